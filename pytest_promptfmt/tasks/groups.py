@@ -9,13 +9,13 @@ group works here, with a note that lm-eval itself fails.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
-from pytest_promptfmt.core.task import FunctionRef, Locate, Task
+from pytest_promptfmt.core.task import FunctionRef, Locate, Task, locate_nowhere
 from pytest_promptfmt.tasks.task_config import task_from_config
 from pytest_promptfmt.tasks.task_index import IndexEntry, TaskIndex
 from pytest_promptfmt.tasks.yaml_file import YamlFile, read_include
@@ -85,6 +85,16 @@ _Overrides = Mapping[Any, tuple[Any, _Origins]]
 """Key to its value and the mapping it was written in."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a member is listed: its group by dotted name, the groups around that, their overrides, and the place."""
+
+    name: str
+    route: tuple[str, ...]
+    overrides: _Overrides
+    place: _Origins
+
+
 @dataclass
 class _Builder:
     """One walk over a group: what was found so far."""
@@ -104,8 +114,7 @@ class _Builder:
     ) -> None:
         """Visit a group: `name` is its dotted name, `outer` what outer groups override, `route` the groups it is in."""
         _check_aggregation(config, origins)
-        own = {key: (value, origins) for key, value in config.items() if key not in GROUP_KEYS}
-        overrides = {**own, **outer}
+        overrides = {**_overriding(config, origins), **outer}
         members = config.get("task")
         if not isinstance(members, list):
             self.notes.append(
@@ -114,57 +123,41 @@ class _Builder:
             )
             return
         for number, member in enumerate(members):
-            place = _Origins(origins.locate, (*origins.prefix, "task", number))
+            spot = _Spot(name, route, overrides, _Origins(origins.locate, (*origins.prefix, "task", number)))
             self.visits += 1
             if self.visits > _MAX_MEMBERS:
-                raise SourceError(f"this group has more than {_MAX_MEMBERS:,} members", position=self._at(place))
+                raise SourceError(f"this group has more than {_MAX_MEMBERS:,} members", position=self._at(spot))
             if isinstance(member, str):
-                self._named(name, member, overrides, {}, place, route)
+                self._named(spot, member, {})
             elif isinstance(member, Mapping):
-                self._mapping(name, member, overrides, place, route)
+                self._mapping(spot, member)
             else:
                 raise SourceError(
-                    f"a member of a group is a name or a mapping, not {member!r}", position=self._at(place)
+                    f"a member of a group is a name or a mapping, not {member!r}", position=self._at(spot)
                 )
 
-    def _mapping(
-        self,
-        name: str,
-        member: Mapping[Any, Any],
-        overrides: _Overrides,
-        place: _Origins,
-        route: tuple[str, ...],
-    ) -> None:
-        own = {key: (value, place) for key, value in member.items()}
+    def _mapping(self, spot: _Spot, member: Mapping[Any, Any]) -> None:
         if "group" in member:
-            inner = self._member_name(member, "group", place)
+            inner = self._member_name(member, "group", spot.place)
             entry = self.index.find(inner)
+            within = replace(spot, overrides={**spot.overrides, **_overriding(member, spot.place)})
             if entry is None and self.index.find(inner.rpartition("@")[0]) is not None:
-                kept = {key: value for key, value in own.items() if key not in GROUP_KEYS}
-                self._named(name, inner, {**overrides, **kept}, {}, place, route)
+                self._named(within, inner, {})
             elif entry is not None and entry.kind == "group":
-                kept = {key: value for key, value in own.items() if key not in GROUP_KEYS}
-                self._known_group(name, entry, {**overrides, **kept}, place, route)
+                self._known_group(within, entry)
             else:
-                self.group(f"{name}.{inner}", member, place, overrides, self._deeper(route, inner, place))
+                self.group(f"{spot.name}.{inner}", member, spot.place, spot.overrides, self._deeper(spot, inner))
             return
         if "task" not in member:
             raise SourceError(
-                f"a member of group {name!r} names a `task` or a `group`; this one has only {_listed(member)}",
-                position=self._at(place),
+                f"a member of group {spot.name!r} names a `task` or a `group`; this one has only {_listed(member)}",
+                position=self._at(spot),
                 hint="lm-eval 0.4.13 refuses the whole group",
             )
-        self._named(name, self._member_name(member, "task", place), overrides, own, place, route)
+        own = {key: (value, spot.place) for key, value in member.items()}
+        self._named(spot, self._member_name(member, "task", spot.place), own)
 
-    def _named(
-        self,
-        name: str,
-        member: str,
-        overrides: _Overrides,
-        own: _Overrides,
-        place: _Origins,
-        route: tuple[str, ...],
-    ) -> None:
+    def _named(self, spot: _Spot, member: str, own: _Overrides) -> None:
         entry = self.index.find(member)
         outer_suffix = self.suffix
         if entry is None and "@" in member:  # the whole name comes first: a task's own name may contain an @
@@ -172,33 +165,23 @@ class _Builder:
             entry = self.index.find(known)
             if entry is not None:
                 member, self.suffix = known, f"@{format_name}"
-        self._add_found(name, member, entry, overrides, own, place, route)
-        self.suffix = outer_suffix
-
-    def _add_found(
-        self,
-        name: str,
-        member: str,
-        entry: IndexEntry | None,
-        overrides: _Overrides,
-        own: _Overrides,
-        place: _Origins,
-        route: tuple[str, ...],
-    ) -> None:
-        together = {**overrides, **own}
+        together = {**spot.overrides, **own}
         if entry is None:
-            self._unknown(name, member, together, own, place)
+            self._unknown(spot, member, together, own)
         elif entry.kind == "group":
             self._note_renamed(own, member, "group")
-            self._known_group(name, entry, _without(together, "task"), place, route)
+            self._known_group(
+                replace(spot, overrides={key: value for key, value in together.items() if key != "task"}), entry
+            )
         elif entry.kind == "tag":
             self._note_renamed(own, member, "tag")
             for tagged in entry.tagged:
                 child = self.index.find(tagged)
                 if child is not None:
-                    self._changed(name, child, together)
+                    self._changed(spot.name, child, together)
         else:
-            self._changed(name, entry, together)
+            self._changed(spot.name, entry, together)
+        self.suffix = outer_suffix
 
     def _note_renamed(self, own: _Overrides, member: str, kind: str) -> None:
         if own:
@@ -208,19 +191,17 @@ class _Builder:
                 f"lm-eval 0.4.13 gives every task of {member!r} that one name and keeps only the last; {advice}"
             )
 
-    def _known_group(
-        self, name: str, entry: IndexEntry, overrides: _Overrides, place: _Origins, route: tuple[str, ...]
-    ) -> None:
+    def _known_group(self, spot: _Spot, entry: IndexEntry) -> None:
         assert entry.file is not None
-        deeper = self._deeper(route, entry.name, place)
-        if not overrides and not self.suffix:
+        deeper = self._deeper(spot, entry.name)
+        if not spot.overrides and not self.suffix:
             # Taken over as it is: nothing below it can differ from what its own file defines.
-            self._check_circles(entry, deeper, place)
+            self._check_circles(replace(spot, route=deeper), entry)
             return
         origins = _Origins(entry.file.locate, ())
-        self.group(f"{name}.{entry.name}", entry.file.config, origins, overrides, deeper)
+        self.group(f"{spot.name}.{entry.name}", entry.file.config, origins, spot.overrides, deeper)
 
-    def _check_circles(self, entry: IndexEntry, route: tuple[str, ...], place: _Origins) -> None:
+    def _check_circles(self, spot: _Spot, entry: IndexEntry) -> None:
         if entry.name in self.without_circles or entry.file is None:
             return
         members = entry.file.config.get("task")
@@ -228,15 +209,16 @@ class _Builder:
             name = member.get("group", member.get("task")) if isinstance(member, Mapping) else member
             inner = self.index.find(name) if isinstance(name, str) else None
             if inner is not None and inner.kind == "group":
-                self._check_circles(inner, self._deeper(route, inner.name, place), place)
+                self._check_circles(replace(spot, route=self._deeper(spot, inner.name)), inner)
         self.without_circles.add(entry.name)
 
-    def _deeper(self, route: tuple[str, ...], name: str, place: _Origins) -> tuple[str, ...]:
+    def _deeper(self, spot: _Spot, name: str) -> tuple[str, ...]:
+        route = spot.route
         if name in route:
             circle = " -> ".join((*route[route.index(name) :], name))
-            raise SourceError(f"these groups contain each other: {circle}", position=self._at(place))
+            raise SourceError(f"these groups contain each other: {circle}", position=self._at(spot))
         if len(route) >= _MAX_NESTING:
-            raise SourceError(f"groups are nested more than {_MAX_NESTING} deep", position=self._at(place))
+            raise SourceError(f"groups are nested more than {_MAX_NESTING} deep", position=self._at(spot))
         return (*route, name)
 
     def _changed(self, name: str, entry: IndexEntry, overrides: _Overrides) -> None:
@@ -254,21 +236,22 @@ class _Builder:
         config = {**child, **{key: value[0] for key, value in changes.items()}}
         self._add(name, entry.name + self.suffix, config, _combined(changes, entry.file.locate))
 
-    def _unknown(self, name: str, member: str, together: _Overrides, own: _Overrides, place: _Origins) -> None:
+    def _unknown(self, spot: _Spot, member: str, together: _Overrides, own: _Overrides) -> None:
         """Add a member that no file defines, if its keys make a task of it."""
         keys = {key: value[0] for key, value in together.items()}
         included: YamlFile | None = None
         if "include" in own:
-            included = read_include(keys.pop("include"), (*place.prefix, "include"), place.locate, self.path)
+            written, place = keys.pop("include"), spot.place
+            included = read_include(written, (*place.prefix, "include"), place.locate, self.path)
             keys = {**included.config, **keys}
             self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it knows no `include` inside a group")
         whole = "dataset_path" in keys or "custom_dataset" in keys or {"doc_to_text", "doc_to_target"} <= keys.keys()
         if not own or (included is None and not whole):
             self.unresolved.append(member)
             return
-        beneath = included.locate if included is not None else _nowhere
+        beneath = included.locate if included is not None else locate_nowhere
         config = {**keys, "task": member}
-        self._add(name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
+        self._add(spot.name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
         name = f"{group}.{member}"
@@ -290,12 +273,12 @@ class _Builder:
             else None,
         )
 
-    def _at(self, place: _Origins) -> Position | None:
-        return place.at() or (Position(self.path) if self.path is not None else None)
+    def _at(self, spot: _Spot) -> Position | None:
+        return spot.place.at() or (Position(self.path) if self.path is not None else None)
 
 
-def _nowhere(_keys: tuple[str | int, ...]) -> Position | None:
-    return None
+def _overriding(config: Mapping[Any, Any], origins: _Origins) -> _Overrides:
+    return {key: (value, origins) for key, value in config.items() if key not in GROUP_KEYS}
 
 
 def _combined(overrides: _Overrides, beneath: Locate) -> Locate:
@@ -308,10 +291,6 @@ def _combined(overrides: _Overrides, beneath: Locate) -> Locate:
         return beneath(keys)
 
     return locate
-
-
-def _without(overrides: _Overrides, key: str) -> _Overrides:
-    return {name: value for name, value in overrides.items() if name != key}
 
 
 def _matters(key: Any, before: Any, after: Any) -> bool:

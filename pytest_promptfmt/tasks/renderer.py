@@ -112,13 +112,26 @@ def renderer_with_shots(task: Task, docs: TaskDocs, num_fewshot: int | None) -> 
 # -- lm-eval's way: prompts, and requests by output type ---------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """One doc, laid out and rendered for one profile."""
+
+    layout: DocParts
+    number: int
+    prompts: Sequence[Prompt]
+    is_chat: bool
+
+
 class LmEvalAssembler:
-    """Tasks as lm-eval 0.4.13 puts them together: field mappings, few-shot delimiters, target delimiters."""
+    """Tasks as lm-eval 0.4.13 puts them together: field mappings, few-shot delimiters, target delimiters.
+
+    Raises RenderError on construction for a task that lm-eval refuses by its first doc or its arguments.
+    """
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
         self._context = ContextBuilder(task, docs, num_fewshot)
-        self._requests = RequestBuilder.for_task(self._context)
+        self._generation_kwargs = generation_arguments(task)
 
     @property
     def is_repeatable(self) -> bool:
@@ -137,45 +150,54 @@ class LmEvalAssembler:
         prompts = tuple(
             [prompt_of(profile, system, (*layout.shots, question), where=where) for question in layout.questions]
         )
-        requests = self._requests.requests(layout, number, prompts, chat=is_chat)
+        requests = _REQUESTS[self._task.output_type](self, _Laid(layout, number, prompts, is_chat))
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target)
 
+    def _likelihood(self, laid: _Laid) -> tuple[Request, ...]:
+        target, context = self._target(laid), laid.prompts[0].text
+        return (Request(kind="loglikelihood", index=0, context=context, continuation=target, prompt=0, gold=True),)
 
-@dataclass(frozen=True, slots=True)
-class _Laid:
-    """One doc, laid out and rendered for one profile."""
+    def _rolling(self, laid: _Laid) -> tuple[Request, ...]:
+        return (Request(kind="loglikelihood_rolling", index=0, continuation=self._target(laid)),)
 
-    layout: DocParts
-    number: int
-    prompts: Sequence[Prompt]
-    is_chat: bool
+    def _generation(self, laid: _Laid) -> tuple[Request, ...]:
+        arguments, context = copy.deepcopy(self._generation_kwargs), laid.prompts[0].text
+        return (Request(kind="generate_until", index=0, context=context, generation_kwargs=arguments, prompt=0),)
+
+    def _choices(self, laid: _Laid) -> tuple[Request, ...]:
+        choices = self._context.choices_of(laid.layout, laid.number)
+        delimiter = _chat_delimiter(self._task) if laid.is_chat else self._task.target_delimiter
+        if self._context.has_several_inputs:
+            continuation = f"{delimiter}{self._target(laid)}"
+            asked = [(at, prompt.text, continuation, at == laid.layout.text) for at, prompt in enumerate(laid.prompts)]
+        else:
+            text, gold = laid.prompts[0].text, gold_indices(laid.layout.target, choices)
+            try:
+                asked = [(0, text, f"{delimiter}{choice}", at in gold) for at, choice in enumerate(choices)]
+            except TypeError as error:
+                message = f"doc_to_choice of {self._task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
+                raise RenderError(message, position=self._task.position("doc_to_choice")) from error
+        requests = [
+            Request(kind="loglikelihood", index=at, context=context, continuation=text, prompt=prompt, gold=gold)
+            for at, (prompt, context, text, gold) in enumerate(asked)
+        ]
+        if any(_metric_name(metric) == "acc_mutual_info" for metric in self._task.metric_list or ()):
+            requests += [
+                Request(kind="loglikelihood", index=at, context="", continuation=f"{delimiter}{choice}")
+                for at, choice in enumerate(choices, start=len(requests))
+            ]
+        return tuple(requests)
+
+    def _target(self, laid: _Laid) -> Any:
+        return self._context.target_of(laid.layout, laid.number)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBuilder:
-    """Makes the requests of a task's docs; raises RenderError on construction for arguments lm-eval refuses."""
-
-    context: ContextBuilder
-    generation_kwargs: Mapping[str, Any]
-    delimiter: str
-    chat_delimiter: str
-    with_unconditional: bool
-
-    @classmethod
-    def for_task(cls, context: ContextBuilder) -> RequestBuilder:
-        """Return the builder for the context's task."""
-        task = context.task
-        return cls(
-            context=context,
-            generation_kwargs=generation_arguments(task),
-            delimiter=task.target_delimiter,
-            chat_delimiter=_chat_delimiter(task),
-            with_unconditional=any(_metric_name(metric) == "acc_mutual_info" for metric in task.metric_list or ()),
-        )
-
-    def requests(self, layout: DocParts, number: int, prompts: Sequence[Prompt], *, chat: bool) -> tuple[Request, ...]:
-        """Return the requests for a doc, in lm-eval's order."""
-        return _BUILDERS[self.context.task.output_type](self, _Laid(layout, number, prompts, chat))
+_REQUESTS: Final[Mapping[OutputType, Callable[[LmEvalAssembler, _Laid], tuple[Request, ...]]]] = {
+    "loglikelihood": LmEvalAssembler._likelihood,
+    "multiple_choice": LmEvalAssembler._choices,
+    "loglikelihood_rolling": LmEvalAssembler._rolling,
+    "generate_until": LmEvalAssembler._generation,
+}
 
 
 def generation_arguments(task: Task) -> Mapping[str, Any]:
@@ -212,52 +234,6 @@ def _metric_name(metric: Any) -> Any:
     return metric.get("metric") if isinstance(metric, Mapping) else metric
 
 
-def _choice_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
-    context = builder.context
-    choices = context.choices_of(laid.layout, laid.number)
-    delimiter = builder.chat_delimiter if laid.is_chat else builder.delimiter
-    requests: list[Request] = []
-    if context.has_several_inputs:
-        continuation = f"{delimiter}{context.target_of(laid.layout, laid.number)}"
-        requests.extend(
-            Request(
-                kind="loglikelihood",
-                index=index,
-                context=prompt.text,
-                continuation=continuation,
-                prompt=index,
-                gold=index == laid.layout.text,
-            )
-            for index, prompt in enumerate(laid.prompts)
-        )
-    else:
-        gold = gold_indices(laid.layout.target, choices)
-        text = laid.prompts[0].text
-        try:
-            continuations = [f"{delimiter}{choice}" for choice in choices]
-        except TypeError as error:
-            message = f"doc_to_choice of {context.task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
-            raise RenderError(message, position=context.task.position("doc_to_choice")) from error
-        requests.extend(
-            Request(
-                kind="loglikelihood",
-                index=index,
-                context=text,
-                continuation=continuation,
-                prompt=0,
-                gold=index in gold,
-            )
-            for index, continuation in enumerate(continuations)
-        )
-    if builder.with_unconditional:
-        first = len(requests)
-        requests.extend(
-            Request(kind="loglikelihood", index=first + index, context="", continuation=f"{delimiter}{choice}")
-            for index, choice in enumerate(choices)
-        )
-    return tuple(requests)
-
-
 def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:
     """Return the indices of the right choices: the target itself, or the position of its text; none outside."""
     golds = target if isinstance(target, list) else [target]
@@ -271,35 +247,3 @@ def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:
         if isinstance(gold, int):
             found.append(int(gold))
     return tuple(found)
-
-
-def _likelihood_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
-    target = builder.context.target_of(laid.layout, laid.number)
-    return (
-        Request(kind="loglikelihood", index=0, context=laid.prompts[0].text, continuation=target, prompt=0, gold=True),
-    )
-
-
-def _rolling_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
-    target = builder.context.target_of(laid.layout, laid.number)
-    return (Request(kind="loglikelihood_rolling", index=0, continuation=target),)
-
-
-def _generation_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
-    return (
-        Request(
-            kind="generate_until",
-            index=0,
-            context=laid.prompts[0].text,
-            generation_kwargs=copy.deepcopy(builder.generation_kwargs),
-            prompt=0,
-        ),
-    )
-
-
-_BUILDERS: Final[Mapping[OutputType, Callable[[RequestBuilder, _Laid], tuple[Request, ...]]]] = {
-    "loglikelihood": _likelihood_requests,
-    "multiple_choice": _choice_requests,
-    "loglikelihood_rolling": _rolling_requests,
-    "generate_until": _generation_requests,
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -189,7 +189,7 @@ class _Search:
         """Return where the docs of the few-shot split are, None when nothing is given for them."""
         given = self._written(_FEWSHOT) or self._sidecar(f".docs.{_FEWSHOT}.jsonl")
         if given is not None:
-            return _Source(label=given.label, position=given.position, docs=given.docs, only_shots=True)
+            return replace(given, only_shots=True)
         if split == self.task.dataset.evaluation_split:
             return self.evaluated()
         return self._written(split) or self._sidecar(*_suffixes(split)) or self._data(split)
@@ -352,7 +352,7 @@ def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, ke
     names = dict.fromkeys(name for doc in docs for name in doc)
     # Without this, from_list would drop the columns that the first doc does not have.
     even = [{name: doc.get(name) for name in names} for doc in docs]
-    with _QuietDatasets(datasets):
+    with _quiet(datasets):
         made = _run(lambda: list(process_docs(datasets.Dataset.from_list(even))), task, keys)
     for index, doc in enumerate(made):
         if not isinstance(doc, Mapping):
@@ -404,7 +404,7 @@ def _as_arrow(docs: list[Doc], source: _Source) -> Iterable[Doc]:
     except (TypeError, ValueError):
         lines = []  # dates and the like, which come from a typed source already
     try:
-        with _QuietDatasets(datasets), tempfile.TemporaryDirectory() as folder:
+        with _quiet(datasets), tempfile.TemporaryDirectory() as folder:
             if not lines:
                 return list(datasets.Dataset.from_list([dict(doc) for doc in docs]))
             path = Path(folder) / "docs.jsonl"
@@ -424,16 +424,13 @@ def _datasets(what: str, position: Position | None) -> Any:
     return datasets
 
 
-class _QuietDatasets:
-    """Disables progress bars inside the block, and restores the user's setting after it."""
-
-    def __init__(self, datasets: Any) -> None:
-        self._datasets = datasets
-
-    def __enter__(self) -> None:
-        self._disabled = self._datasets.are_progress_bars_disabled()
-        self._datasets.disable_progress_bars()
-
-    def __exit__(self, *_: object) -> None:
-        if not self._disabled:
-            self._datasets.enable_progress_bars()
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Disable progress bars inside the block, and restore the user's setting after it."""
+    were_disabled = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_disabled:
+            datasets.enable_progress_bars()

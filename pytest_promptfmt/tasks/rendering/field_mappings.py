@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -22,7 +22,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
-from pytest_promptfmt.core.task import FunctionRef, Spec, Task, TextTemplate, Unset
+from pytest_promptfmt.core.task import UNSET, FunctionRef, Spec, Task, TextTemplate, Unset
 from pytest_promptfmt.tasks.rendering.jinja import Piece, Template, compile_template, explain
 
 FUNCTION_SECONDS: Final = 10.0
@@ -283,10 +283,12 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
             ).naming(repr(task.name))
 
 
-def fields_of(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield what the question, choices and target of docs and shots are made of, each with the path of its key."""
-    for name in ("doc_to_text", "doc_to_choice", "doc_to_target"):
+def fields_of(
+    task: Task, names: Sequence[str] = ("doc_to_text", "doc_to_choice", "doc_to_target")
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the field mappings of these names for docs and for shots, each with the path of its key."""
+    for name in names:
         yield (name,), getattr(task, name)
-        shots = getattr(task.fewshot, name)
+        shots = getattr(task.fewshot, name, UNSET)
         if not isinstance(shots, Unset):
             yield ("fewshot_config", name), shots

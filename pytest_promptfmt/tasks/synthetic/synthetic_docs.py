@@ -28,7 +28,6 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.tasks.rendering import field_mappings as rendering
-from pytest_promptfmt.tasks.rendering.field_mappings import fields_of
 from pytest_promptfmt.tasks.synthetic.code_shapes import ReadDoc, code_facts
 from pytest_promptfmt.tasks.synthetic.doc_values import ChoiceShape, DocPlan, Guess, Guesses
 from pytest_promptfmt.tasks.synthetic.shapes import Fact, Path
@@ -41,6 +40,7 @@ _MAX_PROBED_COLUMNS: Final = 64
 _MAX_TRIALS: Final = 100
 _DEFAULT_CHOICES: Final = 4
 _INDEX_NAMES: Final = frozenset({"label", "answer", "gold", "target", "index", "idx"})
+_READING: Final = ("doc_to_text", "doc_to_choice", "doc_to_target", "description", "gen_prefix")
 _OVERRIDES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix")
 
 
@@ -76,16 +76,7 @@ class _Field:
 
 
 def _fields_of(task: Task) -> tuple[_Field, ...]:
-    fields = [
-        _Field(role, (role,), _hashable(spec))
-        for role, spec in (
-            ("doc_to_text", task.doc_to_text),
-            ("doc_to_choice", task.doc_to_choice),
-            ("doc_to_target", task.doc_to_target),
-            ("description", task.description),
-            ("gen_prefix", task.gen_prefix),
-        )
-    ]
+    fields = [_Field(role, (role,), _hashable(getattr(task, role))) for role in _READING]
     for role in _OVERRIDES:
         spec = getattr(task.fewshot, role)
         if not isinstance(spec, Unset | FunctionRef) and spec != getattr(task, role):
@@ -397,17 +388,9 @@ def columns_read(task: Task, columns: Collection[str]) -> dict[str, tuple[str, .
     called = columns_of_functions(task)
     named = {
         ".".join(keys): dict.fromkeys(called.get(keys, ()) if callable(spec) else _names(spec, columns))
-        for keys, spec in _read_specs(task)
+        for keys, spec in rendering.fields_of(task, _READING)
     }
     return {key: tuple(names) for key, names in named.items() if names}
-
-
-def _read_specs(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield from fields_of(task)
-    yield ("description",), task.description
-    yield ("gen_prefix",), task.gen_prefix
-    if not isinstance(task.fewshot.gen_prefix, Unset):
-        yield ("fewshot_config", "gen_prefix"), task.fewshot.gen_prefix
 
 
 def _names(spec: Any, columns: Collection[str]) -> Iterator[str]:
