@@ -37,6 +37,13 @@ def test_calibration_takes_away_what_is_likely_anyway() -> None:
     ]
 
 
+def test_each_trial_is_calibrated_by_its_own_requests() -> None:
+    originals = [(-2.0, False), (-6.0, False)] * 2
+    calibrations = [(-1.0, False), (-6.5, False), (-3.0, False), (-5.0, False)]
+    found = helm_reference_results(True, DOC, [*originals, *calibrations])
+    assert (found["exact_match"], found["predicted_index"]) == (0.5, 0.5), "the second trial alone is wrong"
+
+
 def test_of_equal_scores_the_share_of_right_ones_counts_and_the_first_is_predicted() -> None:
     found = score_references([-1.0, -1.0, -3.0], [1, 2])
     assert found["exact_match"] == 0.5
