@@ -78,8 +78,8 @@ def diff(
     from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
-    from pytest_promptfmt.revisions.change_groups import short_name
     from pytest_promptfmt.revisions.git import WORK_TREE
+    from pytest_promptfmt.revisions.task_changes import short_name
 
     prints_data = as_json or html or str(markdown) == "-"
     if as_json + html + (str(markdown) == "-") > 1:
@@ -157,7 +157,7 @@ def _page(compared: RevisionComparison) -> str:
     from pytest_promptfmt.cli.diff_page import diff_page
     from pytest_promptfmt.cli.version_lines import version_lines
     from pytest_promptfmt.results.wording import counted, listed
-    from pytest_promptfmt.revisions.change_groups import short_name
+    from pytest_promptfmt.revisions.task_changes import short_name
 
     notes = [_headline(compared)]
     for (reason, step), tasks in _by_reason(compared).items():
@@ -200,7 +200,7 @@ def _names(tasks: Sequence[Unknown]) -> list[str]:
 def _headline(compared: RevisionComparison) -> str:
     from pytest_promptfmt.core.outcome import CATEGORIES
     from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.change_groups import short_name
+    from pytest_promptfmt.revisions.task_changes import short_name
 
     counts = compared.result["counts"]
     changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]

@@ -182,7 +182,7 @@ class Contents:
             status = os.stat(found[0])
         except OSError:
             return found[1] != ABSENT
-        same = found[2] is None or found[2] == _stamp(status)
+        same = found[1] != ABSENT and (found[2] is None or found[2] == _stamp(status))
         return not same or max(status.st_mtime_ns, status.st_ctime_ns) >= self.began
 
     def _look(self, path: str, before: tuple[str, object] | None) -> Input:

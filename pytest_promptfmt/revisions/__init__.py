@@ -2,6 +2,6 @@
 
 from pytest_promptfmt.revisions.git import RevisionError
 from pytest_promptfmt.revisions.runs import RevisionComparison, compare_revisions
-from pytest_promptfmt.revisions.unseen_changes import Unknown
+from pytest_promptfmt.revisions.task_changes import Unknown
 
 __all__ = ["RevisionComparison", "RevisionError", "Unknown", "compare_revisions"]

@@ -32,13 +32,20 @@ from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.change_groups import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
+from pytest_promptfmt.revisions.task_changes import (
+    Judgement,
+    Unknown,
+    as_comparison,
+    judge,
+    judge_other,
+    unseen_clusters,
+    without,
+)
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
-from pytest_promptfmt.revisions.unseen_changes import Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.snapshots.content import COLUMNS

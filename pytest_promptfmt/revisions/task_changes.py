@@ -1,25 +1,30 @@
-"""The verdict on a task that is written differently: changed, the same on all docs, or unknown.
+"""The changes of tasks: verdicts on those that are written differently, and the result of a comparison in clusters.
 
-A task is unknown if this run could not see its change: code that did not run, parts of templates that were not printed,
-docs that come from elsewhere, and tasks that neither side renders.
+A verdict is changed, the same on all docs, or unknown. A task is unknown if this run could not see its change: code
+that did not run, parts of templates that were not printed, docs that come from elsewhere, and tasks that neither side
+renders.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.core.text import END, shared_end, shared_start, show_inner
+from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.code_changes import not_reached
 from pytest_promptfmt.revisions.source_changes import SourceDifference, meaning_of
 from pytest_promptfmt.revisions.task_rendering import AS_IT_IS, TaskRendering, lines_of, read_rendering
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
+from pytest_promptfmt.snapshots.paths import decode_name
 from pytest_promptfmt.tasks import reading_of
 
 _CONTEXT: Final = 24
@@ -298,3 +303,96 @@ def _excerpt(old: str, new: str) -> str:
 def _excerpted(text: str) -> str:
     shown = text if len(text) <= 160 else f"{text[:100]}…{text[-50:]}"
     return json.dumps(shown, ensure_ascii=False)
+
+
+# -- the result of a comparison ----------------------------------------------------------------------------------------
+
+_SIDES: Final = re.compile(r"^--- .*\n\+\+\+ now$", re.MULTILINE)
+_SHOWN_OF_NEW: Final = ("+", "…")
+"""Lines of the text about a missing snapshot that show the prompts; the first names the format of the file."""
+
+
+def as_comparison(
+    result: Mapping[str, Any], *, old: str, new: str, unrendered_before: Collection[str]
+) -> dict[str, Any]:
+    """Return the result with clusters that name tasks instead of snapshot files, and the revisions.
+
+    `result["removed"]` are the prompts of tasks that no file defines any more. `unrendered_before` are tasks, or files,
+    that the old revision has and that could not be rendered there: they are new only in that they render now.
+    """
+    old, new = short_name(old), short_name(new)
+    clusters: list[dict[str, Any]] = []
+    renamed: list[dict[str, str]] = []
+    for cluster in result["clusters"]:
+        if cluster["category"] == "renamed":
+            renamed += _renamed(cluster)
+        elif cluster["category"] == "new":
+            clusters += _new(cluster, old, unrendered_before)
+        elif cluster["category"] != "obsolete":
+            detail = _SIDES.sub(lambda _match: f"--- {old}\n+++ {new}", cluster["detail"])
+            detail = detail.removeprefix(cluster["title"]).lstrip("\n")  # of an error the hint is left
+            clusters.append({**cluster, "detail": detail})
+    found_again = {(prompt["old"], prompt["profile"]) for prompt in renamed}
+    removed = [prompt for prompt in result["removed"] if (prompt["task"], prompt["profile"]) not in found_again]
+    members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
+    clusters += _cluster("renamed", "the same prompts under another name", members)
+    clusters += _cluster("obsolete", f"tasks that {new} does not have", removed)
+    counts = Counter({name: count for name, count in result["counts"].items() if name not in CATEGORIES})
+    for cluster in clusters:
+        counts[cluster["category"]] += cluster["items"]
+    clusters.sort(key=lambda cluster: (CATEGORIES.index(cluster["category"]), -cluster["items"]))
+    kept = {name: value for name, value in result.items() if name not in ("removed", "defined", "unmatched")}
+    return {**kept, "counts": dict(sorted(counts.items())), "clusters": clusters}
+
+
+def short_name(revision: str) -> str:
+    """Return a short form of a revision: of a whole commit id the first characters."""
+    return revision[:10] if len(revision) >= 40 and not revision.strip("0123456789abcdef") else revision
+
+
+def without(clusters: Iterable[dict[str, Any]], tasks: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the clusters without the changed prompts of these tasks."""
+    for cluster in clusters:
+        kept = [each for each in cluster["members"] if cluster["category"] != "changed" or each["task"] not in tasks]
+        if kept:
+            yield {**cluster, "members": kept, **_sizes(kept)}
+
+
+def unseen_clusters(changes: Iterable[UnseenChange]) -> Iterator[dict[str, Any]]:
+    """Yield a cluster for each change that no snapshot shows."""
+    for title, found in grouped(changes, lambda change: change.title).items():
+        members = [{"task": each.task, "profile": "", "file": each.file, "sections": [each.section]} for each in found]
+        yield from _cluster("changed", title, members, detail=found[0].detail)
+
+
+def _renamed(cluster: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    path = PurePosixPath(cluster["title"].removeprefix("renamed ").partition(" → ")[0])
+    old = decode_name(path.parent.name)
+    for member in cluster["members"]:
+        yield {**member, "old": old, "task": f"{old} → {member['task']}"}
+
+
+def _new(cluster: Mapping[str, Any], old: str, unrendered: Collection[str]) -> Iterator[dict[str, Any]]:
+    def title(member: Mapping[str, str]) -> str:
+        was_there = not {member["task"], member["task"].partition("@")[0], member["file"]}.isdisjoint(unrendered)
+        return f"tasks that could not be rendered in {old}" if was_there else f"tasks that {old} does not have"
+
+    shown = [line for line in cluster["detail"].splitlines() if line[:1] in _SHOWN_OF_NEW][1:]
+    for name, members in grouped(cluster["members"], title).items():
+        # The text is that of the first of all; where that is not among these, they have none.
+        has_text = members[0] == cluster["members"][0]
+        yield from _cluster("new", name, members, detail="\n".join(shown) if has_text else "")
+
+
+def _cluster(
+    category: str, title: str, members: Sequence[Mapping[str, Any]], *, detail: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield a cluster of these members, the first of which is the one whose text is shown; nothing without any."""
+    listed = [*members[:1], *sorted(members[1:], key=lambda member: (member["task"], member["profile"]))]
+    if listed:
+        head = {"category": category, "title": title, "detail": detail, "docs": 0}
+        yield {**head, **_sizes(listed), "members": listed}
+
+
+def _sizes(members: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {"items": len(members), "tasks": len({member["task"] for member in members})}
