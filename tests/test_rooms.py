@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -172,6 +173,15 @@ def test_the_task_model_is_imported_through_its_face() -> None:
         each for each in OURS if each.target.startswith("pytest_promptfmt.tasks.") and room_of(each.module) != "tasks"
     ]
     assert inside == []
+
+
+def test_the_face_of_the_task_model_names_nothing_that_is_not_used_outside() -> None:
+    face = PACKAGE / "tasks/__init__.py"
+    names = re.findall(r"\b(\w+) as \1\b", face.read_text("utf-8"))
+    outside = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(face.parent)]
+    text = "\n".join(path.read_text("utf-8") for path in [*outside, *(ROOT / "docs").glob("*.md")])
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+    assert len(names) == len(set(names))
 
 
 def test_no_circle_of_imports_even_with_those_for_types() -> None:

@@ -144,37 +144,30 @@ def _of_sidecar(task: Task) -> Iterator[ExpectedCompletion]:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ScoringError(f"this line is no JSON: {error}", position=position) from error
+            raise ScoringError(f"invalid JSON: {error}", position=position) from error
         if isinstance(entry, Mapping) and entry.get("task") not in (None, task.name, task.id):
             continue
         yield _expected(entry, f"line-{number}", position)
 
 
 def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompletion:
+    def refused(message: str, hint: str | None = None) -> ScoringError:
+        return ScoringError(message, position=position, hint=hint)
+
     if not isinstance(entry, Mapping) or not isinstance(entry.get("completion"), str):
-        raise ScoringError(
-            f"a completion is a mapping with the text `completion`, not {entry!r}",
-            position=position,
-            hint='{completion: "The answer is (C).", expected: "C"}',
-        )
+        example = '{completion: "The answer is (C).", expected: "C"}'
+        raise refused(f"a completion is a mapping with the text `completion`, not {entry!r}", example)
     for key in entry:
         if key not in _KEYS:
-            raise ScoringError(
-                f"a completion has no {key!r}; there are {', '.join(_KEYS)}",
-                position=position,
-                hint=did_you_mean(str(key), _KEYS),
-            )
-    pipeline = entry.get("pipeline")
+            message = f"a completion has no {key!r}; there are {', '.join(_KEYS)}"
+            raise refused(message, did_you_mean(str(key), _KEYS))
+    pipeline, doc = entry.get("pipeline"), entry.get("doc", 0)
     if pipeline is not None and not isinstance(pipeline, str):
-        raise ScoringError(f"pipeline is {pipeline!r}; it must be the name of a filter pipeline", position=position)
-    doc = entry.get("doc", 0)
+        raise refused(f"pipeline is {pipeline!r}; it must be the name of a filter pipeline")
     if isinstance(doc, bool) or not isinstance(doc, int) or doc < 0:
-        raise ScoringError(f"doc is {doc!r}; it must be the number of a doc, from 0", position=position)
+        raise refused(f"doc is {doc!r}; it must be the number of a doc, from 0")
     if "expected" not in entry and "correct" not in entry:
-        raise ScoringError(
-            "a completion needs `expected` (the extraction, null for nothing) or `correct` (true or false)",
-            position=position,
-        )
+        raise refused("a completion needs `expected` (the extraction, null for nothing) or `correct` (true or false)")
     return ExpectedCompletion(
         id=str(entry.get("id", name)),
         completion=entry["completion"],

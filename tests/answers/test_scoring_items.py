@@ -183,7 +183,7 @@ def test_completions_beside_the_task_are_tried_and_bad_lines_are_told(pytester: 
     for line, message in [
         ('{"completion": "B", "expectd": "B"}', "*completions.jsonl:2: a completion has no 'expectd'*"),
         ('{"completion": "B", "correct": true, "doc": 7}', "*answers doc 7, and the last one is 1"),
-        ("{", "*completions.jsonl:2: this line is no JSON*"),
+        ("{", "*completions.jsonl:2: invalid JSON*"),
     ]:
         sidecar.write_text(f"\n{line}\n", "utf-8")
         result = run(pytester, "-m", "promptfmt_extraction")
