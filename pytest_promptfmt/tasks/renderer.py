@@ -131,12 +131,8 @@ class LmEvalAssembler:
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
         self._context = ContextBuilder(task, docs, num_fewshot)
+        self.is_repeatable = self._context.is_repeatable
         self._generation_kwargs = generation_arguments(task)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Return whether no function runs and nothing is drawn at random while docs are laid out."""
-        return self._context.is_repeatable
 
     def layout(self, number: int, doc: Doc) -> DocParts:
         """Return description, shots and question of a doc."""

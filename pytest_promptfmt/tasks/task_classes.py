@@ -23,7 +23,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Ren
 from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
-from pytest_promptfmt.core.task import FIELDS, OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
+from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.tasks.functions import load_function
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler
@@ -147,24 +147,18 @@ class LmEvalClass(Assembly):
         return LmEvalClassAssembler(task, docs, num_fewshot, self.made)
 
 
-class LmEvalClassAssembler:
+class LmEvalClassAssembler(LmEvalAssembler):
     """lm-eval's prompts, and the requests that the class makes of them."""
 
-    is_repeatable: Final = False
-
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None, made: Any) -> None:
-        self._task = task
         self._made = made
         with OwnRandomness().used():
-            self._prompts = LmEvalAssembler(replace(task, assembly=FIELDS), docs, num_fewshot)
-
-    def layout(self, number: int, doc: Doc) -> DocParts:
-        """Return description, shots and question of a doc; raises RenderError."""
-        return self._prompts.layout(number, doc)
+            super().__init__(task, docs, num_fewshot)
+        self.is_repeatable = False
 
     def instance(self, layout: DocParts, number: int, doc: Doc, profile: Profile) -> Instance:
         """Return the doc for a profile, with the requests of its class; raises RenderError."""
-        instance = self._prompts.instance(layout, number, doc, profile)
+        instance = super().instance(layout, number, doc, profile)
         if not _is_own(type(self._made), "construct_requests"):
             return instance
         given = {"metadata": (self._task.name, number, 1), "apply_chat_template": profile.joins_messages}
