@@ -156,14 +156,15 @@ class Contents:
             if found[1] == OTHER or (found[2] is None and found[1] != ABSENT and not is_fact(path)):
                 return None
             parts.append(found[1] if found[2] is None else _written(found[2]))
-        return _digest_of_stamps(parts)
+        return digest_of("\n".join(parts).encode())
 
     def stamps_now(self, paths: Iterable[str], is_shared: Callable[[str], bool]) -> str:
         """Return the digest of the stamps of files and folders now, and of facts as this run found them.
 
         Stamps of paths that `is_shared` by many are read once; those of the others, which are most, are not kept.
         """
-        return _digest_of_stamps(self._shared_stamp(path) if is_shared(path) else _stamp_of(path) for path in paths)
+        parts = (self._shared_stamp(path) if is_shared(path) else _stamp_of(path) for path in paths)
+        return digest_of("\n".join(parts).encode())
 
     def is_older(self, path: str) -> bool:
         """Return whether a path has not changed since this run began."""
@@ -228,10 +229,6 @@ def _stamp_of(path: str) -> str:
 def _written(stamp: Stamp) -> str:
     size, changed, made, number = stamp
     return f"{size} {changed} {made} {number}"
-
-
-def _digest_of_stamps(stamps: Iterable[str]) -> str:
-    return digest_of("\n".join(stamps).encode())
 
 
 def _stamp(status: os.stat_result) -> Stamp:

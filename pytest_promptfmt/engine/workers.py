@@ -68,9 +68,6 @@ class Limits:
     retire: int = 3 * 2**28
 
 
-Reason = Literal["processor", "memory", "waiting", "ended"]
-
-
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The result of a number that ended its worker: over one of the limits, or by ending the process itself.
@@ -78,7 +75,7 @@ class Lost:
     `status` is the exit status of the worker, negative for the number of a signal; `limit` is in the unit of the limit.
     """
 
-    reason: Reason
+    reason: Literal["processor", "memory", "waiting", "ended"]
     status: int = 0
     limit: float = 0
 
@@ -351,7 +348,9 @@ class Pool:
     def _look_after(self, worker: _Worker, now: float) -> None:
         """End a worker that has ended while others hold its pipe open, or that waits for something for too long."""
         if worker.has_ended():
-            self._read_rest(worker)
+            os.set_blocking(worker.results, False)
+            while worker in self._workers:  # its last results
+                self._read(worker)
             return
         limits = self._work.limits
         if not worker.given or now - worker.since < limits.waiting:
@@ -366,12 +365,6 @@ class Pool:
             worker.since, worker.worked = now, worked
             return
         self._replace(worker, [worker.given.popleft()], Lost("waiting", limit=limits.waiting))
-
-    def _read_rest(self, worker: _Worker) -> None:
-        """Read the last results of a worker that has ended, then remove it."""
-        os.set_blocking(worker.results, False)
-        while worker in self._workers:
-            self._read(worker)
 
     def _gone(self, worker: _Worker) -> None:
         """Take the current job from a worker that has ended."""
