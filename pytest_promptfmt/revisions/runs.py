@@ -100,7 +100,9 @@ def compare_revisions(
         trees = Trees(repository, commits, Path(folder).resolve())
         for tree in (trees.before, trees.after):
             (tree / inside).mkdir(parents=True, exist_ok=True)
-        _check_paths(wanted, trees)
+        for path in wanted:
+            if not trees.has(path):
+                raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, trees.beside(path)))
         sides = _Sides(trees, inside, wanted, tasks)
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
         result, unrendered, judgement = sides.compared([*globs, *options], findings=findings)
@@ -349,12 +351,6 @@ def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
     if not absolute.is_relative_to(top):
         raise SettingsError(f"{path} is outside the repository {display_path(top)}")
     return PurePosixPath(absolute.relative_to(top).as_posix())
-
-
-def _check_paths(paths: Sequence[PurePosixPath], trees: Trees) -> None:
-    for path in paths:
-        if not trees.has(path):
-            raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, trees.beside(path)))
 
 
 def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> None:

@@ -51,10 +51,6 @@ class RenderingPlan:
     words: Sequence[str] = ()
     parts: Sequence[str] = ()
 
-    def path_of(self, task: str) -> Path:
-        """Return the path of the rendering of a task@format."""
-        return path_of(Path(self.folder), task)
-
 
 def path_of(folder: Path, task: str) -> Path:
     """Return the path of the rendering of a task@format in a folder of them."""

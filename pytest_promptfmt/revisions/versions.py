@@ -203,13 +203,10 @@ def _name(task_id: str, known: Collection[str]) -> str:
 
 def _groups_of(names: Collection[str], known: Mapping[str, _Read]) -> set[str]:
     """Return the groups that hold one of these names, directly or through other groups."""
-    reached, found = set(names), set[str]()
-    while True:
-        more = {name for name, read in known.items() if name not in found and not read.members.isdisjoint(reached)}
-        if not more:
-            return found
+    found: set[str] = set()
+    while more := {name for name in known.keys() - found if not known[name].members.isdisjoint({*names, *found})}:
         found |= more
-        reached |= more
+    return found
 
 
 def _read_all(tree: Path, files: Collection[str]) -> dict[str, _Read]:

@@ -16,6 +16,7 @@ from pytest_promptfmt.revisions.task_rendering import (
     RenderingPlan,
     edge_cases_of,
     lines_of,
+    path_of,
     read_rendering,
     rendering_of,
 )
@@ -69,8 +70,7 @@ def test_lines_that_ran_are_known_also_those_that_only_a_word_of_the_code_reache
 def test_the_second_side_renders_the_docs_of_the_first(tmp_path: Path) -> None:
     before, after = tmp_path / "a", tmp_path / "b"
     first = rendered(before)
-    plan = RenderingPlan(top="", folder=str(before))
-    plan.path_of("who").write_text(json.dumps(first), "utf-8")
+    path_of(before, "who").write_text(json.dumps(first), "utf-8")
     other = rendered(after, TASK.replace("!function wording.text", '"{{query}}"'), other=str(before))
     assert read_rendering(before, "who") == first
     assert other["own"][AS_IT_IS] != first["own"][AS_IT_IS]
@@ -93,7 +93,7 @@ def test_a_task_that_cannot_be_rendered_has_an_error_and_no_texts(tmp_path: Path
 
 @pytest.mark.parametrize("written", ["", "{", "[]", '{"own": {}}', "null"])
 def test_a_rendering_that_a_worker_did_not_finish_is_none(tmp_path: Path, written: str) -> None:
-    RenderingPlan(top="", folder=str(tmp_path)).path_of("who").write_text(written, "utf-8")
+    path_of(tmp_path, "who").write_text(written, "utf-8")
     assert read_rendering(tmp_path, "who") is None
     assert read_rendering(tmp_path, "nowhere") is None
 

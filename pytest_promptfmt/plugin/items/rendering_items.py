@@ -11,7 +11,7 @@ import pytest
 
 from pytest_promptfmt.plugin.collection import TaskNode
 from pytest_promptfmt.plugin.items.item import TaskItem
-from pytest_promptfmt.revisions.task_rendering import RenderingPlan, rendering_of
+from pytest_promptfmt.revisions.task_rendering import RenderingPlan, path_of, rendering_of
 from pytest_promptfmt.study import Study
 
 
@@ -28,7 +28,9 @@ class RenderingItem(TaskItem):
         """Render and write."""
         study = Study(self.tested, self.run.folders.settings_of(self.tested), self.run.studies.of(self.tested).load)
         rendering = rendering_of(study, self.plan)
-        self.plan.path_of(self.tested.id).write_text(json.dumps(rendering), "utf-8", errors="surrogateescape")
+        path_of(Path(self.plan.folder), self.tested.id).write_text(
+            json.dumps(rendering), "utf-8", errors="surrogateescape"
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
