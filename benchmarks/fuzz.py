@@ -264,7 +264,7 @@ def read_model_recording(folder: Path, data: bytes) -> object:
 
 
 def read_pending(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.cli.review import read_edits
+    from pytest_promptfmt.results.pending import read_edits
 
     return read_edits(_written(folder, "pending.jsonl", data), folder)
 
@@ -969,7 +969,7 @@ def report(state: State) -> Iterator[str]:
 
 
 _PRELOADED: Final = (
-    "answers.recordings", "cli.review", "formats.format_registry", "models.recording", "results.baseline",
+    "answers.recordings", "results.pending", "formats.format_registry", "models.recording", "results.baseline",
     "settings.profiles", "snapshots.changes", "snapshots.lock", "study.scoring", "systems.task_files", "profiles.tokenizer_loader",
 )  # fmt: skip
 """What children would import again for each batch."""

@@ -205,7 +205,7 @@ def test_findings_become_reports_in_one_place() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Reported"
     }
     # The page of a comparison shows groups of reports that two runs have made.
-    assert makers == {("rules/linter.py", "_reported"), ("cli/diff_page.py", "_of_findings")}
+    assert makers == {("rules/linter.py", "_reported"), ("results/html.py", "_of_findings")}
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

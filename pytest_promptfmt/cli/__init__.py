@@ -1,4 +1,4 @@
-"""The command `promptfmt`. Each subcommand is a function in one file here, and a line below.
+"""The command `promptfmt`: eight subcommands for daily work, and more. Each is a function in a module here.
 
 Commands import the packages they need when they run, so that `promptfmt --help` is fast.
 """
@@ -7,42 +7,35 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from pytest_promptfmt.cli.accept import accept, reject
 from pytest_promptfmt.cli.check import check
-from pytest_promptfmt.cli.compare import compare
-from pytest_promptfmt.cli.compare_runs import comparable
-from pytest_promptfmt.cli.convert import convert
+from pytest_promptfmt.cli.compare import compare, outdated
 from pytest_promptfmt.cli.diff import diff
-from pytest_promptfmt.cli.docs_pages import docs
-from pytest_promptfmt.cli.explain import explain
-from pytest_promptfmt.cli.fix import fix
-from pytest_promptfmt.cli.formats import formats
+from pytest_promptfmt.cli.explain import docs, explain, formats, profiles, schema
+from pytest_promptfmt.cli.fix import convert, fix
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init
-from pytest_promptfmt.cli.listings import profiles, rules
-from pytest_promptfmt.cli.outdated import outdated
+from pytest_promptfmt.cli.output import note
 from pytest_promptfmt.cli.record import record
-from pytest_promptfmt.cli.review import review
-from pytest_promptfmt.cli.schema import schema
+from pytest_promptfmt.cli.review import accept, reject, review
 from pytest_promptfmt.cli.show import show
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
-from pytest_promptfmt.core.text import escape_controls
 
 _ELSEWHERE: Final = {
     "test": "pytest --promptfmt",
     "run": "pytest --promptfmt",
     "lint": "pytest --promptfmt -m promptfmt_lint",
 }
-"""What people try, and what does it."""
+"""Commands that people try, and the commands that do it."""
 
 
 _GC_THRESHOLDS: Final = (100_000, 50, 100)
-"""Of Python's collector: a tenth of the time of importing what a command needs is to look for garbage."""
+"""Of Python's collector, which would take a tenth of the time of importing what a command needs."""
 
 
 class _Group(TyperGroup):
@@ -59,7 +52,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except PromptfmtError as error:
-            typer.echo(escape_controls(str(error)), err=True)
+            note(error)
             raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from error
 
 
@@ -82,26 +75,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # paragraphs flow with the terminal
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(check)
-app.command()(show)
-app.command()(diff)
-app.command()(comparable)
-app.command()(compare)
-app.command()(outdated)
-app.command()(record)
-app.command()(review)
-app.command()(accept)
-app.command()(reject)
-app.command()(fix)
-app.command()(convert)
-app.command()(formats)
-app.command()(profiles)
-app.command()(rules)
-app.command()(schema)
-app.command()(init)
-app.command()(freeze)
-app.command()(explain)
-app.command()(docs)
+_Commands = Sequence[Callable[..., None]]
+_DAILY: Final[_Commands] = (check, show, diff, fix, review, accept, explain, init)
+_MORE: Final[_Commands] = (reject, compare, convert, freeze, outdated, record, formats, profiles, schema, docs)
+for _command in _DAILY:
+    app.command()(_command)
+for _command in _MORE:
+    app.command(rich_help_panel="More")(_command)
 
 
 @app.callback()

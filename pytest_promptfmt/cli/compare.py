@@ -1,16 +1,30 @@
-"""`promptfmt compare`: what another chat template or tokenizer changes."""
+"""`promptfmt compare` and `outdated`: what another template, tokenizer or run changes, or a revision on the hub."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_checkable
 
 import typer
+
+from pytest_promptfmt.cli.options import AsJson
+from pytest_promptfmt.cli.output import print_json, say, some
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.answers.run_comparison import FinishedRun, TaskComparison
+    from pytest_promptfmt.plugin.collected import CollectedPrompts
+    from pytest_promptfmt.revisions.upstream import Followed
+
+_DIGITS: Final = 12
+_SHOWN: Final = 12
 
 
 @runtime_checkable
 class ComparesFiles(Protocol):
-    """A system that tells how two of its files differ in prompts."""
+    """A system that knows how two of its files differ in prompts."""
 
     def compare_files(self, first: Path, second: Path) -> list[str]:
         """Return a line for each difference; raises as `check_template`."""
@@ -18,24 +32,189 @@ class ComparesFiles(Protocol):
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A template, a GGUF file, or a folder with a template or tokenizer.")],
-    second: Annotated[Path, typer.Argument(help="What to compare it with.")],
+    first: Annotated[
+        Path,
+        typer.Argument(
+            metavar="A", help="A template, a GGUF file, a folder with a template or tokenizer, or a finished run."
+        ),
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    repository: Annotated[
+        Path | None, typer.Option("--repository", metavar="FOLDER", help="The tasks of both runs.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare two chat templates or tokenizers by what they make of all conversations. Exit code 1: they differ.
+    """Compare two chat templates, two tokenizers, or two finished runs. Exit code 1: they differ, or may differ.
 
-    Prompts that change are grouped by change; findings that are new or gone follow, and texts with other tokens where
-    both sides have a tokenizer. Nothing is downloaded.
+    Templates and tokenizers are compared by what they make of all conversations: prompts that change are grouped by
+    change; findings that are new or gone follow, and texts with other tokens if both have a tokenizer. Nothing is
+    downloaded.
+
+    Runs are folders of lm-eval with --log_samples, or recordings: did both ask the same bytes, which samples differ,
+    and why? With --repository, the line of the key that differs is named, and the commits that changed it. --repository
+    and --json are for runs only.
     """
-    from pytest_promptfmt.core.errors import SettingsError
+    from pytest_promptfmt.answers.run_comparison import is_run
     from pytest_promptfmt.systems import system_with
 
-    system = system_with(ComparesFiles)
-    if system is None:
-        raise SettingsError("promptfmt compare needs the system of chat templates, which this installation lacks")
     for path in (first, second):
         if not path.exists():
-            raise SettingsError(f"there is no {path}", hint="name a template, a GGUF file, or a folder")
+            raise SettingsError(f"there is no {path}", hint="name a template, a GGUF file, a folder, or a finished run")
+        if path.suffix in (".yaml", ".yml"):
+            raise SettingsError(f"{path} is not a template or a run", hint="promptfmt diff compares prompts of tasks")
+    if is_run(first) or is_run(second) or as_json or repository is not None:
+        _compare_runs(first, second, repository, as_json=as_json)
+        return
+    system = system_with(ComparesFiles)
+    if system is None:
+        raise SettingsError("comparing templates needs the system of chat templates, which this installation lacks")
     lines = system.compare_files(first, second)
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
         raise typer.Exit(1)
+
+
+def outdated(
+    path: Annotated[
+        Path | None, typer.Argument(help="A template or folder that was copied from the hub.", show_default=False)
+    ] = None,
+    origin: Annotated[
+        str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="Where it was copied from.")
+    ] = None,
+) -> None:
+    """Show what newer revisions on the Hugging Face hub change in prompts, tokens and tasks. Exit code 1: some do.
+
+    `promptfmt.lock` has the repository and commit of tokenizers; `--origin` notes them for a file or folder of yours.
+    The newest files are downloaded into the cache; yours do not change. No other command looks for revisions.
+    """
+    from pytest_promptfmt.revisions.upstream import content_of, followed, is_same
+    from pytest_promptfmt.snapshots.lock import FILE_NAME, Locked, LockedOrigin, read_lock, write_lock
+
+    root = Path.cwd()
+    locked = read_lock(root / FILE_NAME)
+    origins = dict(locked.origins)
+    if path is not None and origin is not None:
+        repository, _, revision = origin.partition("@")
+        origins = {_name(path, root): LockedOrigin(repository=repository, revision=revision, content=content_of(path))}
+        each = list(followed(Locked({}, origins), root))
+    elif path is not None or origin is not None:
+        raise SettingsError("give both a path and --origin", hint="promptfmt outdated models/mine --origin me/mine")
+    else:
+        each = list(followed(locked, root))
+    if not each:
+        hint = "name one: promptfmt outdated models/mine --origin owner/name"
+        raise SettingsError(f"{FILE_NAME} names no tokenizer or template of the hub", hint=hint)
+    found = [_newest(one) for one in each]
+    for one, (newest, there) in zip(each, found, strict=True):
+        if one.copy is not None:
+            revision = one.revision if there is not None and not is_same(one.copy, there) else newest
+            known = LockedOrigin(repository=one.repository, revision=revision, content=content_of(one.copy))
+            origins[one.name] = known
+    merged = Locked(locked.tokenizers, {**locked.origins, **origins})
+    if merged != locked:
+        write_lock(root / FILE_NAME, merged)
+        typer.echo(f"{FILE_NAME} was updated")
+    if any(there is not None for _, there in found):
+        raise typer.Exit(1)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def _compare_runs(first: Path, second: Path, repository: Path | None, *, as_json: bool) -> None:
+    """Print how two runs compare; exits with 1 unless both asked the same and no file was edited."""
+    from pytest_promptfmt.answers.run_comparison import compared_runs, comparison_lines, read_run
+
+    runs = read_run(first), read_run(second)
+    tasks = compared_runs(*runs)
+    places = {each.task: dict(_places(each, runs, repository)) if repository is not None else {} for each in tasks}
+    hashes = {name: run.hashes() for name, run in zip("AB", runs, strict=True)}
+    if as_json:
+        print_json({"tasks": [each.to_json(places[each.task]) for each in tasks], "hashes": hashes})
+    else:
+        for task in tasks:
+            for line in comparison_lines(task, runs, places[task.task]):
+                say(line)
+        for name, found in hashes.items():
+            if found["checked"] or found["wrong"]:
+                wrong = f", not {found['wrong'][0]}" if found["wrong"] else ""
+                say(f"{name}: {found['reproduced']:,} of {found['checked']:,} hashes reproduced{wrong}")
+    if any(task.verdict != "same" for task in tasks) or any(found["wrong"] for found in hashes.values()):
+        raise typer.Exit(1)
+
+
+def _places(
+    task: TaskComparison, runs: tuple[FinishedRun, FinishedRun], repository: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield for each key of the task that differs where it is written now, and the commits between both runs."""
+    from pytest_promptfmt.revisions.git import Repository
+    from pytest_promptfmt.systems.task_files import read_task_file
+    from pytest_promptfmt.tasks import TaskIndex
+
+    index = TaskIndex([repository])
+    entry = index.find(task.task)
+    file = read_task_file(entry.path, index) if entry is not None and entry.path is not None else None
+    known = next((each for each in file.tasks if each.name == task.task), None) if file is not None else None
+    if known is None:
+        return
+    revisions = [str(run.facts.get("git_hash") or "") for run in runs]
+    for cause in task.causes:
+        position = known.position(cause.name) if cause.kind == "edit" else None
+        if position is None:
+            continue
+        try:
+            commits = Repository.around(repository).commits_between(revisions[0], revisions[1], [position.path])
+        except PromptfmtError:
+            commits = []
+        yield cause.name, {"place": str(position), "commits": commits}
+
+
+# -- revisions on the hub ----------------------------------------------------------------------------------------------
+
+
+def _name(path: Path, root: Path) -> str:
+    try:
+        return Path(os.path.abspath(path)).relative_to(root).as_posix()
+    except ValueError:
+        raise SettingsError(f"{path} is not below the working directory", hint="copy it there") from None
+
+
+def _newest(one: Followed) -> tuple[str, Path | None]:
+    """Print how the newest commit differs; return it, and its files if they are not those here."""
+    from pytest_promptfmt.revisions.upstream import is_same
+
+    newest = one.newest()
+    there = one.there(newest) if one.revision != newest or one.copy is not None else None
+    if there is None or is_same(one.here(), there):
+        say(f"{one.name}: nothing newer than {one.repository}@{newest[:_DIGITS]}")
+        return newest, None
+    before = one.revision[:_DIGITS] or "unknown"
+    say(f"{one.name}: {one.repository}@{newest[:_DIGITS]}, here {before}")
+    for line in (*_differences(one.here(), there), *_tasks(one, there)):
+        say(f"  {line}")
+    return newest, there
+
+
+def _differences(here: Path, there: Path) -> list[str]:
+    """Return what changes in the prompts of all conversations, in findings and in tokens."""
+    from pytest_promptfmt.systems import system_with
+
+    system = system_with(ComparesFiles)
+    if system is None:
+        return ["prompts and tokens of conversations need the system of chat templates, which this installation lacks"]
+    return system.compare_files(here, there) or ["prompts of conversations and tokens are the same"]
+
+
+def _tasks(one: Followed, there: Path) -> list[str]:
+    from pytest_promptfmt.plugin.collected import with_collected
+    from pytest_promptfmt.revisions.upstream import changed_tasks
+
+    lines: list[str] = []
+
+    def use(found: Sequence[CollectedPrompts]) -> None:
+        changed, seen = changed_tasks((each.seen for each in found), one, there)
+        names = f": {some(changed, _SHOWN)}" if changed else ""
+        lines.append(f"prompts or tokens of {len(changed):,} of {seen:,} tasks change{names}")
+
+    with_collected(use, [], [])
+    return lines

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pytest_promptfmt.cli.options import AsJson, NoCode, Profiles, Tasks, Verbose, pytest_options, repeatable
+from pytest_promptfmt.cli.output import print_json, print_lines, styled
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
+
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from pytest_promptfmt.results.clusters import Cluster, FindingGroup
     from pytest_promptfmt.revisions import RevisionComparison, Unknown
 
@@ -18,17 +25,47 @@ COMMENT_LIMIT = 65_000
 """Bytes of Markdown: a comment on GitHub takes 65,536 characters."""
 
 UNKNOWN = 3
-"""The exit code where nothing is seen to have changed, and not everything could be seen."""
+"""The exit code where no change was found, and some tasks are unknown."""
 
 SHOWN_UNKNOWN = 12
 """Tasks of one reason that are named."""
 
 
 class UnknownTasks(StrEnum):
-    """What tasks do of which nobody can say whether they changed."""
+    """The effect on the exit code of tasks that may have changed."""
 
     FAIL = "fail"
     WARN = "warn"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Output:
+    """How a comparison is shown, and what its exit code is about."""
+
+    markdown: Path | None
+    limit: int
+    as_json: bool
+    html: bool
+    in_browser: bool
+    verbose: bool
+    versions: bool
+    bump: bool
+    fail_unknown: bool
+
+    @property
+    def prints_markdown(self) -> bool:
+        return str(self.markdown) == "-"
+
+    @property
+    def prints_data(self) -> bool:
+        return self.as_json or self.html or self.prints_markdown
+
+    def require_valid(self) -> None:
+        """Raise SettingsError before the work is done."""
+        if self.as_json + self.html + self.prints_markdown > 1:
+            raise SettingsError("--json, --html and --markdown - all print: choose one")
+        if self.markdown is not None and not self.prints_markdown and not self.markdown.parent.is_dir():
+            raise SettingsError(f"no such folder for --markdown {self.markdown}")
 
 
 def diff(
@@ -44,17 +81,15 @@ def diff(
     new: Annotated[
         str | None, typer.Argument(metavar="REV2", help="Another one; by default the work tree.", show_default=False)
     ] = None,
-    paths: Annotated[
-        list[str] | None, typer.Option("--path", metavar="PATH", help="Only tasks below this path. Repeatable.")
-    ] = None,
-    task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="Like --promptfmt-task.")] = None,
-    profile: Annotated[list[str] | None, typer.Option("--profile", metavar="NAME", help="Repeatable.")] = None,
+    paths: Annotated[list[str] | None, repeatable("--path", "PATH", "Only tasks below this path.")] = None,
+    task: Tasks = None,
+    profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
     versions: Annotated[
         bool, typer.Option("--versions", help="Exit with 1 only where a change needs a new version.")
     ] = False,
     bump: Annotated[bool, typer.Option("--bump", help="Raise those versions in the work tree; as --versions.")] = False,
-    no_code: Annotated[bool, typer.Option("--no-code", help="As --promptfmt-no-code, and no conftest.py.")] = False,
+    no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
@@ -63,10 +98,10 @@ def diff(
     unknown: Annotated[
         UnknownTasks, typer.Option("--unknown", help="What tasks that may have changed do to the exit code.")
     ] = UnknownTasks.FAIL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
+    as_json: AsJson = False,
     html: Annotated[bool, typer.Option("--html", help="Print an HTML page instead of text.")] = False,
     in_browser: Annotated[bool, typer.Option("--open", help="Show that page in the browser instead.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show whole diffs and all tasks.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show which prompts changed between two revisions.
 
@@ -75,195 +110,219 @@ def diff(
     Both revisions are rendered in separate folders; the work tree is not touched, except by --bump. Without REV2, REV
     is compared with the work tree as it is.
     """
+    output = _Output(
+        markdown=markdown,
+        limit=limit,
+        as_json=as_json,
+        html=html,
+        in_browser=in_browser,
+        verbose=verbose,
+        versions=versions or bump,
+        bump=bump,
+        fail_unknown=unknown is UnknownTasks.FAIL,
+    )
+    output.require_valid()
+    if bump and new is not None:
+        raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
+    options = pytest_options(profiles=profile, no_code=no_code) + (["-n", str(jobs)] if jobs > 1 else [])
+    try:
+        base = old if old is not None else _default_base(prints_data=output.prints_data)
+        compared = _compared(base, new, paths=paths or [], tasks=task or [], options=options, findings=findings)
+    except PromptfmtError as error:
+        raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
+    report = _Report(compared)
+    _show(report, output)
+    code = _exit_code(report, output)
+    if code:
+        raise typer.Exit(code)
+
+
+def _default_base(*, prints_data: bool) -> str:
+    from pytest_promptfmt.revisions.git import Repository
+    from pytest_promptfmt.revisions.task_changes import short_name
+
+    base, why = Repository.around(Path.cwd()).default_base()
+    typer.echo(f"comparing the work tree with {short_name(base)}: {why}", err=prints_data)
+    return base
+
+
+def _compared(
+    old: str, new: str | None, *, paths: Sequence[str], tasks: Sequence[str], options: Sequence[str], findings: bool
+) -> RevisionComparison:
     from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
     from pytest_promptfmt.revisions.git import WORK_TREE
     from pytest_promptfmt.revisions.task_changes import short_name
 
-    prints_data = as_json or html or str(markdown) == "-"
-    if as_json + html + (str(markdown) == "-") > 1:
-        raise SettingsError("--json, --html and --markdown - all print: choose one")
+    with waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
+        return compare_revisions(old, new, paths=paths, tasks=tasks, options=options, findings=findings)
 
-    if markdown is not None and str(markdown) != "-" and not markdown.parent.is_dir():
-        raise SettingsError(f"no such folder for --markdown {markdown}")  # before the work is done
-    if bump and new is not None:
-        raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
-    options = []
-    for name in profile or ():
-        options += ["--promptfmt-profile", name]
-    if no_code:
-        options += ["--promptfmt-no-code", "--noconftest"]
-    if jobs > 1:
-        options += ["-n", str(jobs)]
-    try:
-        if old is None:
-            old, why = _default_base()
-            typer.echo(f"comparing the work tree with {short_name(old)}: {why}", err=prints_data)
-        with waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
-            compared = compare_revisions(
-                old, new, paths=paths or [], tasks=task or [], options=options, findings=findings
-            )
-    except PromptfmtError as error:
-        raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
-    if as_json:
-        unknown_tasks = [each.to_json() for each in compared.unknown]
-        data = {**compared.result, "unknown": unknown_tasks, "same": dict(compared.same)}
-        data["unaffected_files"] = compared.unaffected
-        data["versions"] = [finding.to_json() for finding in compared.versions]
-        typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
-    elif html or in_browser:
-        page = _page(compared)
-        if in_browser:
-            from pytest_promptfmt.cli.diff_page import open_in_browser
 
-            typer.echo(open_in_browser(page))
-        else:
-            typer.echo(page, nl=False)
-    elif markdown is not None and str(markdown) == "-":
-        typer.echo(_markdown(compared, limit))
+def _show(report: _Report, output: _Output) -> None:
+    """Print the comparison in one form, and write the Markdown."""
+    if output.as_json:
+        print_json(report.data())
+    elif output.in_browser:
+        typer.echo(_open_in_browser(report.page()))
+    elif output.html:
+        typer.echo(report.page(), nl=False)
+    elif output.prints_markdown:
+        typer.echo(report.markdown(output.limit))
     else:
-        _print(compared, verbose=verbose)
-    if markdown is not None and str(markdown) != "-":
+        print_lines(report.lines(verbose=output.verbose))
+    if output.markdown is not None and not output.prints_markdown:
         try:
-            markdown.write_bytes(_markdown(compared, limit).encode("utf-8", "backslashreplace"))
+            output.markdown.write_bytes(report.markdown(output.limit).encode("utf-8", "backslashreplace"))
         except OSError as error:
-            raise SettingsError(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
-    if bump:
-        from pytest_promptfmt.cli.version_lines import raise_versions
+            raise SettingsError(f"--markdown {output.markdown} cannot be written: {error.strerror or error}") from error
 
-        is_wrong = not raise_versions(compared.versions)
-    elif versions:
-        is_wrong = any(finding.is_error for finding in compared.versions)
+
+def _exit_code(report: _Report, output: _Output) -> int:
+    """Return the exit code; with --bump, raise the versions first."""
+    from pytest_promptfmt.cli.version_lines import raise_versions
+
+    versions = report.compared.versions
+    if output.versions:
+        is_wrong = any(each.is_error for each in versions) if not output.bump else not raise_versions(versions)
+        is_unknown = any(each.kind == "unsure" for each in versions)
     else:
-        changes = [each for each in compared.result["clusters"] if each["category"] != "header-only"]
-        is_wrong = bool(changes or _errors(compared))
-    is_unknown = bool(compared.unknown)
-    if bump or versions:
-        is_unknown = any(finding.kind == "unsure" for finding in compared.versions)
-    if is_wrong:
-        raise typer.Exit(1)
-    if is_unknown and unknown is UnknownTasks.FAIL:
-        raise typer.Exit(UNKNOWN)
+        is_wrong = bool(report.errors) or any(each.category != "header-only" for each in report.clusters)
+        is_unknown = bool(report.compared.unknown)
+    return 1 if is_wrong else UNKNOWN if is_unknown and output.fail_unknown else 0
 
 
-def _default_base() -> tuple[str, str]:
-    from pytest_promptfmt.revisions.git import Repository
+@dataclass(frozen=True)
+class _Report:
+    """A comparison as lines, Markdown, data, or an HTML page."""
 
-    return Repository.around(Path.cwd()).default_base()
+    compared: RevisionComparison
+
+    @cached_property
+    def clusters(self) -> Sequence[Cluster]:
+        from pytest_promptfmt.results.clusters import Cluster
+
+        return [Cluster.from_json(cluster) for cluster in self.compared.result["clusters"]]
+
+    @cached_property
+    def findings(self) -> Sequence[FindingGroup]:
+        from pytest_promptfmt.results.clusters import FindingGroup
+
+        return [FindingGroup.from_json(group) for group in self.compared.result["findings"]]
+
+    @property
+    def errors(self) -> Sequence[FindingGroup]:
+        return [group for group in self.findings if group.severity == "error"]
+
+    @property
+    def unknown(self) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Yield reasons why tasks are unknown, the most frequent first: with the step of the first, and the names."""
+        from pytest_promptfmt.results.clusters import grouped
+
+        groups = grouped(self.compared.unknown, lambda each: each.reason)
+        for reason, tasks in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+            yield reason, tasks[0].step, _names(tasks)
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        from pytest_promptfmt.revisions.task_changes import short_name
+
+        return short_name(self.compared.old), short_name(self.compared.new)
+
+    @property
+    def summary(self) -> str:
+        """Return how many prompts and tasks changed, are unknown, and are the same."""
+        from pytest_promptfmt.core.outcome import CATEGORIES
+        from pytest_promptfmt.results.wording import counted
+
+        counts = self.compared.result["counts"]
+        changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
+        if self.errors:
+            changes.append(counted(len(self.errors), "new kind of finding", "new kinds of findings"))
+        if self.compared.unknown:
+            changes.append(f"{counted(len(_names(self.compared.unknown)), 'task')} unknown")
+        skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
+        unseen = f", {counted(skipped, 'prompt')} not rendered" if skipped else ""
+        files = self.compared.unaffected
+        untouched = f", {counted(files, 'task file')} unchanged" if files else ""
+        same = counted(counts.get("passed", 0), "prompt")
+        return f"{', '.join(changes) or 'nothing changed'}; {same} the same{unseen}{untouched}"
+
+    def data(self) -> Mapping[str, Any]:
+        """Return the result with what is unknown, the same, and the versions."""
+        return {
+            **self.compared.result,
+            "unknown": [each.to_json() for each in self.compared.unknown],
+            "same": dict(self.compared.same),
+            "unaffected_files": self.compared.unaffected,
+            "versions": [finding.to_json() for finding in self.compared.versions],
+        }
+
+    def lines(self, *, verbose: bool) -> Iterator[Text]:
+        """Yield the comparison as lines for a terminal."""
+        from pytest_promptfmt.cli.display import cluster_lines
+        from pytest_promptfmt.cli.version_lines import version_lines
+        from pytest_promptfmt.results.wording import counted, listed
+
+        most = None if verbose else SHOWN_UNKNOWN
+        for cluster in self.clusters:
+            yield from cluster_lines(cluster, verbose=verbose)
+        for group in self.findings:
+            style = "bold red" if group.severity == "error" else "yellow"
+            yield styled(f"{group.where}: {group.code} {group.message} ({group.count:,})", style)
+        for reason, step, names in self.unknown:
+            yield styled(f"unknown, {counted(len(names), 'task')}: {listed(names, most)}", "bold yellow")
+            yield styled(f"  why: {reason}\n  do: {step}")
+        if self.compared.same:
+            text = f"written differently, the same text: {listed([*self.compared.same], most)}"
+            yield styled(text, "dim")
+        for name, note in self.compared.same.items() if verbose else ():
+            yield styled(f"  {name}: {note}", "dim")
+        yield from version_lines(self.compared.versions, verbose=verbose)
+        for skipped in self.compared.result["skipped"]:
+            text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
+            yield styled(text, "dim")
+        yield styled(f"{' → '.join(self.sides)}: {self.summary}", "bold")
+
+    def markdown(self, limit: int) -> str:
+        """Return the comparison as a comment on a pull request of at most `limit` bytes."""
+        from pytest_promptfmt.cli.version_lines import version_block
+        from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
+        from pytest_promptfmt.results.wording import counted
+
+        head = f"## Prompts\n\n{' → '.join(map(code, self.sides))}: {self.summary}\n"
+        blocks = cluster_blocks(self.clusters, "prompt")
+        for reason, step, names in self.unknown:
+            title = f"### unknown: {counted(len(names), 'task')}"
+            listed = ", ".join(code(task) for task in names[:30])
+            blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed}\n")
+        return bounded(head, [*blocks, *version_block(self.compared.versions), *finding_table(self.findings)], limit)
+
+    def page(self) -> str:
+        """Return the HTML page: each change with the example that the comparison has of it, and new findings."""
+        from pytest_promptfmt.cli.version_lines import version_lines
+        from pytest_promptfmt.results.html import html_comparison
+        from pytest_promptfmt.results.wording import counted, listed
+
+        old, new = self.sides
+        notes = [f"{old} → {new}: {self.summary}"]
+        for reason, step, names in self.unknown:
+            shown = listed(names, SHOWN_UNKNOWN)
+            notes.append(f"unknown, {counted(len(names), 'task')} ({shown}): {reason}; to see it: {step}")
+        notes += map(str, version_lines(self.compared.versions, verbose=False))
+        return html_comparison(self.clusters, self.findings, old=old, new=new, notes=notes)
 
 
-def _page(compared: RevisionComparison) -> str:
-    from pytest_promptfmt.cli.diff_page import diff_page
-    from pytest_promptfmt.cli.version_lines import version_lines
-    from pytest_promptfmt.results.wording import counted, listed
-    from pytest_promptfmt.revisions.task_changes import short_name
-
-    notes = [_headline(compared)]
-    for (reason, step), tasks in _by_reason(compared).items():
-        names = _names(tasks)
-        shown = listed(names, SHOWN_UNKNOWN)
-        notes.append(f"unknown, {counted(len(names), 'task')} ({shown}): {reason}; to see it: {step}")
-    notes += map(str, version_lines(compared.versions, verbose=False))
-    old, new = short_name(compared.old), short_name(compared.new)
-    return diff_page(_clusters(compared), _findings(compared), old=old, new=new, notes=notes)
-
-
-def _clusters(compared: RevisionComparison) -> list[Cluster]:
-    from pytest_promptfmt.results.clusters import Cluster
-
-    return [Cluster.from_json(cluster) for cluster in compared.result["clusters"]]
-
-
-def _findings(compared: RevisionComparison) -> list[FindingGroup]:
-    from pytest_promptfmt.results.clusters import FindingGroup
-
-    return [FindingGroup.from_json(group) for group in compared.result["findings"]]
-
-
-def _errors(compared: RevisionComparison) -> list[FindingGroup]:
-    return [group for group in _findings(compared) if group.severity == "error"]
-
-
-def _by_reason(compared: RevisionComparison) -> dict[tuple[str, str], list[Unknown]]:
-    """Return the unknown tasks by reason, the most frequent first, each with the step for its first task."""
-    found: dict[str, list[Unknown]] = {}
-    for each in compared.unknown:
-        found.setdefault(each.reason, []).append(each)
-    return {(reason, tasks[0].step): tasks for reason, tasks in sorted(found.items(), key=lambda pair: -len(pair[1]))}
-
-
-def _names(tasks: Sequence[Unknown]) -> list[str]:
+def _names(tasks: Iterable[Unknown]) -> list[str]:
     return [*dict.fromkeys(each.task for each in tasks)]
 
 
-def _headline(compared: RevisionComparison) -> str:
-    from pytest_promptfmt.core.outcome import CATEGORIES
-    from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.task_changes import short_name
+def _open_in_browser(page: str) -> str:
+    """Write the page to a temporary file that stays, show it in the browser, and return a line that names the file."""
+    import tempfile
+    import webbrowser
 
-    counts = compared.result["counts"]
-    changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
-    changes += (
-        [counted(len(_errors(compared)), "new kind of finding", "new kinds of findings")] if _errors(compared) else []
-    )
-    unknown = len(_names(compared.unknown))
-    changes += [f"{counted(unknown, 'task')} unknown"] if unknown else []
-    same = counted(counts.get("passed", 0), "prompt")
-    skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
-    unseen = f", {counted(skipped, 'prompt')} not rendered" if skipped else ""
-    untouched = f", {counted(compared.unaffected, 'task file')} unchanged" if compared.unaffected else ""
-    names = f"{short_name(compared.old)} → {short_name(compared.new)}"
-    return f"{names}: {', '.join(changes) or 'nothing changed'}; {same} the same{unseen}{untouched}"
-
-
-def _print(compared: RevisionComparison, *, verbose: bool) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from pytest_promptfmt.cli.display import cluster_lines
-    from pytest_promptfmt.cli.version_lines import version_lines
-    from pytest_promptfmt.core.text import escape_controls
-    from pytest_promptfmt.results.wording import counted, listed
-
-    console = Console(soft_wrap=True, highlight=False)
-    for cluster in _clusters(compared):
-        for line in cluster_lines(cluster, verbose=verbose):
-            console.print(line)
-    for group in _findings(compared):
-        style = "bold red" if group.severity == "error" else "yellow"
-        console.print(Text(escape_controls(f"{group.where}: {group.code} {group.message} ({group.count:,})"), style))
-    for (reason, step), tasks in _by_reason(compared).items():
-        names = _names(tasks)
-        text = f"unknown, {counted(len(names), 'task')}: {listed(names, None if verbose else SHOWN_UNKNOWN)}"
-        console.print(Text(escape_controls(text), "bold yellow"))
-        console.print(Text(escape_controls(f"  why: {reason}\n  do: {step}")))
-    if compared.same:
-        text = f"written differently, the same text: {listed([*compared.same], None if verbose else SHOWN_UNKNOWN)}"
-        console.print(Text(escape_controls(text), "dim"))
-    for name, note in compared.same.items() if verbose else ():
-        console.print(Text(escape_controls(f"  {name}: {note}"), "dim"))
-    for version_line in version_lines(compared.versions, verbose=verbose):
-        console.print(version_line)
-    for skipped in compared.result["skipped"]:
-        text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
-        console.print(Text(escape_controls(text), "dim"))
-    console.print(Text(escape_controls(_headline(compared)), "bold"))
-
-
-def _markdown(compared: RevisionComparison, limit: int) -> str:
-    from pytest_promptfmt.cli.version_lines import version_block
-    from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
-    from pytest_promptfmt.results.wording import counted
-
-    old, _, rest = _headline(compared).partition(" → ")
-    new, _, summary = rest.partition(": ")
-    head = f"## Prompts\n\n{code(old)} → {code(new)}: {summary}\n"
-    blocks = cluster_blocks(_clusters(compared), "prompt")
-    for (reason, step), tasks in _by_reason(compared).items():
-        names = _names(tasks)
-        listed_names = ", ".join(code(task) for task in names[:30])
-        title = f"### unknown: {counted(len(names), 'task')}"
-        blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed_names}\n")
-    blocks += version_block(compared.versions)
-    return bounded(head, [*blocks, *finding_table(_findings(compared))], limit)
+    with tempfile.NamedTemporaryFile("wb", prefix="promptfmt-diff-", suffix=".html", delete=False) as file:
+        file.write(page.encode("utf-8", "backslashreplace"))
+    path = Path(file.name)
+    is_open = webbrowser.open(path.as_uri())
+    return f"{display_path(path)} is open in the browser" if is_open else f"no browser found: open {display_path(path)}"

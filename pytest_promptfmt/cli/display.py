@@ -47,10 +47,14 @@ _MARKED: Final = "underline on dark_red"
 _SPACE: Final = "·"
 _LINE_END: Final = "↵"
 
+DIFF_STYLES: Final = {"-": "red", "+": "green", "@": "cyan", "?": "yellow"}
+SHOWN_LINES: Final = 60
+SHOWN_TASKS: Final = 12
+
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show what is waited for, and that it goes on, where standard error is a terminal."""
+    """Show what is being waited for, with a spinner, if standard error is a terminal."""
     with Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext():
         yield
 
@@ -68,10 +72,8 @@ def prompt_lines(prompt: Prompt, *, spaces: bool, marked: Sequence[Sequence[int]
         for piece in more:
             line.append(_LINE_END if spaces else "", f"dim red{f' {_MARKED}' if is_marked else ''}")
             yield line
-            line = Text()
-            line.append(_shown(piece, spaces), style)
-    line.append(END, "dim")
-    yield line
+            line = Text().append(_shown(piece, spaces), style)
+    yield line.append(END, "dim")
 
 
 def _pieces(prompt: Prompt, marked: Sequence[Sequence[int]]) -> Iterator[tuple[str, Any, bool]]:
@@ -84,6 +86,16 @@ def _pieces(prompt: Prompt, marked: Sequence[Sequence[int]]) -> Iterator[tuple[s
         for start, stop in pairwise(cuts):
             yield span.text[start - at : stop - at], span.origin, any(low <= start < high for low, high in marked)
         at = end
+
+
+def _style(origin: Any) -> str:
+    is_part = {"column": origin.field is not None, "shot": origin.shot is not None}
+    return " ".join([STYLES[origin.part], *(STYLES[part] for part, applies in is_part.items() if applies)])
+
+
+def _shown(text: str, spaces: bool) -> str:
+    shown = show_inner(text)
+    return shown.replace(" ", _SPACE) if spaces else shown
 
 
 def legend(prompts: Sequence[Prompt]) -> Text:
@@ -102,23 +114,21 @@ def legend(prompts: Sequence[Prompt]) -> Text:
 
 def token_lines(tokenizer: Tokenizer, text: str, *, ids: bool, special: bool) -> Iterator[Text]:
     """Yield a text with bars between its tokens, with their ids on demand, broken after tokens that end a line."""
-    encoding = tokenizer.encode(text, add_special_tokens=special)
-    group: list[int] = []
-    for number, token in enumerate(encoding.ids):
-        group.append(token)
-        if number + 1 == len(encoding.ids) or "\n" in tokenizer.decode([token]):
-            line = Text()
-            _append_tokens(line, tokenizer, group, ids=ids)
-            yield line
-            group = []
-    yield Text(f"{len(encoding.ids)} tokens", "dim")
+    encoded = tokenizer.encode(text, add_special_tokens=special).ids
+    line: list[int] = []
+    for number, token in enumerate(encoded, 1):
+        line.append(token)
+        if number == len(encoded) or "\n" in tokenizer.decode([token]):
+            yield _with_tokens(Text(), tokenizer, line, ids=ids)
+            line = []
+    yield Text(f"{len(encoded)} tokens", "dim")
 
 
-def _append_tokens(line: Text, tokenizer: Tokenizer, tokens: Sequence[int], *, ids: bool) -> None:
+def _with_tokens(line: Text, tokenizer: Tokenizer, tokens: Sequence[int], *, ids: bool) -> Text:
     for number, token in enumerate(tokens):
         line.append("│" if number else "", "dim").append(tokenizer.visible(token), "reverse" if number % 2 else "")
-        if ids:
-            line.append(f" {token}", "dim cyan")
+        line.append(f" {token}" if ids else "", "dim cyan")
+    return line
 
 
 def request_lines(
@@ -142,8 +152,7 @@ def request_lines(
         mark = "* " if request.gold else "  "
         line = Text().append(f"{mark}{show(to_json(request.continuation))}", f"{'bold ' * request.gold}green")
         if tokenizer is not None and number in pairs:
-            line.append("  ")
-            _append_tokens(line, tokenizer, pairs[number].continuation_ids, ids=ids)
+            _with_tokens(line.append("  "), tokenizer, pairs[number].continuation_ids, ids=ids)
         yield line
 
 
@@ -183,25 +192,6 @@ def as_data(instance: Instance) -> dict[str, Any]:
         ],
         "target": to_json(instance.target),
     }
-
-
-def _style(origin: Any) -> str:
-    styles = [STYLES[origin.part]]
-    if origin.field is not None:
-        styles.append(STYLES["column"])
-    if origin.shot is not None:
-        styles.append(STYLES["shot"])
-    return " ".join(styles)
-
-
-def _shown(text: str, spaces: bool) -> str:
-    shown = show_inner(text)
-    return shown.replace(" ", _SPACE) if spaces else shown
-
-
-DIFF_STYLES: Final = {"-": "red", "+": "green", "@": "cyan", "?": "yellow"}
-SHOWN_LINES: Final = 60
-SHOWN_TASKS: Final = 12
 
 
 def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator[Text]:

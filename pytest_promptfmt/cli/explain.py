@@ -1,43 +1,70 @@
-"""`promptfmt explain`: what the rules report, why, and what to do."""
+"""`promptfmt explain`, `formats`, `profiles`, `schema` and `docs`: rules, formats and profiles, and their pages."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from pytest_promptfmt.cli.options import AsJson, RuleFiles, repeatable
+from pytest_promptfmt.cli.output import print_json, print_lines, say, styled
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean, display_path
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from pytest_promptfmt.core.profile import Profile
+    from pytest_promptfmt.formats.format import Format
+    from pytest_promptfmt.profiles.template_facts import TemplateFacts
 
 WIDTH: Final = 100
 """Longer lines are hard to read."""
 
-CHECK_FILES: Final = typer.Option(
-    "--rules", metavar="FILE", help="A Python file that defines rules of your own. Repeatable."
+_SECTION: Final = re.compile(
+    r"(?P<begin><!-- promptfmt docs: (?P<name>.+?) -->\n).*?(?P<end><!-- promptfmt docs: end -->\n)", re.DOTALL
 )
+_CHOICES: Final = ("Berlin", "Madrid", "Paris", "London")
+_GOLD: Final = 2
+_DOC: Final = {"question": "What is the capital of France?", "topic": "geography"}
+"""The doc that samples show: the one of lm-eval's prompt-formats proposal."""
+
+
+class SchemaKind(StrEnum):
+    """The files that have a schema."""
+
+    TASK = "task"
+    SETTINGS = "settings"
 
 
 def explain(
     code: Annotated[str | None, typer.Argument(help="A code or name of a rule.", show_default=False)] = None,
-    rules: Annotated[list[Path] | None, CHECK_FILES] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
+    rules: RuleFiles = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Explain what a rule reports, why, and what to do. Without a code all rules are listed."""
+    """Explain what a rule reports, why, and what to do. Without a code, list all rules with what each reports."""
     from pytest_promptfmt.rules.documentation import documentation_of, page
     from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
 
     files = tuple(rules or ())
     found = [find_rule(code, files)] if code is not None else [*known_rules(files).values()]
     if as_json:
-        facts = ({"code": each.code, "name": each.name, "severity": each.severity.value} for each in found)
-        data = [fact | asdict(documentation_of(each)) for fact, each in zip(facts, found, strict=True)]
-        typer.echo(json.dumps(data[0] if code is not None else data, indent=1, ensure_ascii=False))
+        data = [
+            {"code": each.code, "name": each.name, "severity": each.severity.value, "family": each.family.value}
+            | asdict(documentation_of(each))
+            for each in found
+        ]
+        print_json(data[0] if code is not None else data)
     elif code is None:
-        from pytest_promptfmt.cli.listings import rule_lines
-
-        for line in rule_lines(found):
-            typer.echo(line)
+        width = max(len(rule.name) for rule in found)
+        for rule in found:
+            typer.echo(f"{rule.code}  {rule.severity:<7}  {rule.name:<{width}}  {documentation_of(rule).summary}")
     elif sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown
@@ -46,3 +73,278 @@ def explain(
         console.print(Markdown(page(found[0])), width=min(console.width, WIDTH))
     else:
         typer.echo(page(found[0]), nl=False)
+
+
+def formats(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these formats.", show_default=False)] = None,
+    tasks: Annotated[
+        Path, typer.Option("--tasks", metavar="FOLDER", help="The folder of tasks that contains formats/*.yaml.")
+    ] = Path(),
+    as_json: AsJson = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Print names and summaries only.")] = False,
+) -> None:
+    """Show the formats: built in, from the literature, and your own, each with a sample of its prompt."""
+    from pytest_promptfmt.formats.format_registry import known_formats
+    from pytest_promptfmt.results.clusters import grouped
+
+    if not tasks.is_dir():
+        raise SettingsError(f"there is no folder {display_path(tasks)}", hint="--tasks takes the folder of task files")
+    known = known_formats(tasks)
+    for name in names or ():
+        if name not in known:
+            hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            raise SettingsError(f"there is no format {name!r}", hint=hint)
+    shown = [known[name] for name in (dict.fromkeys(names) if names else known)]
+    if as_json:
+        print_json([_format_as_data(each, _kind(each, tasks)) for each in shown], indent=2)
+        return
+    print_lines(_format_lines(grouped(shown, lambda each: _kind(each, tasks)), brief=brief))
+
+
+def profiles(
+    folder: Annotated[Path, typer.Argument(help="The folder whose promptfmt.yaml is read.")] = Path(),
+    facts: Annotated[bool, typer.Option("--facts", help="Show what each chat template does.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the profiles: built in, and those that promptfmt.yaml of this folder and above it define."""
+    from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, builtin_profile, resolve_profiles
+    from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
+    from pytest_promptfmt.settings.profiles import defined_profiles
+
+    if not folder.is_dir():
+        raise SettingsError(f"no such folder: {display_path(folder)}")
+    defined: dict[str, Profile] = {}
+    chosen: Sequence[str] | None = None
+    for above in reversed([folder.resolve(), *folder.resolve().parents]):
+        path = find_settings_file(above)
+        if path is not None:
+            file = read_settings_file(path, is_at_rootdir=True)
+            defined |= defined_profiles(file, defined, rootdir=above)
+            chosen = file.values.get("default_profiles", chosen)
+    shown = {name: builtin_profile(name) for name in BUILTIN_PROFILES} | defined
+    names = chosen if chosen is not None else ("plain", *defined) if defined else DEFAULT_PROFILES
+    default = {profile.name for profile in resolve_profiles(names, defined)}
+    found = {name: _facts_of(profile) if facts else None for name, profile in shown.items()}
+    entries = [_profile_as_data(profile, is_default=name in default) for name, profile in shown.items()]
+    if as_json:
+        data = [entry | ({"facts": _facts_as_data(found[entry["name"]])} if facts else {}) for entry in entries]
+        print_json(data)
+        return
+    width = max(map(len, shown))
+    for entry in entries:
+        template = entry["template"] and f"chat template {entry['template']}"
+        given = sorted(entry["template_args"].items())
+        arguments = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given]
+        parts = ["by default" if entry["default"] else "", template or "text", *arguments]
+        parts += [entry["tokenizer"], entry["origin"]]
+        say(f"{entry['name']:<{width}}  {', '.join(part for part in parts if part)}")
+        known = found[entry["name"]]
+        for line in known.lines() if known is not None else ():
+            say(f"    {line}")
+
+
+def schema(
+    kind: Annotated[SchemaKind, typer.Argument(help="Of task files, or of promptfmt.yaml.")] = SchemaKind.TASK,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
+) -> None:
+    """Print the JSON Schema of task files or of promptfmt.yaml, for yaml-language-server and others."""
+    if kind is SchemaKind.TASK:
+        from pytest_promptfmt.tasks import task_schema as make
+    else:
+        from pytest_promptfmt.settings.file import settings_schema as make
+    if output is None:
+        print_json(make())
+    else:
+        output.write_text(json.dumps(make(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def docs(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Write a page for every rule here, and one that lists them.")
+    ] = None,
+    rules: RuleFiles = None,
+    page: Annotated[
+        list[Path] | None, repeatable("--page", "PAGE", "Rewrite the generated sections of this page.")
+    ] = None,
+) -> None:
+    """Write the pages of the rules, and the sections of Markdown pages that are generated from formats and settings."""
+    if folder is None and not page:
+        raise SettingsError("write what?", hint="give a folder for the rules, --page PAGE, or both")
+    if folder is not None:
+        from pytest_promptfmt.rules.documentation import pages
+        from pytest_promptfmt.rules.rule_registry import known_rules
+
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = [rule for rule in known_rules(tuple(rules or ())).values() if rule.is_builtin or rules]
+        for name, text in pages(shown).items():
+            (folder / name).write_text(text, "utf-8")
+    for each in page or ():
+        if not each.is_file():
+            raise SettingsError(f"there is no page {display_path(each)}")
+        each.write_text(_with_sections(each), "utf-8")
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+def sample(format_: Format) -> str:
+    """Return the prompt of a doc followed by its answer, as in a few-shot example."""
+    from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.formats.apply import lay_out
+    from pytest_promptfmt.formats.labels import label_count
+    from pytest_promptfmt.tasks import synthetic_docs
+
+    asked = Task(name="sample", doc_to_text="question", doc_to_choice="choices", doc_to_target="answer")
+    task = lay_out(asked, format_)
+    count = label_count(format_.choice_labels) or len(_CHOICES)
+    skipped = max(0, min(_GOLD, len(_CHOICES) - count))
+    choices = _CHOICES[skipped:][:count]
+    doc = {**synthetic_docs(task, count=1)[0], **_DOC, "choices": choices, "answer": _GOLD - skipped}
+    docs = TaskDocs.in_memory([{**doc, "question": ""}], [doc, doc])
+    prompt = next(task.render(docs, num_fewshot=1)).prompts[0]
+    return "".join(
+        span.text
+        for span in prompt.spans
+        if span.origin.part == "description" or (span.origin.shot == 0 and span.origin.part != "fewshot delimiter")
+    )
+
+
+def catalogue(formats: Iterable[Format]) -> str:
+    """Return formats as a section of a Markdown page: what each is, a sample, and where it comes from."""
+    from pytest_promptfmt.formats.format import make_scorer
+
+    blocks = []
+    for format_ in formats:
+        scorer = make_scorer(format_.scorer, format_.choice_labels)
+        facts = [f"Output type `{format_.output_type}`."]
+        facts += [f"Scorer `{scorer.name}`: reads {scorer.extracts}."] if scorer is not None else []
+        facts += [format_.notes] if format_.notes else []
+        facts += [f"Source: {format_.citation}."] if format_.citation else []
+        lines = [f"### `{format_.name}`", "", format_.summary, "", "```text", sample(format_), "```", ""]
+        blocks.append("\n".join([*lines, " ".join(facts)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _kind(format_: Format, folder: Path) -> str:
+    """Return where a format comes from, as a heading."""
+    from pytest_promptfmt.formats.format_registry import FOLDER, published_format, published_names
+
+    for kind, names in published_names().items():
+        if format_.name in names and format_ == published_format(format_.name):
+            return kind
+    if (folder / FOLDER / f"{format_.name}.yaml").is_file():
+        return f"from {display_path(folder / FOLDER)}"
+    return "from installed packages"
+
+
+def _format_as_data(format_: Format, kind: str) -> Mapping[str, Any]:
+    from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, make_scorer
+
+    scorer = make_scorer(format_.scorer, format_.choice_labels)
+    shown = [field.name for field in fields(format_) if field.name not in ("name", *DOCUMENTATION_FIELDS)]
+    return {
+        "name": format_.name,
+        "origin": kind,
+        "summary": format_.summary,
+        "sample": sample(format_),
+        "output_type": format_.output_type,
+        "scorer": None if scorer is None else {"name": scorer.name, "extracts": scorer.extracts},
+        "notes": format_.notes,
+        "citation": format_.citation,
+        "fields": {name: getattr(format_, name) for name in shown},
+    }
+
+
+def _format_lines(groups: Mapping[str, Sequence[Format]], *, brief: bool) -> Iterator[Text]:
+    """Yield formats by kind: name and summary, then a sample, how answers are read, notes and source."""
+    from pytest_promptfmt.formats.format import make_scorer
+
+    for kind, formats in groups.items():
+        yield styled(kind, "bold underline")
+        for each in formats:
+            yield styled(each.name, "bold cyan")
+            yield styled(f"  {each.summary}")
+            if brief:
+                continue
+            yield from (styled(f"  | {line}", "green") for line in sample(each).splitlines())
+            yield styled(f"  output type: {each.output_type}")
+            scorer = make_scorer(each.scorer, each.choice_labels)
+            if scorer is not None:
+                yield styled(f"  scorer {scorer.name}: reads {scorer.extracts}")
+            for title, text in (("notes", each.notes), ("source", each.citation)):
+                if text:
+                    yield styled(f"  {title}: {text}")
+            yield styled("")
+
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+
+def _profile_as_data(profile: Profile, *, is_default: bool) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "tokenizer": profile.tokenizer_name or profile.tokenizer or "",
+        "template": profile.template_name or "inline" if profile.is_chat else None,
+        "template_args": dict(profile.template_args),
+        "fewshot_as_turns": profile.fewshot_as_turns,
+        "mode": profile.mode,
+        "default": is_default,
+        "origin": "" if profile.origin is None else str(profile.origin),
+    }
+
+
+def _facts_of(profile: Profile) -> TemplateFacts | None:
+    """Return the facts of a profile's chat template, its tokenizer loaded; None for a profile without one.
+
+    Where the template is not available, its facts hold the reason.
+    """
+    from pytest_promptfmt.profiles.profile_loading import load_profile
+    from pytest_promptfmt.profiles.template_facts import TemplateFacts
+    from pytest_promptfmt.profiles.template_probes import template_facts
+
+    if not profile.is_chat:
+        return None
+    try:
+        return template_facts(load_profile(profile).profile)
+    except PromptfmtError as error:
+        return TemplateFacts(failure=error.message)
+
+
+def _facts_as_data(facts: TemplateFacts | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    data: dict[str, Any] = asdict(replace(facts, errors={}))  # asdict cannot copy a read-only mapping
+    return {**data, "errors": dict(facts.errors)}
+
+
+# -- generated pages ---------------------------------------------------------------------------------------------------
+
+
+def _sections() -> Mapping[str, str]:
+    """Return the sections of pages: published formats, the axes of variants, and tables of settings."""
+    from pytest_promptfmt.formats.format_registry import published_format, published_names
+    from pytest_promptfmt.formats.variants import axes
+    from pytest_promptfmt.settings.file import settings_tables
+
+    formats = {kind: catalogue(map(published_format, names)) for kind, names in published_names().items()}
+    rows = [
+        f"| `{axis.name}` | {axis.summary} | {', '.join(f'`{value}`' for value in axis.values)} |\n"
+        for axis in axes().values()
+    ]
+    table = "| axis | what differs | values |\n|---|---|---|\n" + "".join(rows)
+    return {name: f"\n{text}\n" for name, text in {**formats, "axes": table, **settings_tables()}.items()}
+
+
+def _with_sections(page: Path) -> str:
+    """Return the text of the page with new sections. Raises SettingsError where it has none, or an unknown one."""
+    sections = _sections()
+    text = page.read_text("utf-8")
+    names = [match["name"] for match in _SECTION.finditer(text)]
+    unknown = [name for name in names if name not in sections]
+    if unknown or not names:
+        problem = f"unknown section {unknown[0]!r}" if unknown else "the page has no section to write"
+        lines = "<!-- promptfmt docs: NAME --> and <!-- promptfmt docs: end -->"
+        hint = f"write the lines {lines} where it belongs; names are {', '.join(sections)}"
+        raise SettingsError(problem, position=Position(page), hint=hint)
+    return _SECTION.sub(lambda match: match["begin"] + sections[match["name"]] + match["end"], text)

@@ -1,35 +1,46 @@
-"""`promptfmt fix`: the findings that have one mechanical fix, shown as a difference and made on demand."""
+"""`promptfmt fix` and `promptfmt convert`: edits of task files, shown as a difference, proved by rendering."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_promptfmt.core.errors import display_path
-from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.cli.options import AllowCode, Paths, Select, pytest_options
+from pytest_promptfmt.cli.output import note, print_lines, some, styled
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import (
+    CodeNotAllowedError,
+    FormatError,
+    Position,
+    SettingsError,
+    SourceError,
+    display_path,
+)
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.formats.conversion import Conversion
     from pytest_promptfmt.plugin.collected import CollectedPrompts
     from pytest_promptfmt.rules.fixing import Fixed
+
+PROOF_SECONDS = 60.0
+PROOF_DOCS = 20
+PROOF_SHOTS = 2
 
 _SHOWN_TASKS = 6
 
 
 def fix(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders; by default as pytest does.", show_default=False)
-    ] = None,
+    paths: Paths = None,
     write: Annotated[bool, typer.Option("--write", help="Change the files.")] = False,
-    select: Annotated[
-        list[str] | None, typer.Option("--select", metavar="CODES", help="As --promptfmt-select. Repeatable.")
-    ] = None,
-    allow_code: Annotated[
-        list[Path] | None, typer.Option("--allow-code", metavar="PATH", help="As --promptfmt-allow-code.")
-    ] = None,
+    select: Select = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Fix the findings that have one mechanical fix, and show the difference.
 
@@ -45,15 +56,10 @@ def fix(
 def fix_files(
     paths: Sequence[Path], *, write: bool, select: Sequence[str] = (), allow_code: Sequence[Path] = ()
 ) -> Sequence[Fixed]:
-    """Find, print and, where asked, write the fixes of these paths; return them."""
+    """Find, print and, with `write`, make the fixes of these paths; return them."""
     from pytest_promptfmt.plugin.collected import with_collected
     from pytest_promptfmt.rules.fixing import find_fixes, write_fixes
 
-    options = ["--promptfmt-profile", "plain"]
-    for codes in select:
-        options += ["--promptfmt-select", codes]
-    for path in allow_code:
-        options += ["--promptfmt-allow-code", str(path)]
     found: list[Fixed] = []
 
     def use(collected: Sequence[CollectedPrompts]) -> None:
@@ -64,40 +70,191 @@ def fix_files(
             if write:
                 write_fixes(found[0])
 
-    collection = with_collected(use, paths, options)
-    for error in collection.errors:
-        typer.echo(escape_controls(str(error)), err=True)
+    options = pytest_options(profiles=["plain"], select=select, allow_code=allow_code)
+    for error in with_collected(use, paths, options).errors:
+        note(error)
     for fixed in found:
-        print_fixes(fixed, written=write)
+        _print_fixes(fixed, written=write)
     return found
 
 
-def print_fixes(fixed: Fixed, *, written: bool) -> None:
+def convert(
+    file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
+    to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Write `template:` of this kind.")] = None,
+    format_name: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="Write `formats:` with this format.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Run the task's own Python functions for the proof.")
+    ] = False,
+) -> None:
+    """Convert the layout that a task file writes, and show the difference.
+
+    `--to` turns one `template:` into the other kind, or a hand-written doc_to_text into a template. `--format` turns
+    a hand-written doc_to_text into `formats:`. Hand-written layouts are converted only if every prompt and request
+    stays the same. All else in the file stays as it is, comments included.
+    """
+    from pytest_promptfmt.core.yaml_rewriting import with_keys
+
+    if (to is None) == (format_name is None):
+        raise SettingsError("convert to what?", hint="give either --to mcq, --to cloze or --format NAME")
+    if to not in (None, "mcq", "cloze"):
+        raise SettingsError(f"there is no template {to!r} to convert to", hint=f"mcq, cloze, or --format {to}")
+    if write and stdout:
+        raise SettingsError("--write and --stdout exclude each other")
+    path = file.resolve()
+    task = _only_task(path, allow_code=allow_code)
+    before = _text_of(path)
+    try:
+        conversion, notes = _conversion(task, to, format_name)
+    except CodeNotAllowedError as error:
+        hint = "--allow-code lets the proof run it, if you trust it"
+        raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
+    _refuse_keys_elsewhere(path, task, conversion)
+    try:
+        after = with_keys(before, conversion.written, conversion.removed)
+    except SourceError as error:
+        raise SourceError(error.message, position=task.position("task"), hint=error.hint) from error
+    for line in notes if before != after else (f"{display_path(file)}: nothing to change",):
+        note(line)
+    if stdout:
+        typer.get_binary_stream("stdout").write(after.encode())  # the file's bytes, in any encoding of the terminal
+    elif before != after:
+        _print_difference(before, after, display_path(file), "converted")
+        if write:
+            _replace(path, after)
+
+
+def _print_difference(before: str, after: str, name: str, change: str) -> None:
+    """Print what differs between a file and what it will be as a unified diff, in colours on a terminal."""
+    import difflib
+
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} ({change})", lineterm="")
+    print_lines(styled(line, colours.get(line[0], "")) for line in lines)
+
+
+# -- fixes -------------------------------------------------------------------------------------------------------------
+
+
+def _print_fixes(fixed: Fixed, *, written: bool) -> None:
     """Print the difference of each file, and on stderr what it changes and what was not fixed."""
-    from pytest_promptfmt.cli.convert import print_difference
+    from pytest_promptfmt.results.wording import counted
 
     for file in fixed.files:
         name = display_path(file.path)
-        print_difference(file.before.decode(), file.after.decode(), name, "fixed")
+        _print_difference(file.before.decode(), file.after.decode(), name, "fixed")
         codes = Counter(finding.code for finding in file.findings)
-        what = ", ".join(f"{code} ({count})" if count > 1 else code for code, count in sorted(codes.items()))
-        typer.echo(escape_controls(f"{name}: {what}; {_changes(file.changed)}"), err=True)
+        fixes = ", ".join(f"{code} ({count})" if count > 1 else code for code, count in sorted(codes.items()))
+        changes = f"changes prompts of {some([*file.changed], _SHOWN_TASKS)}" if file.changed else "no prompt changes"
+        note(f"{name}: {fixes}; {changes}")
     for finding, reason in fixed.refused:
-        typer.echo(escape_controls(f"{finding.where}: {finding.code} is not fixed: {reason}"), err=True)
+        note(f"{finding.where}: {finding.code} is not fixed: {reason}")
     count = sum(len(file.findings) for file in fixed.files)
-    files = f"{len(fixed.files):,} file{'s' if len(fixed.files) != 1 else ''}"
+    total = f"{counted(count, 'finding')} in {counted(len(fixed.files), 'file')}"
     if not count:
-        typer.echo("no finding has a mechanical fix", err=True)
-    elif written:
-        typer.echo(f"fixed {count:,} finding{'s' if count > 1 else ''} in {files}", err=True)
+        note("no finding has a mechanical fix")
     else:
-        typer.echo(f"{count:,} finding{'s' if count > 1 else ''} in {files} can be fixed; --write does it", err=True)
+        note(f"fixed {total}" if written else f"{total} can be fixed; --write does it")
 
 
-def _changes(changed: Mapping[str, int]) -> str:
-    """Return which tasks get other prompts."""
-    if not changed:
-        return "no prompt changes"
-    names = list(changed)
-    more = f" and {len(names) - _SHOWN_TASKS:,} more" if len(names) > _SHOWN_TASKS else ""
-    return f"changes prompts of {', '.join(names[:_SHOWN_TASKS])}{more}"
+# -- conversions -------------------------------------------------------------------------------------------------------
+
+
+def _only_task(path: Path, *, allow_code: bool) -> Task:
+    """Return the task of a file that defines exactly one. Raises SourceError."""
+    from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
+    from pytest_promptfmt.tasks import bind_functions
+
+    if path.is_dir():
+        raise SourceError("this is a folder; one file is converted at a time", position=Position(path))
+    found = read_task_file(path) if path.exists() else None
+    if found is not None and found.kind != "task":
+        raise SourceError(
+            f"this file defines the {found.kind} {found.names[0]!r}, whose layout is not written here",
+            position=Position(path, 1),
+            hint="convert the files of its tasks" if found.kind == "group" else None,
+        )
+    [task] = found.tasks if found is not None else load_tasks(path)  # which raises with the reason
+    return bind_functions(task, trusted=lambda _file: True) if allow_code else task
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return gate.read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SourceError("only UTF-8 files are converted", position=Position(path)) from error
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
+
+
+def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Conversion, Sequence[str]]:
+    """Return what to write and remove, and notes: on which docs it was proved."""
+    from pytest_promptfmt.core.limits import time_limit
+    from pytest_promptfmt.formats.apply import has_template
+    from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
+    from pytest_promptfmt.plugin.collected import settings_around
+    from pytest_promptfmt.tasks import load_docs
+
+    if to is not None and has_template(task):
+        return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
+    if task.path is not None:
+        task = replace(task, docs_folder=settings_around(task.path).docs_folder(task.path))
+    with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
+        docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
+        if format_name is not None:
+            conversion = convert_layout(task, format_name, docs)
+        else:
+            conversion = _to_template(task, to or "", docs)
+    shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
+    proof = f"every prompt and request stays the same, tried on docs ({docs.origin}){shots}"
+    synthetic = () if docs.kind == "given" else ("  no docs are available: these were made from the templates",)
+    return conversion, (proof, *synthetic)
+
+
+def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
+    """Return the conversion of a hand-written layout; the hint of a refusal names another way."""
+    from pytest_promptfmt.formats.conversion import convert_layout_to_template
+
+    try:
+        return convert_layout_to_template(task, kind, docs)
+    except FormatError as error:
+        hint = "a hand-written prompt is converted only if it stays the same; nothing was changed"
+        hint += "; for another prompt try --to mcq first" if kind == "cloze" else ""
+        raise FormatError(error.message, position=error.position, hint=hint) from error
+
+
+def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> None:
+    """Raise FormatError for a key that is to change and was not written in this file's own lines."""
+    from pytest_promptfmt.tasks import read_yaml
+
+    file = read_yaml(path)
+    for key in (*conversion.written, *conversion.removed):
+        owner = file.owner(key)
+        place = task.position(key) if owner is not None else None
+        if owner is None or place is None:
+            continue
+        if place.path != file.path:
+            raise FormatError(
+                f"{key} is written here, and {display_path(path)} includes it",
+                position=place,
+                hint="every task that includes this file would change: move the key into the task's own file first",
+            )
+        if any(key == repeated for repeated, _ in file.repeated):
+            raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier one")
+        if key not in owner.marks:
+            raise FormatError(f"{key} comes from a merge (<<)", position=place, hint="write the key itself")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file in one step, with the permissions that it had; raises SourceError."""
+    from pytest_promptfmt.core.files import write_atomically
+
+    try:
+        mode = path.stat().st_mode
+        write_atomically(path, text.encode("utf-8"))
+        path.chmod(mode)
+    except OSError as error:
+        raise SourceError(f"the file cannot be written: {error.strerror}", position=Position(path)) from error

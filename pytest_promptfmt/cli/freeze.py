@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pytest_promptfmt.cli.options import repeatable
+from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
 from pytest_promptfmt.core.files import write_atomically
-from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import Doc
@@ -30,38 +31,25 @@ def freeze(
     file: Annotated[Path, typer.Argument(help="The task file, or a folder of them.", show_default=False)],
     count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many docs.")] = 3,
     rows: Annotated[
-        str | None, typer.Option("--rows", metavar="N,N,…", help="These rows of the split, counted from 0.")
+        str | None, typer.Option("--rows", metavar="N,N,…", help="These rows of the split, from 0.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Draw the rows at random with this seed; by default the first rows.")
-    ] = None,
-    cover: Annotated[
-        bool, typer.Option("--cover", help="Choose rows that take the task through most branches of its code.")
-    ] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Draw the rows with this seed, not the first.")] = None,
+    cover: Annotated[bool, typer.Option("--cover", help="Choose rows that cover most branches of its code.")] = False,
     split: Annotated[str | None, typer.Option("--split", help="By default the one that is evaluated.")] = None,
-    shots: Annotated[
-        bool, typer.Option("--shots", help="Also as many rows of the split that few-shot examples are drawn from.")
-    ] = False,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A json, jsonl, csv or parquet file.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", help="Of the dataset on the hub.")] = None,
-    redact: Annotated[
-        list[str] | None,
-        typer.Option("--redact", metavar="RULE", help="column=TEXT or column~PATTERN=TEXT. Repeatable."),
-    ] = None,
+    shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
+    source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="json, jsonl, csv or parquet.")] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Revision of the dataset on the hub.")] = None,
+    redact: Annotated[list[str] | None, repeatable("--redact", "RULE", "column=TEXT or column~PATTERN=TEXT.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing: say which frozen docs have other columns than the dataset.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
 ) -> None:
-    """Keep docs of a task's dataset beside its file, with a note of their revision, licence and row numbers.
+    """Keep docs of a task's dataset next to its file, with a note of their revision, licence and row numbers.
 
     With the setting docs_dir they are kept in that folder, which mirrors the rootdir.
 
-    A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Of a folder, every
-    task without docs is frozen; those that cannot be are named, and the exit code is 1.
+    A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Given a folder,
+    freezes every task without docs, lists those that failed, and exits with 1 if there are any.
     """
     from pytest_promptfmt.plugin.collected import settings_around
     from pytest_promptfmt.systems.task_files import load_tasks
@@ -93,28 +81,28 @@ def freeze(
         return
     failed, jobs = 0, [(task, each) for task in tasks for each in asked.splits(task)]
     for number, (task, each) in enumerate(jobs, 1):
-        target, note = each.places(task)
-        if check and not note.exists():
+        target, origin = each.places(task)
+        if check and not origin.exists():
             continue
         if not check and (target.exists() and not force):
-            typer.echo(escape_controls(f"{display_path(target)} exists already, kept"))
+            say(f"{display_path(target)} exists already, kept")
             continue
-        typer.echo(escape_controls(f"{number:,} of {len(jobs):,}: {task.name}"), err=True)
+        note(f"{number:,} of {len(jobs):,}: {task.name}")
         try:
             if check:
-                failed += not _check_one(task, each, target, note)
+                failed += not _check_one(task, each, target, origin)
             else:
                 _freeze_one(task, each, force=force, stdout=False)
         except PromptfmtError as error:
             failed += 1
-            typer.echo(escape_controls(f"{task.name}: {error}"), err=True)
+            note(f"{task.name}: {error}")
     if failed:
         raise typer.Exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What the command line says of the rows and where they are from, and the settings of the project."""
+    """The rows that the command line selects and where they are from, and the settings of the project."""
 
     settings: Settings
     cover: bool
@@ -126,7 +114,7 @@ class _Asked:
     rules: Sequence[Redaction]
 
     def splits(self, task: Task) -> Iterator[_Asked]:
-        """Yield what is asked of each split of a task: of that of its shots one row more, for one may be left out."""
+        """Yield the rows of each split of a task: of that of its shots one row more, for one may be left out."""
         from pytest_promptfmt.tasks import shot_split
 
         yield self
@@ -144,8 +132,8 @@ class _Asked:
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
         failed = f"; row {found.failed[0]} and {len(found.failed) - 1:,} others fail" if found.failed else ""
-        said = f"{len(found.rows)} of {len(first):,} rows take {found.taken:,} of {found.steps:,} steps of its code"
-        typer.echo(escape_controls(f"{task.name}: {said}{failed}"), err=True)
+        taken = f"{len(found.rows)} of {len(first):,} rows take {found.taken:,} of {found.steps:,} steps of its code"
+        note(f"{task.name}: {taken}{failed}")
         return found.rows
 
     def places(self, task: Task) -> tuple[Path, Path]:
@@ -161,7 +149,7 @@ class _Asked:
 def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None:
     from pytest_promptfmt.tasks import as_lines, freeze as frozen_docs, redacted
 
-    target, note = asked.places(task)
+    target, note_file = asked.places(task)
     if target.exists() and not (force or stdout):
         raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces it")
     rows = asked.rows_of(task)
@@ -173,16 +161,10 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
     origin = {**found.origin, **({"redacted": [rule.column for rule in asked.rules]} if asked.rules else {})}
     with gate.limited_to([asked.settings.rootdir, (task.path or Path()).parent]):
         _write(target, lines.encode("utf-8", "surrogatepass"))
-        _write(note, (json.dumps(origin, indent=1, ensure_ascii=False) + "\n").encode())
-    typer.echo(
-        escape_controls(
-            f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}"
-        )
-    )
-    licence = origin.get("license") or "unknown"
-    typer.echo(
-        escape_controls(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'unknown'}")
-    )
+        _write(note_file, (json.dumps(origin, indent=1, ensure_ascii=False) + "\n").encode())
+    say(f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}")
+    licence, revision = (origin.get(name) or "unknown" for name in ("license", "revision"))
+    say(f"{display_path(note_file)}: licence {licence}, revision {revision}")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -195,23 +177,22 @@ def _write(path: Path, content: bytes) -> None:
         raise DocsError(f"the docs cannot be written: {error.strerror or error}", position=Position(path)) from error
 
 
-def _check_one(task: Task, asked: _Asked, target: Path, note: Path) -> bool:
-    """Return whether frozen docs have the columns that the dataset has now, and say so where not.
+def _check_one(task: Task, asked: _Asked, target: Path, origin: Path) -> bool:
+    """Return whether frozen docs have the columns that the dataset has now, and report where not.
 
     Raises PromptfmtError where the dataset cannot be had: then it is unknown.
     """
     from pytest_promptfmt.tasks import Rows, freeze as frozen_docs, read_data_file
 
-    known = json.loads(gate.read_text(note))
+    known = json.loads(gate.read_text(origin))
     if asked.source is None and "file" in known:
         raise DocsError(f"its docs are from {known['file']}", hint="give it with --from")
     now = frozen_docs(task, split=asked.split, rows=Rows(count=1), file=asked.source, revision=asked.revision)
-    columns = [{name for doc in docs for name in doc} for docs in (read_data_file(target), now.docs)]
-    if columns[0] == columns[1]:
-        return True
-    gone, came = (", ".join(sorted(names)) or "none" for names in (columns[0] - columns[1], columns[1] - columns[0]))
-    typer.echo(escape_controls(f"{display_path(target)}: columns of the dataset gone: {gone}; new: {came}"))
-    return False
+    before, after = ({name for doc in docs for name in doc} for docs in (read_data_file(target), now.docs))
+    if before != after:
+        gone, new = (", ".join(sorted(names)) or "none" for names in (before - after, after - before))
+        say(f"{display_path(target)}: columns of the dataset gone: {gone}; new: {new}")
+    return before == after
 
 
 def _numbers(written: str | None) -> tuple[int, ...]:

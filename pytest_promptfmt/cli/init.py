@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
-from pytest_promptfmt.core.text import escape_controls
 
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
 _IGNORED: Final = ".promptfmt-*.tmp"
-"""What a run leaves that is killed while it writes; the next one removes it."""
+"""Left by a run that is killed while it writes; the next one removes it."""
 _EXAMPLE: Final = ("capitals.yaml", "capitals.docs.jsonl")
 _BASELINE: Final = "promptfmt-baseline.jsonl"
 _WORKFLOW: Final = ".github/workflows/prompts.yaml"
 _TEMPLATES: Final = ("*.jinja", "chat_template.json", "tokenizer_config.json")
+_INIS: Final = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""The files that pytest 9 may take its ini values from."""
 _MOST_PATHS: Final = 6
 _FORK_TASKS: Final = 200
-"""With more task files than this, nobody reads all snapshots on the first day."""
+"""With more task files than this, all snapshots are too many to read on the first day."""
+_OPTIONAL: Final = ("datasets", "sacrebleu", "scikit-learn")
+"""Packages that this one imports where they are installed, for data and metrics."""
+_GITHUB: Final = re.compile(r"github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 
 
 class RepositoryKind(enum.StrEnum):
-    """What a repository holds, as far as it decides about the files that are written."""
+    """The kinds of repositories for which different files are written."""
 
     BENCHMARKS = "benchmarks"
     FORK = "fork"
@@ -49,10 +57,7 @@ _ABOUT: Final = {
 def init(
     folder: Annotated[Path, typer.Argument(help="The top folder of the repository.")] = Path(),
     kind: Annotated[
-        RepositoryKind | None,
-        typer.Option(
-            "--kind", help="What the repository holds; by default asked in a terminal, and guessed elsewhere."
-        ),
+        RepositoryKind | None, typer.Option("--kind", help="The kind of repository; by default asked or guessed.")
     ] = None,
     example: Annotated[
         bool | None,
@@ -61,27 +66,27 @@ def init(
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
     baseline: Annotated[
         bool | None,
-        typer.Option(
-            "--baseline/--no-baseline", help="Accept all current findings; by default in a fork of a harness."
-        ),
+        typer.Option("--baseline/--no-baseline", help="Accept all current findings; by default in a fork."),
     ] = None,
 ) -> None:
     """Write settings, git's attributes and ignores, a workflow and, where there is nothing to test, an example.
 
     Nothing is overwritten.
     """
-    from pytest_promptfmt.cli.origin import action_reference
+    from pytest_promptfmt.systems import recognized
+    from pytest_promptfmt.tasks import looks_like_task
 
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}")
-    tasks, templates = list(_tasks_in(folder)), list(_templates_in(folder))
+    tasks = [path for path in _files(folder, ("*.yaml",)) if looks_like_task(gate.read_bytes(path))]
+    templates = [path for path in _files(folder, _TEMPLATES) if recognized(path) is not None]
     chosen = kind or _asked(_guessed(folder, tasks, templates))
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
     wants_baseline = baseline if baseline is not None else chosen is RepositoryKind.FORK
     settings = list(_settings(folder, chosen, tasks, templates))
     if settings and not (folder / "promptfmt.yml").exists():
         _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
-    action, is_known = action_reference()
+    action, is_known = _action_reference()
     if workflow:
         arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline else []
         _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
@@ -91,22 +96,20 @@ def init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and not is_known:
-        typer.echo("pytest-promptfmt is installed from a folder here: check in the workflow where CI takes it from")
+        typer.echo("pytest-promptfmt is installed from a local folder: set the address of the action in the workflow")
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder)
         inis.append(f"promptfmt_baseline = {_BASELINE}")
     _offer(folder, inis)
     if chosen is RepositoryKind.FORK:
-        typer.echo(
-            "next: commit this. To adopt tasks: pytest --promptfmt PATH --snapshot-update, then commit __prompts__"
-        )
+        say("next: commit this. To adopt tasks: pytest --promptfmt PATH --snapshot-update, then commit __prompts__")
     else:
-        typer.echo("next: pytest --promptfmt --snapshot-update, then review the files in __prompts__ and commit them")
+        say("next: pytest --promptfmt --snapshot-update, then review the files in __prompts__ and commit them")
 
 
 def _asked(guess: RepositoryKind) -> RepositoryKind:
-    """Return what the user says the repository is; the guess where there is no terminal."""
+    """Return the kind that the user chooses; without a terminal the guess."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return guess
     for kind in RepositoryKind:
@@ -126,7 +129,7 @@ def _guessed(folder: Path, tasks: Sequence[Path], templates: Sequence[Path]) -> 
 
 
 def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templates: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines of `promptfmt.yaml`; none where the defaults do."""
+    """Yield the lines of `promptfmt.yaml`; none where the defaults are right."""
     if kind is RepositoryKind.MODEL:
         return
     yield "# Settings of pytest-promptfmt for this folder and below. Editors complete the keys after"
@@ -167,31 +170,56 @@ def _workflow(action: str, packages: Sequence[str], arguments: Sequence[str]) ->
 
 
 def _packages(tasks: Sequence[Path]) -> list[str]:
-    """Return the installed packages that the code beside the tasks imports, as requirements.
+    """Return the installed packages that the code next to the tasks imports as requirements `name==version`, sorted.
 
-    What a task's code imports decides whether it can be rendered: in CI it has to be what it is here.
+    They decide whether a task can be rendered: CI needs the versions that are installed here.
     """
-    from pytest_promptfmt.cli.origin import imported_packages
+    from importlib.metadata import PackageNotFoundError, metadata, packages_distributions, version
 
-    return imported_packages({path for folder in {task.parent for task in tasks} for path in folder.glob("*.py")})
+    files = {path for folder in {task.parent for task in tasks} for path in folder.glob("*.py")}
+    by_module = packages_distributions()
+    known = {name for file in files for module in _imports(file) for name in by_module.get(module, ())[:1]}
+    found = set()
+    for name in {*known, *_OPTIONAL} - {"pytest-promptfmt", "pytest_promptfmt"}:
+        with suppress(PackageNotFoundError):
+            found.add(f"{metadata(name)['Name']}=={version(name).partition('+')[0]}")
+    return sorted(found)
+
+
+def _imports(file: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(gate.read_bytes(file))
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        yield from {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def _action_reference() -> tuple[str, bool]:
+    """Return the GitHub action as `owner/name@revision`, and whether that is what is installed here.
+
+    A package that pip took from a repository is that commit of it (PEP 610), one of the index the tag of its version.
+    """
+    from importlib.metadata import distribution
+
+    dist = distribution("pytest-promptfmt")
+    source = next((url for url in dist.metadata.get_all("Project-URL", []) if url.startswith("Source,")), "")
+    found = _GITHUB.search(source)
+    name = found[1] if found else "OWNER/pytest-promptfmt"
+    written = dist.read_text("direct_url.json")
+    origin = json.loads(written) if written is not None else {}
+    repository = origin.get("vcs_info")
+    if repository is not None:
+        found = _GITHUB.search(origin["url"])
+        return f"{found[1] if found else name}@{repository['commit_id']}", found is not None
+    return f"{name}@v{dist.version}", written is None
 
 
 def _shipped(name: str) -> str:
     return (resources.files("pytest_promptfmt") / "data" / "init" / name).read_text("utf-8")
-
-
-def _tasks_in(folder: Path) -> Iterator[Path]:
-    from pytest_promptfmt.tasks import looks_like_task
-
-    for path in _files(folder, ("*.yaml",)):
-        if looks_like_task(gate.read_bytes(path)):
-            yield path
-
-
-def _templates_in(folder: Path) -> Iterator[Path]:
-    from pytest_promptfmt.systems import recognized
-
-    yield from (path for path in _files(folder, _TEMPLATES) if recognized(path) is not None)
 
 
 def _files(folder: Path, globs: Iterable[str]) -> Iterator[Path]:
@@ -203,57 +231,54 @@ def _files(folder: Path, globs: Iterable[str]) -> Iterator[Path]:
 
 def _write(path: Path, text: str) -> None:
     if path.exists():
-        typer.echo(escape_controls(f"{display_path(path)} exists already and stays as it is"))
+        say(f"{display_path(path)} exists already and stays as it is")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
-    typer.echo(escape_controls(f"{display_path(path)} written"))
+    say(f"{display_path(path)} written")
 
 
 def _add_line(path: Path, line: str) -> None:
     text = path.read_text("utf-8") if path.exists() else ""
     if line in text.splitlines():
-        typer.echo(escape_controls(f"{display_path(path)} has its line already"))
+        say(f"{display_path(path)} has its line already")
         return
     ended = text if not text or text.endswith("\n") else f"{text}\n"
     path.write_text(f"{ended}{line}\n", "utf-8")
-    typer.echo(escape_controls(f"{display_path(path)}: {line}"))
+    say(f"{display_path(path)}: {line}")
 
 
 def _write_baseline(folder: Path) -> None:
     import subprocess
 
-    typer.echo("checking every task once, about a hundred per second", err=True)
+    note("checking every task once, about a hundred per second")
     # As the action runs it. -P: what a module can import decides about errors that are accepted.
     command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "--no-header", "--no-summary"]
     command += ["-o", "addopts=", "-o", "python_files="]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write"]
-    # pytest shows how far it is, apart from what this command says.
+    # pytest shows its progress on stderr, apart from the lines of this command.
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno())
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError(f"pytest ended with {done.returncode}, so there is no baseline")
     entries = len(file.read_text("utf-8").splitlines()) - 1
-    typer.echo(escape_controls(f"{display_path(file)} written, {entries:,} entries"))
+    say(f"{display_path(file)} written, {entries:,} entries")
 
 
 def _offer(folder: Path, lines: Sequence[str]) -> None:
-    """Say, or in a terminal offer to write, what makes `pytest` alone and editors run the prompt tests."""
-    files = [path for path in _inis(folder) if "pytest" in path.read_text("utf-8", "replace")]
-    written = "".join(path.read_text("utf-8", "replace") for path in files)
+    """Print, or in a terminal offer to write, the settings with which plain `pytest` and editors test prompts."""
+    texts = {
+        folder / name: (folder / name).read_text("utf-8", "replace") for name in _INIS if (folder / name).is_file()
+    }
+    files = [path for path, text in texts.items() if "pytest" in text]
+    written = "".join(texts[path] for path in files)
     missing = [line for line in lines if line.partition(" ")[0] + " " not in written]
     if not missing:
         return
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    asks = "Run the prompt tests with every pytest, and in editors (writes pytest.ini)"
-    if not files and is_terminal and typer.confirm(asks, default=True):
+    question = "Run the prompt tests with every pytest, and in editors (writes pytest.ini)"
+    if not files and is_terminal and typer.confirm(question, default=True):
         _write(folder / "pytest.ini", "\n".join(["[pytest]", *missing]) + "\n")
         return
     where = display_path(files[0]) if files else "pytest.ini, below [pytest]"
-    typer.echo(escape_controls(f"for plain pytest and editors, put into {where}: {'; '.join(missing)}"))
-
-
-def _inis(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder that pytest 9 may take its ini values from."""
-    names = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-    yield from (folder / name for name in names if (folder / name).is_file())
+    say(f"for plain pytest and editors, put into {where}: {'; '.join(missing)}")

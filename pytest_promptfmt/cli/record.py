@@ -1,4 +1,4 @@
-"""`promptfmt record`: what a server renders, kept for CI."""
+"""`promptfmt record`: the renderings of a server, kept for CI."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
+
+from pytest_promptfmt.cli.options import Paths, Profiles, pytest_options
+from pytest_promptfmt.cli.output import note
+from pytest_promptfmt.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CollectedPrompts
@@ -23,20 +27,17 @@ class RecordsRenderings(Protocol):
 
 
 def record(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Templates and tasks; by default as pytest does.", show_default=False)
-    ] = None,
+    paths: Paths = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME:URL", help="`llama.cpp:URL` or `vllm:URL`.")] = "",
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The recording.")] = Path("prompts.jsonl"),
-    profile: Annotated[list[str] | None, typer.Option("--profile", metavar="NAME", help="Repeatable.")] = None,
+    profile: Profiles = None,
 ) -> None:
-    """Ask a server to render all conversations, and keep what it renders.
+    """Have a server render all conversations, and keep what it renders.
 
     Chat templates are sent with all conversations, tasks with the messages of their docs for each profile that has a
     chat template. Name the recording as `engine` of a profile or in `template_engines`, and every run compares with it,
-    without the server. This is the only command that asks one; no model is run.
+    without the server. This is the only command that needs one; no model is run.
     """
-    from pytest_promptfmt.core.errors import SettingsError
     from pytest_promptfmt.core.profile import RECORDED
     from pytest_promptfmt.plugin.collected import with_collected
     from pytest_promptfmt.systems import system_with
@@ -47,22 +48,21 @@ def record(
     if to.suffix != RECORDED:
         raise SettingsError(f"the recording {to} does not end with {RECORDED}")
     is_new = not to.exists()
-    said: list[str] = []
+    summaries: list[str] = []
 
     def use(found: Sequence[CollectedPrompts]) -> None:
-        said.append(system.record_renderings([each.seen for each in found], engine, to.absolute()))
+        summaries.append(system.record_renderings([each.seen for each in found], engine, to.absolute()))
 
-    options = [each for name in profile or () for each in ("--promptfmt-profile", name)]
     try:
         if is_new:
-            to.touch()  # a profile may name it already, and is read before anything is asked
-        collected = with_collected(use, paths or [], options)
+            to.touch()  # a profile may name it already, and is read before the server is asked
+        collected = with_collected(use, paths or [], pytest_options(profiles=profile))
     except OSError as error:
         raise SettingsError(f"the recording {to} cannot be written: {error.strerror}") from error
     finally:
-        if is_new and not said:
+        if is_new and not summaries:
             to.unlink(missing_ok=True)
     for unread in collected.errors:
-        typer.echo(str(unread), err=True)
-    for line in said:
+        note(unread)
+    for line in summaries:
         typer.echo(line)

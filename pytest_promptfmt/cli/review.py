@@ -1,35 +1,35 @@
-"""`promptfmt review`: accept, reject or skip failing snapshots one by one; no other files change."""
+"""`promptfmt review`, `accept` and `reject`: settle snapshots that are new, changed or obsolete, and no other files."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, did_you_mean, display_path
-from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.results.wording import listed
+from pytest_promptfmt.cli.options import repeatable
+from pytest_promptfmt.cli.output import note, print_json, print_lines, say, styled
+from pytest_promptfmt.core.errors import SettingsError, SnapshotError, did_you_mean, display_path
+from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
 
-    from pytest_promptfmt.results.pending import Edit, Problem
+    from pytest_promptfmt.results.pending import Edit, LastRun, Problem
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
 _KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and {{same:,}} more with the same change"
-SHOWN_TASKS: Final = 8
+_SHOWN_TASKS: Final = 8
 _HINT: Final = "not a terminal: use --list, or --accept GLOB to accept without asking"
+_GLOBS: Final = typer.Argument(metavar="GLOB", help="Only these tasks or files; by default all.", show_default=False)
+
+_Pending = TypeVar("_Pending", "Edit", "Problem")
 
 
 def review(
@@ -42,65 +42,86 @@ def review(
         ),
     ] = None,
     accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", metavar="GLOB", help="Accept these tasks or files without asking. Repeatable."),
+        list[str] | None, repeatable("--accept", "GLOB", "Accept these tasks or files without asking.")
     ] = None,
     as_list: Annotated[bool, typer.Option("--list", help="List the pending snapshots, and change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Like --list, as JSON.")] = False,
 ) -> None:
     """Walk through failing snapshots and accept, reject or skip each. Exit code: 0 all were accepted, 1 some were not.
 
-    Without a file of pending snapshots the tests are run first. What is accepted is written, or deleted where no task
-    defines it. What is rejected stays as it is, is listed at the end as what to fix, and leaves the file of pending
-    snapshots; what is skipped stays there for the next review. No other file is touched.
+    Without a file of pending snapshots the tests are run first. Accepting writes a snapshot, or deletes it where no
+    task defines it. Rejected snapshots stay as they are, are listed at the end as what to fix, and leave the file of
+    pending snapshots; skipped ones stay there for the next review. No other file is touched.
     """
-    from pytest_promptfmt.results.pending import top_of, write_pending
+    from pytest_promptfmt.results.pending import read_edits, top_of, write_pending
 
     top = top_of(Path.cwd())
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
-    edits = read_edits(pending, top) if pending is not None else edits_of_run(names, folder=Path.cwd())
+    edits = read_edits(pending, top) if pending is not None else _edits_of_run(names, folder=Path.cwd())
+    done = _Reviewed(left=edits)
     if as_json:
-        typer.echo(json.dumps([_as_data(edit) for edit in edits], indent=1, ensure_ascii=False))
-        done = Reviewed(left=edits)
+        print_json([_as_data(edit) for edit in edits])
     elif as_list:
         for edit in edits:
-            typer.echo(escape_controls(f"{edit.category}  {display_path(edit.path)}"))
-        done = Reviewed(left=edits)
+            say(f"{edit.category}  {display_path(edit.path)}")
     elif accept:
-        done = _accepted(edits, accept)
+        chosen = _chosen(edits, accept, option="--accept ")
+        done = _Reviewed(left=[edit for edit in edits if edit not in chosen or not _accept(edit)])
     else:
         done = _asked(edits)
     if pending is not None and len(done.left) < len(edits):
         pending.write_text(write_pending(done.left, top), "utf-8")
     if not edits:
-        typer.echo("no pending snapshots", err=True)
+        note("no pending snapshots")
     elif not (as_json or as_list):
         for line in done.lines(len(edits)):
-            typer.echo(escape_controls(line), err=True)
+            note(line)
     if done.left or done.rejected:
         raise typer.Exit(1)
 
 
-def read_edits(pending: Path, top: Path) -> list[Edit]:
-    """Return the pending snapshots of a file, all of them below `top`.
+def accept(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
+    """Write the snapshots that the last run found new or changed, and delete those that it found obsolete.
 
-    Raises SettingsError for a file that cannot be read or is not such a list, SnapshotError for one that would change
-    anything else.
+    Only the task files concerned are rendered again. Snapshots that differ from what that run found are left and
+    reported. Exit code: 0 all were accepted, 1 some were not, 2 no run is known.
     """
-    from pytest_promptfmt.results.pending import read_pending
+    run, chosen = _last_run(globs or ())
+    found = {_identity(edit): edit for edit in _rendered(run, chosen)} if chosen else {}
+    settled: list[Problem] = []
+    for problem in chosen:
+        edit = found.get(_identity(problem, run.folder))
+        if edit is None:
+            name = f"{problem.task} [{problem.profile}]" if problem.profile else display_path(problem.path)
+            note(f"{name}: not as the last run found it; run the tests again")
+        elif _accept(edit):
+            settled.append(problem)
+            if problem.category == "renamed":  # the same prompts are in a snapshot that no task defines
+                left_over = found.get((str(Path(run.folder, problem.key)),))
+                _ = left_over is None or _accept(left_over)
+    _settle(run, settled)
+    if chosen:
+        note(f"{len(settled):,} of {counted(len(chosen), 'snapshot')} accepted")
+    if len(settled) < len(chosen):
+        raise typer.Exit(1)
 
-    try:
-        text = gate.read_text(pending)
-    except OSError as error:
-        raise SettingsError(f"{display_path(pending)} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(pending)) from error
-    return [_require_ours(edit, top) for edit in read_pending(text, pending, top)]
+
+def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
+    """Drop what the last run found: the snapshots stay as they are, and what is to be fixed is listed by cause.
+
+    Nothing is rendered. Exit code: 0, or 2 where no run is known.
+    """
+    run, chosen = _last_run(globs or ())
+    for line in _rejected_lines(chosen):
+        note(line)
+    _settle(run, chosen)
+    if chosen:
+        note(f"{counted(len(chosen), 'snapshot')} rejected")
 
 
 @dataclass(slots=True)
-class Reviewed:
+class _Reviewed:
     """The decisions of a review: the rejected edits, and those left for another time."""
 
     rejected: list[Edit] = field(default_factory=list)
@@ -108,29 +129,43 @@ class Reviewed:
 
     def lines(self, total: int) -> Iterator[str]:
         """Yield what is to be fixed, each cause once, and the counts."""
-        yield from rejected_lines(self.rejected)
+        yield from _rejected_lines(self.rejected)
         rejected = f", {len(self.rejected):,} rejected" if self.rejected else ""
         left = f", {len(self.left):,} left" if self.left else ""
         accepted = total - len(self.rejected) - len(self.left)
-        yield f"{accepted:,} of {total:,} snapshots accepted{rejected}{left}"
+        yield f"{accepted:,} of {counted(total, 'snapshot')} accepted{rejected}{left}"
 
 
-def rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
+def _chosen(pending: Sequence[_Pending], globs: Sequence[str], *, option: str = "", of: str = "") -> list[_Pending]:
+    """Return what the globs match; raises SettingsError for a glob that matches nothing."""
+    found: list[_Pending] = []
+    for glob in globs:
+        matching = [each for each in pending if fnmatchcase(each.task, glob)]
+        matching += [each for each in pending if fnmatchcase(display_path(each.path), glob)]
+        if not matching:
+            message = f"{option}{glob!r} matches none of {counted(len(pending), 'snapshot')}{of}"
+            raise SettingsError(message, hint=did_you_mean(glob, [*dict.fromkeys(each.task for each in pending)]))
+        found += matching
+    return [each for each in pending if each in found]
+
+
+def _rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
     """Yield what is to be fixed, each cause once with its tasks."""
-    same: dict[tuple[str, str], list[Edit | Problem]] = {}
-    for each in rejected:
-        same.setdefault((each.category, each.key or each.title), []).append(each)
-    for first, *others in same.values():
+    from pytest_promptfmt.results.clusters import grouped
+
+    for first, *others in grouped(rejected, lambda each: (each.category, each.key or each.title)).values():
         yield f"rejected, to be fixed: {first.title or first.category}"
-        yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], SHOWN_TASKS)}"
+        yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], _SHOWN_TASKS)}"
 
 
-def edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
+# -- the changes of a run ----------------------------------------------------------------------------------------------
+
+
+def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
     from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.results.pending import read_pending, top_of
+    from pytest_promptfmt.results.pending import read_edits, top_of
 
-    top = top_of(folder)
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
         quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
@@ -140,60 +175,70 @@ def edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         if done.returncode not in (0, 1, 5) or not file.exists():
             raise SettingsError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
-        text = file.read_text("utf-8")
-    return [_require_ours(edit, top) for edit in read_pending(text, Path("pending"), top)]
+        return read_edits(file, top_of(folder))
 
 
-def _require_ours(edit: Edit, top: Path) -> Edit:
-    """Return the edit; raises SnapshotError for a file that is not a snapshot below `top`."""
+def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
+    """Return the last run around the working directory, and its problems that the globs match, all without any."""
+    from pytest_promptfmt.results.pending import last_run_around
+
+    run = last_run_around(Path.cwd())
+    if run is None:
+        hint = "pytest --promptfmt tests; promptfmt review tests and asks"
+        raise SettingsError("no run is known in this folder or above it", hint=hint)
+    if not run.problems:
+        note("the last run found no snapshot to accept or reject")
+        return run, []
+    return run, _chosen(run.problems, globs, of=" of the last run") if globs else list(run.problems)
+
+
+def _settle(run: LastRun, settled: Sequence[Problem]) -> None:
+    from pytest_promptfmt.results.pending import keep_last_run
+
+    keep_last_run(replace(run, problems=tuple(each for each in run.problems if each not in settled)))
+
+
+def _rendered(run: LastRun, problems: Sequence[Problem]) -> list[Edit]:
+    """Return what accepting would do now to the snapshots of the files concerned."""
     from pytest_promptfmt.snapshots.expected import is_snapshot_location
-    from pytest_promptfmt.snapshots.paths import require_no_link
 
-    path = Path(os.path.normpath(edit.path))
-    try:
-        with gate.limited_to([top]):
-            os.fsencode(path)
-            gate.allowed(gate.named("", str(path)) if "\0" in str(path) else path)
-            require_no_link(path)
-            is_ours = is_snapshot_location(str(path)) and all(len(os.fsencode(part)) < 256 for part in path.parts)
-    except (OSError, ValueError):  # another place, a link, or a name that no file can have
-        is_ours = False
-    if not is_ours:
-        raise SnapshotError("not a snapshot of this project, so it is not touched", position=Position(edit.path))
-    return edit
-
-
-def _accepted(edits: Sequence[Edit], globs: Sequence[str]) -> Reviewed:
-    """Accept the edits that the globs match, leave the rest; raises SettingsError for a glob that matches nothing."""
-    left = []
-    used: set[str] = set()
-    for edit in edits:
-        matching = [
-            glob for glob in globs if fnmatchcase(edit.task, glob) or fnmatchcase(display_path(edit.path), glob)
-        ]
-        used.update(matching)
-        if not matching or not accept_edit(edit):
-            left.append(edit)
-    for glob in globs:
-        if glob not in used:
-            known = [*dict.fromkeys(edit.task for edit in edits)]
-            message = f"--accept {glob!r} matches none of {len(edits):,} snapshots"
-            raise SettingsError(message, hint=did_you_mean(glob, known))
-    return Reviewed(left=left)
+    paths: dict[str, None] = {}
+    for problem in problems:
+        file = Path(problem.path)
+        if problem.category == "obsolete":  # found by a run of the folder whose task file is gone
+            folder = file.parents[3] if is_snapshot_location(problem.path) else None
+            if folder is None or not any(folder.glob("*.yaml")):
+                return _edits_of_run(run.options, folder=Path(run.folder))
+            paths[str(folder)] = None
+        else:
+            # A run of one file leaves the old snapshots of others; pytest takes no path with such characters.
+            is_single = problem.category != "renamed" and "[" not in problem.path and "::" not in problem.path
+            paths[problem.path if is_single else str(file.parent)] = None
+    with TemporaryDirectory(prefix="promptfmt-") as scratch:
+        arguments = Path(scratch, "paths.txt")  # a command line may be too short for all of them
+        arguments.write_text("".join(f"{path}\n" for path in paths), "utf-8", "surrogateescape")
+        return _edits_of_run([*run.options, f"@{arguments}"], folder=Path(run.folder))
 
 
-def _asked(edits: Sequence[Edit]) -> Reviewed:
+def _identity(change: Edit | Problem, folder: str = "") -> tuple[str, ...]:
+    """Return what an edit and the problem it settles have in common; the problem's path is relative to `folder`."""
+    if change.category == "obsolete":
+        return (str(Path(folder, change.path)),)
+    return change.category, change.task, change.profile, change.key
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def _asked(edits: Sequence[Edit]) -> _Reviewed:
     """Ask about each edit, or once about those with the same change."""
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, highlight=False)
-    done = Reviewed()
+    done = _Reviewed()
     decided: dict[tuple[str, str], str] = {}
     for number, edit in enumerate(edits, 1):
         same = (edit.category, edit.key)
         answer = decided.get(same, "") if edit.key else ""
         if not answer:
-            _show(console, edit, number, len(edits))
+            print_lines(_lines(edit, number, len(edits)))
             more = sum((other.category, other.key) == same for other in edits[number:]) if edit.key else 0
             answer = _answer(more)
             if answer == "q":
@@ -203,7 +248,7 @@ def _asked(edits: Sequence[Edit]) -> Reviewed:
                 decided[same] = answer
         if answer in "rR":
             done.rejected.append(edit)
-        elif answer in "sS" or not accept_edit(edit):
+        elif answer in "sS" or not _accept(edit):
             done.left.append(edit)
     return done
 
@@ -217,7 +262,7 @@ def _answer(same: int) -> str:
         except (EOFError, KeyboardInterrupt):
             typer.echo()
             if not sys.stdin.isatty():
-                typer.echo(_HINT, err=True)
+                note(_HINT)
             return "q"
         if answer and answer in "arsARS":
             return answer if same else answer.lower()
@@ -225,16 +270,13 @@ def _answer(same: int) -> str:
             return "q"
 
 
-def _show(console: Console, edit: Edit, number: int, count: int) -> None:
-    from rich.text import Text
-
+def _lines(edit: Edit, number: int, count: int) -> Iterator[Text]:
     whose = f", {edit.task} [{edit.profile}]" if edit.profile else ""
-    console.print(Text(escape_controls(f"{number} of {count}: {edit.category}{whose}"), "bold"))
-    console.print(Text(escape_controls(display_path(edit.path))))
+    yield styled(f"{number} of {count}: {edit.category}{whose}", "bold")
+    yield styled(display_path(edit.path))
     if edit.category in ("changed", "renamed", "error", "damaged"):
-        console.print(Text(escape_controls(edit.title), "dim"))
-    for line in _difference(edit):
-        console.print(line)
+        yield styled(edit.title, "dim")
+    yield from _difference(edit)
 
 
 def _difference(edit: Edit) -> Iterator[Text]:
@@ -242,45 +284,27 @@ def _difference(edit: Edit) -> Iterator[Text]:
     from pytest_promptfmt.snapshots.changes import unified_diff
     from pytest_promptfmt.snapshots.document import read_document
 
-    try:
-        old, new = ((side or b"").decode() for side in (edit.old, edit.new))
-        if edit.old is not None and edit.new is not None:
-            yield from diff_lines(unified_diff(read_document(old, edit.path), read_document(new, edit.path)))
-            return
-    except (UnicodeDecodeError, SnapshotError):
-        old, new = ((side or b"").decode(errors="replace") for side in (edit.old, edit.new))
-    yield from diff_lines([*(f"-{line}" for line in old.splitlines()), *(f"+{line}" for line in new.splitlines())])
+    old, new = ((side or b"").decode(errors="replace") for side in (edit.old, edit.new))
+    lines = [*(f"-{line}" for line in old.splitlines()), *(f"+{line}" for line in new.splitlines())]
+    if edit.old is not None and edit.new is not None:
+        try:
+            documents = [read_document(side.decode(), edit.path) for side in (edit.old, edit.new)]
+            lines = [*unified_diff(*documents)]
+        except (UnicodeDecodeError, SnapshotError):
+            pass
+    yield from diff_lines(lines)
 
 
-def accept_edit(edit: Edit) -> bool:
-    """Write or delete the file; return False, and print why, where it has changed since the edit was made."""
-    from pytest_promptfmt.core.files import write_atomically
-    from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link
+def _accept(edit: Edit) -> bool:
+    """Write or delete the file; return False, and print why, where that is not possible."""
+    from pytest_promptfmt.results.pending import accept_edit
 
-    try:
-        now = read_snapshot(str(edit.path))
-        if now == edit.new:
-            return True
-        if now != edit.old:
-            typer.echo(escape_controls(f"{display_path(edit.path)} has changed since; run the tests again"), err=True)
-            return False
-        if edit.new is None:
-            delete_snapshot(edit.path)
-        else:
-            edit.path.parent.mkdir(parents=True, exist_ok=True)
-            require_no_link(edit.path)
-            write_atomically(edit.path, edit.new)
-    except OSError as error:
-        typer.echo(escape_controls(f"{display_path(edit.path)}: {error.strerror or error}"), err=True)
-        return False
-    return True
+    problem = accept_edit(edit)
+    if problem:
+        note(f"{display_path(edit.path)}{problem}")
+    return not problem
 
 
 def _as_data(edit: Edit) -> dict[str, str]:
-    return {
-        "path": display_path(edit.path),
-        "category": edit.category,
-        "task": edit.task,
-        "profile": edit.profile,
-        "title": edit.title,
-    }
+    words = {name: getattr(edit, name) for name in ("category", "task", "profile", "title")}
+    return {"path": display_path(edit.path), **words}

@@ -1,4 +1,4 @@
-"""How `promptfmt diff` shows versions: lines for a terminal, a section of the Markdown, the edits that raise them."""
+"""Versions of tasks as `promptfmt diff` and `check` show them: lines, a section of the Markdown, edits."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
-
+from pytest_promptfmt.cli.output import note, say, some, styled
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from pytest_promptfmt.revisions.versions import VersionFinding
 
-_SAID: Final = {
+_SENTENCES: Final = {
     "kept": "changed, version still {before}",
     "unsure": "unknown whether it changed, version still {before}",
     "elsewhere": "changed by docs, settings or templates, version still {before}",
@@ -30,15 +28,13 @@ _SHOWN: Final = 12
 
 def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Iterator[Text]:
     """Yield a line for each finding, forgotten versions in red; tasks without any version are shown if `verbose`."""
-    from rich.text import Text
-
     from pytest_promptfmt.results.wording import counted, listed
 
     for finding in findings if verbose else _with_version(findings):
         names = f"{counted(len(finding.tasks), 'task')}: {listed(finding.tasks, None if verbose else _SHOWN)}"
         where = f"{finding.place}: " if finding.place is not None else ""
         text = f"{where}{_sentence(finding)}; {names}"
-        yield Text(escape_controls(text), "bold red" if finding.is_error else "dim")
+        yield styled(text, "bold red" if finding.is_error else "dim")
 
 
 def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
@@ -55,11 +51,10 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     yield f"### versions: {summary}\n"
     rows = ["| tasks | | version in |", "|---|---|---|"]
     for finding in findings:
-        names = ", ".join(code(name) for name in finding.tasks[:_SHOWN])
-        more = f" and {len(finding.tasks) - _SHOWN:,} more" if len(finding.tasks) > _SHOWN else ""
         bold = "**" if finding.is_error else ""
         where = code(str(finding.place)) if finding.place is not None else ""
-        rows.append(f"| {names}{more} | {bold}{_sentence(finding)}{bold} | {where} |")
+        names = some([code(name) for name in finding.tasks], _SHOWN)
+        rows.append(f"| {names} | {bold}{_sentence(finding)}{bold} | {where} |")
     yield "\n".join(rows) + "\n"
     lines = []
     for finding in findings:
@@ -83,9 +78,9 @@ def raise_versions(findings: Sequence[VersionFinding]) -> bool:
     except OSError as error:
         raise SettingsError(f"the version cannot be raised: {error.strerror or error}") from error
     for bump in made:
-        typer.echo(escape_controls("\n".join(bump.diff)))
+        say("\n".join(bump.diff))
     for problem in refused:
-        typer.echo(escape_controls(str(problem)), err=True)
+        note(problem)
     return not refused
 
 
@@ -96,10 +91,6 @@ def _with_version(findings: Sequence[VersionFinding]) -> list[VersionFinding]:
 
 def _sentence(finding: VersionFinding) -> str:
     parts = f" ({', '.join(finding.parts)})" if finding.parts else ""
-    said = _SAID[finding.kind].format(before=_shown(finding.before), after=_shown(finding.after))
-    head, comma, rest = said.partition(",")
-    return f"{head}{parts}{comma}{rest}" if finding.parts else said
-
-
-def _shown(version: object) -> str:
-    return "none" if version is None else str(version)[:40]
+    before, after = ("none" if each is None else str(each)[:40] for each in (finding.before, finding.after))
+    head, comma, rest = _SENTENCES[finding.kind].format(before=before, after=after).partition(",")
+    return f"{head}{parts}{comma}{rest}"

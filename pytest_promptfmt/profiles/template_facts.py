@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -86,3 +87,44 @@ class TemplateFacts:
     has_carriage_return: bool = False
     markers: tuple[str, ...] = ()
     """The texts that look like control tokens and that the template writes."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the facts as short sentences; texts are quoted as in JSON."""
+        if self.failure:
+            yield f"renders nothing: {self.failure}"
+            return
+        yield f"user {self.user}, assistant {self.assistant}, system {self.system}, developer {self.developer}"
+        taken = {"two user messages in a row": self.takes_two_users, "an answer first": self.takes_assistant_first}
+        refused = [name for name, is_taken in taken.items() if not is_taken]
+        if refused:
+            yield f"refuses {' and '.join(refused)}"
+        if self.opening:
+            yield f"begins with {_quoted(self.opening)}"
+        if self.default_system:
+            yield "adds a system text where none is given"
+        if self.follows_clock or self.dates:
+            dates = ", ".join(self.dates) or "the date"
+            yield f"writes {dates}, {'which follows the clock' if self.follows_clock else 'hard-coded'}"
+        if self.generation_prompt is None:
+            yield "changes the text before an answer when it adds the generation prompt"
+        elif self.generation_prompt:
+            yield f"adds the generation prompt {_quoted(self.generation_prompt)}"
+        else:
+            yield "adds no generation prompt"
+        if self.answer == "gap":
+            yield f"has {_quoted(self.answer_gap)} before a finished answer"
+        elif self.answer == "differs":
+            yield "begins finished answers with other text than the generation prompt"
+        if self.answer_end:
+            yield f"ends an answer with {_quoted(self.answer_end)}"
+        if not self.keeps_prefix:
+            yield "rewrites earlier turns when the conversation continues"
+        think = "stays in" if self.keeps_think else "is cut out of"
+        reasoning = "printed" if self.keeps_reasoning else "left out"
+        yield f"<think>…</think> {think} earlier answers, their reasoning_content is {reasoning}"
+        yield f"tools {self.tools}, arguments of calls {self.tool_arguments}, as JSON text {self.tool_arguments_text}"
+        yield f"contents in parts {self.parts}, contents without value {self.none}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,10 +1,9 @@
 """The HTML report: one file with everything in it, made for ten thousand items and for hostile text.
 
 A small index is read when the page opens; what an item shows is kept in compressed chunks that the page unpacks when
-somebody looks at the item. The page may load nothing: its policy allows its own script and style, by their hashes.
-What an item shows is small JSON: spans with their origins, requests, tokens, before and after. Text is named there as
-snapshots name it, so that whatever a prompt holds (control characters, bidi marks, lone surrogates) reaches the page as
-visible characters.
+the item is opened. The page may load nothing: its policy allows its own script and style, by their hashes.
+Items are small JSON: spans with their origins, requests, tokens, before and after. Text is named there as snapshots
+name it, so that all characters of a prompt (control characters, bidi marks, lone surrogates) are visible on the page.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import subprocess
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,16 +21,18 @@ from gzip import compress
 from hashlib import sha256
 from html import escape
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request
 from pytest_promptfmt.core.text import show, show_inner
 from pytest_promptfmt.formats import split_name
+from pytest_promptfmt.results.clusters import Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, below, printable
 from pytest_promptfmt.snapshots.changes import side_by_side
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import Document
 
 CHUNK: Final = 100
-"""Items in one compressed piece: unpacked together when one of them is looked at."""
+"""Items in one compressed piece: unpacked together when one of them is opened."""
 
 MOST_CHARACTERS: Final = 20_000
-"""Of one prompt; what is longer is cut, and the page says so."""
+"""Of one prompt; longer ones are cut, and the page shows that."""
 
 NAMED_TASKS: Final = 30
 """Tasks of one change that are named; the others are counted."""
@@ -59,6 +60,7 @@ MOST_ROWS: Final = 400
 
 _ORDER: Final = (*CATEGORIES, "finding")
 _HARMLESS: Final = ("passed", "skipped")
+_SIDES: Final = ("--- ", "+++ ")
 
 
 @dataclass(slots=True)
@@ -110,8 +112,13 @@ def html_report(result: RunResult) -> str:
     return _made_of(rows, result, f"Prompt formats: {result.rootdir.name}", [archetype_note(result.archetypes)])
 
 
-def html_comparison(result: RunResult, *, old: str, new: str, notes: Sequence[str]) -> str:
-    """Return the page of a comparison of two revisions, with its outcomes in their order, below some `notes`."""
+def html_comparison(
+    clusters: Sequence[Cluster], findings: Sequence[FindingGroup], *, old: str, new: str, notes: Sequence[str]
+) -> str:
+    """Return the page of a comparison of revisions: below `notes` each change with its example, then new findings."""
+    outcomes = [outcome for number, cluster in enumerate(clusters) for outcome in _of_cluster(cluster, str(number))]
+    outcomes += [outcome for group in findings for outcome in _of_findings(group)]
+    result = RunResult(rootdir=Path.cwd(), outcomes=tuple(outcomes))
     return _made_of([*_rows(result.outcomes)], result, f"Prompts: {old} → {new}", notes, sides=(old, new))
 
 
@@ -337,7 +344,7 @@ def scored_pairs(instance: Instance, pairs: PairEncoder | None) -> Mapping[int, 
 
 @lru_cache(maxsize=200_000)
 def _visible(tokenizer: Tokenizer, token: int) -> str:
-    """Return a token as a reader sees it; asked for each token of each prompt, and there are few different ones."""
+    """Return a token as a reader sees it; called for each token of each prompt, and there are few different ones."""
     return tokenizer.visible(token)
 
 
@@ -360,3 +367,79 @@ def row_in_pieces(before: str | None, after: str | None) -> list[Any]:
 
 def _whole(line: str | None) -> list[Any] | None:
     return None if line is None else [[line, False]]
+
+
+# -- of a comparison -------------------------------------------------------------------------------------------------
+
+
+def _of_cluster(cluster: Cluster, key: str) -> Iterator[Outcome]:
+    """Yield an outcome for each member; all show the example, and all but the first name its task."""
+    first = cluster.members[0]
+    name = f"{first.task} [{first.profile}]" if first.profile else first.task
+    for member in cluster.members:
+        notes = [] if member == first else [f"the example is of {name}"]
+        yield Outcome(
+            task=member.task,
+            file=member.file,
+            profile=member.profile,
+            category=cluster.category,
+            key=key,
+            title=cluster.title,
+            view=packed_view(_view(cluster.detail, notes)),
+        )
+
+
+def _of_findings(group: FindingGroup) -> Iterator[Outcome]:
+    for place in group.places:
+        position = Position(Path(place.file), place.line, place.column) if place.file else None
+        for task in place.tasks:
+            finding = Reported(
+                message=group.message,
+                do=group.do,
+                saw=group.saw,
+                keys=(place.keys,) if place.keys else (),
+                position=position,
+                code=group.code,
+                name=group.name,
+                severity=group.severity,
+                task=task,
+                file=place.file,
+                stable_keys=("",),
+            )
+            is_error = group.severity is Severity.ERROR
+            yield Outcome(task=task, file=place.file, category="finding" if is_error else "passed", findings=(finding,))
+
+
+def _view(detail: str, notes: list[str]) -> dict[str, Any]:
+    """Return what the page shows of the text of a cluster: its diff as rows in pieces, other lines as they are."""
+    parts: list[dict[str, Any]] = []
+    removed: list[str] = []
+    added: list[str] = []
+
+    def end_of_run() -> None:
+        if removed or added:
+            if not parts:
+                parts.append({"title": "the prompts", "rows": []})
+            parts[-1]["rows"] += [row_in_pieces(*pair) for pair in zip_longest(removed, added)]
+        removed.clear()
+        added.clear()
+
+    for line in detail.splitlines():
+        sign, text = line[:1], line[1:]
+        if sign == "+" and not line.startswith(_SIDES):
+            added.append(text)
+            continue
+        if added or sign != "-":
+            end_of_run()
+        if line.startswith(_SIDES):
+            continue
+        if line.startswith("@@ "):
+            parts.append({"title": line.removeprefix("@@ ").removesuffix(" @@"), "rows": []})
+        elif sign == "-":
+            removed.append(text)
+        elif sign == " " and parts:
+            parts[-1]["rows"].append(row_in_pieces(text, text))
+        elif line:
+            notes.append(line)
+    end_of_run()
+    return {"remarks": "\n".join(notes), **({"comparison": parts} if parts else {})}

@@ -8,6 +8,7 @@ rootdir is kept in the user's private cache folder, since its options become opt
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +18,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, display_path
 from pytest_promptfmt.core.files import private_directory, write_atomically
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.snapshots.expected import is_snapshot_location
+from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link
 
 ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
 """The categories that --snapshot-update settles."""
@@ -125,14 +129,64 @@ def _edit(entry: Mapping[str, Any], top: Path) -> Edit:
     return Edit(path=top / entry["path"], old=old, new=new, **{name: str(entry[name]) for name in _WORDS})
 
 
+def read_edits(path: Path, top: Path) -> list[Edit]:
+    """Return the edits of a file that `write_pending` made, all of them snapshots below `top`.
+
+    Raises SettingsError for a file that cannot be read or is not such a list, SnapshotError for one that would change
+    anything else.
+    """
+    try:
+        text = gate.read_text(path)
+    except OSError as error:
+        raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(path)) from error
+    edits = read_pending(text, path, top)
+    for edit in edits:
+        if not _is_ours(edit, top):
+            raise SnapshotError("not a snapshot of this project, so it is not touched", position=Position(edit.path))
+    return edits
+
+
+def _is_ours(edit: Edit, top: Path) -> bool:
+    path = Path(os.path.normpath(edit.path))
+    try:
+        with gate.limited_to([top]):
+            os.fsencode(path)
+            gate.allowed(gate.named("", str(path)) if "\0" in str(path) else path)
+            require_no_link(path)
+            return is_snapshot_location(str(path)) and all(len(os.fsencode(part)) < 256 for part in path.parts)
+    except (OSError, ValueError):  # another place, a link, or a name that no file can have
+        return False
+
+
+def accept_edit(edit: Edit) -> str:
+    """Write or delete the file; return why that is not possible, "" where it is done."""
+    try:
+        now = read_snapshot(str(edit.path))
+        if now == edit.new:
+            return ""
+        if now != edit.old:
+            return " has changed since; run the tests again"
+        if edit.new is None:
+            delete_snapshot(edit.path)
+        else:
+            edit.path.parent.mkdir(parents=True, exist_ok=True)
+            require_no_link(edit.path)
+            write_atomically(edit.path, edit.new)
+    except OSError as error:
+        return f": {error.strerror or error}"
+    return ""
+
+
 # -- the last run ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One snapshot that differs, as its outcome describes it; `file` is the task file, or the obsolete snapshot."""
+    """One snapshot that differs, as its outcome describes it; `path` is the task file, or the obsolete snapshot."""
 
-    file: str
+    path: str
     task: str
     profile: str
     category: str
@@ -153,7 +207,7 @@ class LastRun:
 def last_run_of(rootdir: Path, outcomes: Iterable[Outcome], options: Sequence[str]) -> LastRun:
     """Return what is kept of a run that ends in the working directory."""
     found = [outcome for outcome in outcomes if outcome.category in ACCEPTABLE]
-    problems = tuple(Problem(file=each.file, **{name: getattr(each, name) for name in _WORDS}) for each in found)
+    problems = tuple(Problem(path=each.file, **{name: getattr(each, name) for name in _WORDS}) for each in found)
     return LastRun(rootdir=str(rootdir), folder=str(Path.cwd()), options=tuple(options), problems=problems)
 
 

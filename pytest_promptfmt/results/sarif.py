@@ -1,15 +1,16 @@
-"""The result of a run as SARIF 2.1.0, the format of code scanning: a rule for each code, a result for each place."""
+"""The result of a run for code scanning: SARIF 2.1.0, a rule for each code, and annotations of GitHub's runner."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from pytest_promptfmt.core.finding import stable_key
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.results.clusters import Cluster, FindingGroup, FindingPlace
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import below, counted, printable
@@ -19,6 +20,7 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
+_ANNOTATION_LEVELS: Final = {"error": "error", "warning": "warning", "info": "notice"}
 _OF_CATEGORY: Final[Mapping[str, str]] = {
     "error": "A task that cannot be read, rendered or scored.",
     "damaged": "A snapshot that cannot be trusted.",
@@ -60,7 +62,7 @@ def sarif_report(result: RunResult, more: Sequence[Mapping[str, Any]] = ()) -> s
 def sarif_result(
     rule: str, level: str, message: str, files: Iterable[tuple[str, int | None, int | None]], same: Sequence[str]
 ) -> dict[str, Any]:
-    """Return one result: at the first of `files` (path, line, column), with the others beside it.
+    """Return one result: at the first of `files` (path, line, column), with the others as related ones.
 
     `level` is `error`, `warning` or `note`; `same` is what makes the result the same one in another run.
     """
@@ -73,6 +75,36 @@ def sarif_result(
         "partialFingerprints": {"promptfmt/v1": stable_key(json.dumps([rule, *same]))},
     }
     return {**data, "relatedLocations": others} if others else data
+
+
+def github_annotations(result: RunResult) -> Iterator[str]:
+    """Yield commands of GitHub's runner: each place of a finding, and the first snapshot of each distinct change."""
+    for group in result.findings:
+        for place in group.places:
+            at = {"file": below(place.file, result.rootdir)} if place.file else {}
+            at |= {"line": str(place.line)} if place.line else {}
+            at |= {"col": str(place.column)} if place.line and place.column else {}
+            level = _ANNOTATION_LEVELS[group.severity.value]
+            yield github_annotation(level, at, f"{group.code} {group.name}", f"{group.message}: {group.do}")
+    for cluster in result.clusters:
+        level = "notice" if cluster.category == "header-only" else "error"
+        at = {"file": below(cluster.members[0].file, result.rootdir)}
+        size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
+        yield github_annotation(level, at, f"{cluster.category}, {size}", cluster.title)
+
+
+def github_annotation(level: str, place: dict[str, str], title: str, message: str) -> str:
+    """Return one command of GitHub's runner; no name or message can end it or begin another."""
+    named = ",".join(f"{name}={_property(value)}" for name, value in {**place, "title": title}.items())
+    return f"::{level} {named}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return escape_controls(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _of_finding(group: FindingGroup, place: FindingPlace, rootdir: Path) -> dict[str, Any]:
@@ -94,7 +126,7 @@ def _of_cluster(cluster: Cluster, rootdir: Path) -> dict[str, Any]:
 
 
 def _rule_of_finding(group: FindingGroup) -> dict[str, Any]:
-    known = known_rules().get(group.code)  # a rule of the repository may be known in another process alone
+    known = known_rules().get(group.code)  # a rule of the repository may be known only in another process
     summary = documentation_of(known).summary if known is not None else group.message
     return {**_rule(group.code, group.name, summary), "help": {"text": f"promptfmt explain {group.code}"}}
 

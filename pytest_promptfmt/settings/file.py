@@ -1,12 +1,12 @@
-"""`promptfmt.yaml`: read with the positions of its keys, each value checked against the table of keys.
+"""`promptfmt.yaml`: read with the positions of its keys, each value checked against the table; its schema and docs.
 
-Nothing here knows about pytest; how files, command line and ini come together is decided in `written.py`.
+Nothing here depends on pytest; `setting_lookup.py` decides between files, command line and ini.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,8 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, ParsedFile, parse_file
-from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, Setting
+from pytest_promptfmt.settings.setting_values import FLAG
+from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, SETTINGS, Setting
 
 FILE_NAMES: Final = ("promptfmt.yaml", "promptfmt.yml")
 _NAME: Final = re.compile(r"[^\s,:=*?\[\]/\\]+")
@@ -22,7 +23,7 @@ _NAME: Final = re.compile(r"[^\s,:=*?\[\]/\\]+")
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsFile:
-    """What one file says: its keys but `profiles`, converted, and the profiles as written and converted."""
+    """The keys of one file except `profiles`, converted, and the profiles as written and converted."""
 
     path: Path
     values: Mapping[str, Any]
@@ -50,7 +51,7 @@ def find_settings_file(folder: Path) -> Path | None:
 
 
 def read_settings_file(path: Path, *, is_at_rootdir: bool) -> SettingsFile:
-    """Return what the file says.
+    """Return the settings of the file.
 
     Raises SettingsError with line and column for what is not a YAML mapping, for an unknown key, one written twice
     or not allowed in this folder, and for a value that the key does not take.
@@ -109,7 +110,7 @@ def _converted(
             raise SettingsError(
                 f"{name!r} is read in the rootdir only",
                 position=position,
-                hint="it lets code run or the network be used, or is asked for before any folder is entered: "
+                hint="it lets code run or the network be used, or is needed before any folder is entered: "
                 f"move it to {FILE_NAMES[0]} in pytest's rootdir",
             )
         try:
@@ -123,3 +124,72 @@ def _converted(
 def _short(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
+
+
+# -- schema and tables of the docs -------------------------------------------------------------------------------------
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `promptfmt.yaml`."""
+    properties = _properties(KEYS)
+    properties["profiles"]["additionalProperties"] = {
+        "type": "object",
+        "properties": _properties(PROFILE_KEYS),
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Settings of pytest-promptfmt",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _properties(keys: Mapping[str, Setting]) -> dict[str, Any]:
+    return {key: {**each.kind.schema, "description": each.key_help or each.help} for key, each in keys.items()}
+
+
+def settings_tables() -> Mapping[str, str]:
+    """Return name to Markdown of the tables that the docs have of settings."""
+    return {
+        "options": _table("option", _options()),
+        "ini values": _table("value", _ini_values()),
+        "keys": _table("key", _keys(KEYS)),
+        "profile keys": _table("key", _keys(PROFILE_KEYS)),
+    }
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    return "".join((f"| {title} | |\n|---|---|\n", *(f"| {name} | {text} |\n" for name, text in rows)))
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    for setting in SETTINGS:
+        if setting.option and not setting.is_hidden:
+            yield f"`{setting.written}`", " ".join((setting.help, *_more(setting)))
+
+
+def _more(setting: Setting) -> Iterator[str]:
+    if setting.option and setting.is_repeatable:
+        yield "Repeatable."
+    if setting.page:
+        yield f"See [{setting.page}]({setting.page})."
+
+
+def _ini_values() -> Iterator[tuple[str, str]]:
+    for setting in SETTINGS:
+        if setting.ini is None:
+            continue
+        if not setting.option:
+            text = " ".join((setting.ini_help or setting.help, *_more(setting)))
+        elif setting.kind is FLAG:
+            text = setting.ini_help or f"`true`: always act as with `{setting.option}`."
+        else:
+            text = setting.ini_help or f"As `{setting.option}`."
+        yield f"`{setting.ini}`", text
+
+
+def _keys(keys: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
+    for key, setting in keys.items():
+        yield f"`{key}`{' *(rootdir)*' if setting.at_rootdir else ''}", setting.key_help or setting.help

@@ -96,7 +96,7 @@ def test_a_long_run_says_how_far_it_is_where_somebody_looks_on(where: str, tmp_p
     assert (count is None) == (where == "a pipe"), shown
     if where == "a terminal":
         assert "\r\x1b[2Kpromptfmt: 40 files, folders and tasks read\r\x1b[2K" in shown
-        assert "\r\x1b[2Ksomething is wrong: " in shown
+        assert "\r\x1b[2Kfound problems: " in shown
     if where == "CI":
         assert 10 <= shown.count("promptfmt: ") < 20
         assert "\x1b" not in shown
@@ -110,8 +110,8 @@ def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path)
         assert found.returncode == 1
         assert "-| Question: Which rusts\n+| Q: Which rusts\n" in found.stdout
         assert "changed, 3 items of 1 task" in found.stdout
-        assert "accept all of it: pytest --promptfmt tasks --snapshot-update\n" in found.stdout
-        assert found.stderr.startswith("something is wrong: 3 task files")
+        assert "accept all changes: pytest --promptfmt tasks --snapshot-update\n" in found.stdout
+        assert found.stderr.startswith("found problems: 3 task files")
 
 
 def test_what_is_remembered_is_what_a_fresh_run_finds_and_what_pytest_finds(tasks: Path) -> None:
@@ -215,7 +215,7 @@ def test_watch_checks_again_after_a_change(tasks: Path) -> None:
             assert "all is well: 3 task files" in _until(running, "all is well")
             time.sleep(2)
             edit(tasks / "stones.yaml", "Question:", "Q:")
-            assert "+| Q: Which rusts" in _until(running, "something is wrong")
+            assert "+| Q: Which rusts" in _until(running, "found problems")
         finally:
             running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
@@ -238,7 +238,7 @@ def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     )
     update = ("--promptfmt", "-q", "--snapshot-update")
     forked_runs.run("pytest", *update, folder=tmp_path)
-    assert promptfmt(tmp_path, "check").stderr.startswith("something is wrong: 1 task file")
+    assert promptfmt(tmp_path, "check").stderr.startswith("found problems: 1 task file")
     adding = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
     with (tmp_path / "chat_template.jinja").open("a", encoding="utf-8") as file:
         file.write(adding)

@@ -135,7 +135,7 @@ def test_the_workflow_uses_the_action_of_what_is_installed(
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("check in the workflow where CI takes it from") == remarks
+    assert done.stdout.count("set the address of the action in the workflow") == remarks
     jobs = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))["jobs"]
     name, revision = action.split("@")
     assert jobs["prompts"]["steps"][-1]["uses"] == action
@@ -171,7 +171,7 @@ def test_profiles_and_checks_are_listed_as_data(tmp_path: Path) -> None:
     settings.write_text(settings.read_text("utf-8") + "default_profiles: [mine, chat-gemma]\n", "utf-8")
     chosen = json.loads(promptfmt(tmp_path, "profiles", "--json").stdout)
     assert [entry["name"] for entry in chosen if entry["default"]] == ["chat-gemma", "mine"]
-    listed = json.loads(promptfmt(tmp_path, "rules", "--json").stdout)
+    listed = json.loads(promptfmt(tmp_path, "explain", "--json").stdout)
     assert {"code": "PF201", "name": "double-delimiter", "severity": "error"}.items() <= next(
         rule for rule in listed if rule["code"] == "PF201"
     ).items()

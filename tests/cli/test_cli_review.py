@@ -119,4 +119,4 @@ def test_a_glob_that_chooses_nothing_is_told(project: Path) -> None:
     pending(project)
     done = promptfmt(project, "review", "pending.jsonl", "--accept", "ark")
     assert done.returncode == 2
-    assert done.stderr == "--accept 'ark' matches none of 1 snapshots\n  hint: did you mean 'arc'?\n"
+    assert done.stderr == "--accept 'ark' matches none of 1 snapshot\n  hint: did you mean 'arc'?\n"

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pytest_promptfmt.cli import app
-from pytest_promptfmt.cli.formats import sample
+from pytest_promptfmt.cli.explain import sample
 from pytest_promptfmt.formats import Format, known_formats
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"

@@ -91,7 +91,7 @@ def test_tokenizer_that_changes_ids_is_told_once_with_what_changed(project: Proj
             "arc [[]model[]]: 1 of 1 doc changed",
             "@@ doc 1, tokens, line 1 @@",
             "tokens: model: its files changed (*",
-            "changed, 2 items of 2 tasks: tokens alone, model: its files changed (*",
+            "changed, 2 items of 2 tasks: tokens only, model: its files changed (*",
         ]
     )
     assert project.snapshots() == before

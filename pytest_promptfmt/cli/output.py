@@ -1,0 +1,51 @@
+"""Lines, styled lines and data as commands print them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pytest_promptfmt.core.text import escape_controls
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def say(text: object) -> None:
+    """Print a line of the result, control characters escaped."""
+    typer.echo(escape_controls(str(text)))
+
+
+def note(text: object) -> None:
+    """Print a line that is not part of the result to stderr, control characters escaped."""
+    typer.echo(escape_controls(str(text)), err=True)
+
+
+def styled(text: object, style: str = "") -> Text:
+    """Return a line for `print_lines`, control characters escaped."""
+    from rich.text import Text
+
+    return Text(escape_controls(str(text)), style)
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print styled lines, in colours on a terminal, and leave breaking them to the terminal."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False)
+    for line in lines:
+        console.print(line)
+
+
+def print_json(data: Any, indent: int = 1) -> None:
+    """Print data as JSON."""
+    typer.echo(json.dumps(data, indent=indent, ensure_ascii=False, default=dict))
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return the first names with commas, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
