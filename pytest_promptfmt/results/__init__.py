@@ -1,1 +1,1 @@
-"""What people read after a run: clusters of equal changes, and the terminal summary."""
+"""The results of a run: changes and findings by cause, and the terminal, files and pages that show them."""

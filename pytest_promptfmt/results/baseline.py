@@ -1,7 +1,7 @@
 """The baseline: findings and errors that were there when the plugin came, so that only new ones fail.
 
-Its file has one JSON object in a line for each, sorted, so that git merges it and a reviewer reads it. An entry is met
-again by the stable key of its finding, which knows no lines, no docs and no message; where the text that was seen has
+Its file has one JSON object in a line for each, sorted, so that git merges it and a reviewer reads it. It finds an
+entry by the stable key of its finding, which has no lines, no docs and no message; where the text that was seen has
 changed as well, by rule, task and message. Here is the file, and what a run makes of it: what is accepted, which
 entries are no longer needed, and the new entries.
 """
@@ -41,10 +41,10 @@ _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineResult:
-    """What became of the baseline at `path`.
+    """The result of the baseline at `path`.
 
     `accepted` is the number of different findings, `removable` the entries that this run proves to be fixed, `written`
-    those that its file gets (None: it is left alone). `refused` says why it is not written though that was asked for.
+    those that its file gets (None: it is not written). `refused` is why it is not written although that was requested.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class BaselineRun:
     def judge_findings(self, outcome: Outcome, findings: Sequence[Reported]) -> Outcome:
         """Return the outcome with the findings that are new, and apart from them those that the baseline accepts.
 
-        While a baseline is written it accepts everything; infos, which are only found when asked for, never enter it.
+        While a baseline is written it accepts everything; infos, which are only found when selected, never enter it.
         Of a finding that is new in some profiles only, those are kept.
         """
         if self._path is None:
@@ -201,10 +201,10 @@ class _LookedAt:
         self._profiles = {profile for _, _, profile in self._linted}
 
     def covers(self, entry: BaselineEntry) -> bool:
-        """Return whether the run would have met an entry that is still needed.
+        """Return whether the run would have found an entry that is still needed.
 
-        Its file is gone, or was read to its end and no longer defines the task, or the rule looked at the task; where
-        it concerns a profile alone, at any task in that profile.
+        Its file is gone, or was read to its end and no longer defines the task, or the rule checked the task; an
+        entry about a profile, any task in that profile.
         """
         path = self._rootdir / entry.file
         file = str(path)
@@ -274,7 +274,7 @@ class Baseline:
     def met(self, findings: Sequence[Reported]) -> list[Mapping[str, str]]:
         """Return for each finding of one item the keys of the entries that accept it, by profile.
 
-        A profile without an entry sees the finding for the first time. What concerns the task itself is under "".
+        A profile without an entry sees the finding for the first time. Entries about the task itself are under "".
         """
         places = dict.fromkeys((finding.file, finding.task) for finding in findings)
         left = {entry.key: entry for place in places for entry in self._entries_for(*place)}
@@ -301,7 +301,7 @@ class Baseline:
 
 
 def error_key(file: str, task: str, message: str) -> str:
-    """Return the stable key of an error: the same wherever its line went, and in whatever folder the file lies."""
+    """Return the stable key of an error: the same if its line moved or its file lies in another folder."""
     return _key([ERROR, Path(file).name, task, _LINES.sub("", message)])
 
 

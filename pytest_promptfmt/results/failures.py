@@ -79,7 +79,7 @@ def outcome_of(
     docs = len({change.doc for change in changed if change.doc})
     item = replace(item, sections=tuple(dict.fromkeys(change.section for change in changed)))
     if changed and note is not None and note.is_change and all(map(is_of_tokens, changed)):
-        return replace(item, category="changed", key=note.text, title=f"tokens alone, {note.text}", docs=docs)
+        return replace(item, category="changed", key=note.text, title=f"tokens only, {note.text}", docs=docs)
     key, title = (change.key, change.title) if change is not None else ("", "changed")
     return replace(item, category="changed", key=key, title=title, docs=docs)
 
@@ -215,7 +215,7 @@ def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]
         yield from _recorded_differently(replay)
         return
     old_lines, new_lines = _both(verdict)
-    yield f"{who}: {change_of(verdict) or 'what is beside the verdicts changed'}; {replay.counts()}"
+    yield f"{who}: {change_of(verdict) or 'only the rest of the snapshot changed'}; {replay.counts()}"
     changed = _changed(old_lines, new_lines)
     none = "not there"
     lines = [f"record {number}: {old_lines.get(number, none)} → {new_lines.get(number, none)}" for number in changed]

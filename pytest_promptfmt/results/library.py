@@ -1,4 +1,4 @@
-"""What notebooks and other projects' tests ask without pytest: a study, findings, changes, rendered conversations."""
+"""Functions for notebooks and other projects' tests, without pytest: studies, findings, changes, conversations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def study_of(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> Study:
-    """Return the study of a task: its docs, prompts, tokens and scores, each made once, when it is asked for.
+    """Return the study of a task: its docs, prompts, tokens and scores, each made once, when it is first used.
 
     `docs` take the place of those that the task has. `select` and `ignore` are codes and prefixes of rules. With
     `allow_code` the functions that the task names may run.
@@ -54,7 +54,7 @@ def study_of(
 
 
 def check(task: Task | Study, **options: Any) -> list[Reported]:
-    """Return what the rules find in a task, errors first; infos only where `select` asks for them.
+    """Return what the rules find in a task, errors first; infos only where `select` names them.
 
     `options` are those of `study_of`. Raises the PromptfmtError that keeps the task from being rendered, apart from
     docs that are not there.

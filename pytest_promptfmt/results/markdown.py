@@ -23,13 +23,13 @@ SHOWN_FINDINGS: Final = 50
 OPEN_DIFFS: Final = 3
 """Diffs that are seen without a click: more of them would hide how many there are."""
 
-_RESERVE: Final = 400  # for the sentence that says what was left out
+_RESERVE: Final = 400  # for the sentence about what was left out
 
 _MEANINGS: Final = {
     "error": "could not be read or rendered",
     "damaged": "the snapshot file cannot be trusted",
     "misread": "answers are not read or scored as they should be",
-    "changed": "the prompt is not what the snapshot says",
+    "changed": "the prompt differs from the snapshot",
     "new": "there is no snapshot yet",
     "renamed": "the same prompts under another name",
     "obsolete": "a snapshot that no task defines",
@@ -44,7 +44,7 @@ def markdown_report(result: RunResult, limit: int = STEP_LIMIT) -> str:
 
 
 def bounded(head: str, blocks: Sequence[str], limit: int) -> str:
-    """Return the head and as many of the blocks as fit into `limit` bytes, and say how many were left out."""
+    """Return the head and as many of the blocks as fit into `limit` bytes, and how many were left out."""
     parts = [head.rstrip("\n") + "\n"]
     room = limit - _RESERVE - len(parts[0].encode())
     shown = 0
@@ -60,7 +60,7 @@ def bounded(head: str, blocks: Sequence[str], limit: int) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text as inline code of one line, whatever backticks it has."""
+    """Return a text as inline code of one line, which its backticks cannot end."""
     shown = printable(text).replace("\n", "⏎")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     return f"{fence} {shown} {fence}" if shown.startswith("`") or shown.endswith("`") else f"{fence}{shown}{fence}"
@@ -97,7 +97,7 @@ def _head(result: RunResult) -> Iterator[str]:
         yield ""
     if result.accept_command:
         patch = f", or {code(f'git apply {result.patch}')}" if result.patch else ""
-        yield f"Accept all of it: {code(result.accept_command)}{patch}"
+        yield f"Accept all changes: {code(result.accept_command)}{patch}"
         yield ""
 
 

@@ -81,13 +81,13 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     if len(result.clusters) > shown:
         yield f"… and {len(result.clusters) - shown:,} more distinct problems; -v lists them all"
     for keys, tasks in result.unseen.items():
-        yield f"{keys} is not rendered, only the text beside it, {counted(len(tasks), 'task')}: " + listed(
+        yield f"{keys} is not rendered, only the text next to it, {counted(len(tasks), 'task')}: " + listed(
             tasks, None if verbosity > 0 else SHOWN_TASKS
         )
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}"
     if result.accept_command:
-        yield f"accept all of it: {result.accept_command}"
+        yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:
         yield from baseline_lines(result.baseline, verbosity=verbosity)
     yield from result.notes

@@ -1,7 +1,7 @@
 """The change that an edit made to the text of a task: the same value for all of its profiles and all tasks it changed.
 
 A chat template moves lines and a tokenizer makes other tokens of each of them, but an edit takes the same words away
-and puts the same words in, whatever surrounds them. Which key of which file made a change is found by comparing it with
+and puts the same words in, in any surrounding text. Which key of which file made a change is found by comparing it with
 the origins of the text. A snapshot has no origins, so text that is gone is only known by its neighbours. One change may
 come from several keys, a line break between two shots from the question or from the delimiter; all changes of a task
 together rarely can.

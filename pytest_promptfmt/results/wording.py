@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return `1 item`, `1,319 items`; infos have no plural of their own here."""
+    """Return `1 item`, `1,319 items`; infos have no plural here."""
     return f"{number:,} {noun if number == 1 or noun == 'info' else plural or f'{noun}s'}"
 
 
@@ -40,12 +40,12 @@ def below(file: str, rootdir: Path) -> str:
 
 
 def archetype_note(names: Sequence[str]) -> str:
-    """Return what every report says of profiles that are built-in approximations; empty where there are none."""
+    """Return the note of every report about profiles that are built-in approximations; empty without any."""
     return f"{', '.join(names)}: built-in approximations, not the models' own files" if names else ""
 
 
 def accept_all(arguments: Sequence[str]) -> str:
-    """Return the shell command that accepts what a run with these arguments found; reports are not asked for again."""
+    """Return the shell command that accepts what a run with these arguments found; without the options of reports."""
     return shlex.join(["pytest", *_without_reports(arguments), "--snapshot-update"])
 
 

@@ -1,4 +1,4 @@
-"""What a run is asked for: one table of settings, and from it one `Settings` for each folder of task files.
+"""The settings of a run: one table, and from it one `Settings` for each folder of task files.
 
 `Settings` is loaded when it is first used: pytest imports the table at every start of every project.
 """

@@ -1,4 +1,4 @@
-"""From what `promptfmt.yaml`, the command line and tasks say of profiles to `Profile` values."""
+"""Profiles as `promptfmt.yaml`, the command line and tasks define them, made into `Profile` values."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def _extended(base: Profile, name: str, written: Mapping[str, Any], file: Settin
 
 
 def known_engine(written: str, folder: Path, where: Position | None) -> str:
-    """Return an engine as it is to be asked for; of a recording the path. Raises SettingsError for an unknown one.
+    """Return an engine by its name and address; of a recording the path. Raises SettingsError for an unknown one.
 
-    A server is not asked here: what a repository says must not open connections.
+    A server is not reached here: settings of a repository must not open connections.
     """
     if written in ENGINES:
         return written
@@ -126,7 +126,7 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
 
 
 def trained_template(written: str, folder: Path, where: Position | None) -> Path:
-    """Return the path of a template that others train for; raises SettingsError where there is none."""
+    """Return the path of a template that others train for; raises SettingsError where it is missing."""
     return _there(folder, written, where, "template", "paths are relative to this file")
 
 
@@ -165,7 +165,7 @@ def _looks_like_path(written: str) -> bool:
 
 
 def with_template(profile: Profile, written: str | None, folder: Path, where: Position | None) -> Profile:
-    """Return the profile with the chat template that was asked for; that of a tokenizer is looked up when it loads.
+    """Return the profile with the chosen chat template; that of a tokenizer is looked up when it loads.
 
     Raises SettingsError for a file that cannot be read and, where no tokenizer could know it, an unknown name.
     """
@@ -224,7 +224,7 @@ def _read_template(path: Path, where: Position | None) -> str:
 def given_profiles(
     tokenizers: Sequence[str], templates: Sequence[str], folder: Path, rootdir: Path
 ) -> tuple[Profile, ...]:
-    """Return the profiles that tokenizers and chat templates alone make: each tokenizer with each template.
+    """Return the profiles that only tokenizers and chat templates make: each tokenizer with each template.
 
     They are named after both, `tokenizer=qwen3,template=chatml`. Paths are relative to `folder`. Raises SettingsError
     as `with_template`.
@@ -247,7 +247,7 @@ def _slug(text: str) -> str:
 def overridden(
     profiles: Iterable[Profile], tokenizer: Sequence[str], template: Sequence[str], folder: Path, rootdir: Path
 ) -> tuple[Profile, ...]:
-    """Return chosen profiles with the tokenizer and chat template of the command line in place of their own.
+    """Return chosen profiles with the tokenizer and chat template of the command line instead of theirs.
 
     Raises SettingsError when there are several of either, for `plain`, which is text, and as `with_template`.
     """
@@ -255,7 +255,7 @@ def overridden(
     for profile in profiles:
         for option, values in (("--promptfmt-tokenizer", tokenizer), ("--promptfmt-chat-template", template)):
             if len(values) > 1:
-                raise SettingsError(f"{option} can be given once beside --promptfmt-profile, not {len(values)} times")
+                raise SettingsError(f"{option} can be given once with --promptfmt-profile, not {len(values)} times")
             if values and profile == PLAIN:
                 raise SettingsError(
                     "the profile 'plain' is text without tokenizer and chat template",

@@ -1,4 +1,4 @@
-"""What was written for a setting: the command line over `promptfmt.yaml`, nearest file first, over the ini."""
+"""The value written for a setting: the command line over `promptfmt.yaml`, nearest file first, over the ini."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_promptfmt.settings.table import BY_NAME, SETTINGS, Setting
 
 
 class Config(Protocol):
-    """What reading settings needs of a pytest config."""
+    """The part of a pytest config that reading settings needs."""
 
     @property
     def rootpath(self) -> Path:
@@ -34,22 +34,22 @@ TRUST: Final = ("allow_code", "download", "rules", "task_modules")
 
 @dataclass(frozen=True, slots=True)
 class SettingLookup:
-    """The settings of a run, by their names in the table; None is what is written nowhere.
+    """The settings of a run, by their names in the table; None for those that are not written.
 
     Paths are absolute: those of the command line were relative to the working directory, those of a file to its
-    folder, and those of the ini to the rootdir. Each method raises SettingsError for a value that makes no sense.
+    folder, and those of the ini to the rootdir. Each method raises SettingsError for an invalid value.
     """
 
     config: Config
     files: Sequence[SettingsFile] = ()
 
     def value(self, name: str) -> Any:
-        """Return what holds for a setting."""
+        """Return the value of a setting."""
         given = self.option(name)
         return self.configured(name) if given is None else given
 
     def option(self, name: str) -> Any:
-        """Return what the command line says."""
+        """Return the value of the command line."""
         setting = BY_NAME[name]
         if not setting.option:
             return None
@@ -57,10 +57,10 @@ class SettingLookup:
         return _parsed(setting, given or None, setting.option, Path.cwd())
 
     def configured(self, name: str) -> Any:
-        """Return what the nearest file with the key says, else the ini."""
+        """Return the value of the nearest file with the key, else of the ini."""
         setting = BY_NAME[name]
         if name == "download" and self.option("no_code"):
-            return None  # the command line alone may allow it then
+            return None  # only the command line may allow it then
         if name in TRUST and self.option("trust"):
             return self._trusted(setting)
         file = self.owner(name)
@@ -69,7 +69,7 @@ class SettingLookup:
         return self.ini(name)
 
     def _trusted(self, setting: Setting) -> Any:
-        """Return what the settings file of the base revision says, else the ini.
+        """Return the value of the settings file of the base revision, else of the ini.
 
         Rules are run as they were there; other paths name files of this revision.
         """
@@ -87,7 +87,7 @@ class SettingLookup:
         return Path(os.path.normpath(self.option("trust") / os.path.relpath(self.config.rootpath)))
 
     def ini(self, name: str) -> Any:
-        """Return what the ini says."""
+        """Return the value of the ini."""
         setting = BY_NAME[name]
         if setting.ini is None:
             return None
@@ -136,7 +136,7 @@ def _absolute(kind: ValueType, value: Any, base: Path) -> Any:
 def given_places(written: SettingLookup, paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the places that the command line names and that may lie outside the rootdir: files, or folders with all.
 
-    `paths` are those to collect; of a file its folder is meant, because what it includes lies beside it.
+    `paths` are those to collect; of a file its folder is meant, because its includes lie next to it.
     """
     for path in paths:
         absolute = Path(path).absolute()

@@ -15,7 +15,7 @@ IniType = Literal["string", "bool", "args", "paths", "linelist"]
 
 
 class ValueType(NamedTuple):
-    """What values a setting has.
+    """The values that a setting takes.
 
     `expected` describes them in words, `schema` in JSON Schema. `convert` returns the value of what YAML gives, and
     `parse` that of the text or texts of an option or ini value; both raise ValueError for anything else. `ini_type` is

@@ -34,9 +34,9 @@ class Setting(NamedTuple):
     """One setting and where it can be written: as an option, an ini value, a key of `promptfmt.yaml`.
 
     `written` is the option with the name of its value, `const` the value of an option that takes none, `default` that
-    of an ini value that is not written. `at_rootdir` says that only the file in the rootdir may have the key: it lets
-    code run or the network be used, or is read before any folder is entered. `is_repeated` says that another run needs
-    the option to render the same. (A named tuple, which is made faster than a dataclass.)
+    of an ini value that is not written. `at_rootdir`: only the file in the rootdir may have the key, since it lets
+    code run or the network be used, or is read before any folder is entered. `is_repeated`: another run needs the
+    option to render the same. (A named tuple, which is made faster than a dataclass.)
     """
 
     name: str
@@ -55,15 +55,15 @@ class Setting(NamedTuple):
     page: str = ""
 
     def about(self, text: str, *, ini: str = "", key: str = "", page: str = "") -> Setting:
-        """Return the setting with what it is for, in Markdown, and the page of the docs that says more.
+        """Return the setting with its description, in Markdown, and the page of the docs about it.
 
-        `ini` and `key` take the place of the text where something else is to be said of the ini value or key.
+        `ini` and `key` take the place of the text for the ini value or key.
         """
         return self._replace(help=text, ini_help=ini, key_help=key, page=page)
 
     @property
     def option(self) -> str:
-        """Return the option, "" where there is none."""
+        """Return the option, "" if it has none."""
         return self.written.partition(" ")[0]
 
     @property
@@ -81,11 +81,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("promptfmt", FLAG, "--promptfmt", ini="promptfmt").about(
         "Collect task files and test their prompts. With paths, only those; without, in the rootdir the ini value "
         "`promptfmt_paths`, else the whole rootdir, and in another folder that folder.",
-        ini="`true`: always act as with `--promptfmt`, beside the ordinary tests.",
+        ini="`true`: always act as with `--promptfmt`, in addition to the ordinary tests.",
     ),
     Setting("task_globs", NAMES, "--promptfmt-task GLOB").about(
         "Run only tasks whose name or `name@format` matches, such as `'arc_*'` or `'arc_*@mcqa'`. The rest is "
-        "deselected: their snapshots are left alone."
+        "deselected: their snapshots are kept."
     ),
     Setting(
         "profiles",
@@ -106,7 +106,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("tokenizers", NAMES, "--promptfmt-tokenizer PATH_OR_ID", ini="promptfmt_tokenizer", is_repeated=True).about(
         "Render for a profile with this tokenizer: a folder, a file, `archetype:NAME`, or the id of a model on "
         "the hub that is in the local cache. With `--promptfmt-profile`, in place of that profile's own.",
-        ini="Tokenizers, each a separate profile, rendered besides `promptfmt_profiles`; without that, alone.",
+        ini="Tokenizers, each a separate profile, rendered in addition to `promptfmt_profiles`, or only these.",
     ),
     Setting(
         "chat_templates",
@@ -138,9 +138,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ini="promptfmt_num_fewshot",
         key="num_fewshot",
         is_repeated=True,
-    ).about(
-        "Shots for every task that does not fix them to 0. Such runs have snapshots of their own, `plain-5shot.txt`."
-    ),
+    ).about("Shots for every task that does not fix them to 0. Such runs have separate snapshots, `plain-5shot.txt`."),
     Setting(
         "allow_code",
         PATHS,
@@ -161,13 +159,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         page="security.md",
     ),
     Setting("allow_path", PATHS, "--promptfmt-allow-path PATH", is_repeated=True).about(
-        "Open files below this path as well. Files of the repository name files below the rootdir, and below the "
-        "paths of the command line, alone.",
+        "Open files below this path as well. Files of the repository may only name files below the rootdir, and below "
+        "the paths of the command line.",
         page="security.md",
     ),
     # Of `promptfmt diff`: what may run or be downloaded is not up to the revision that is compared with the base.
     Setting("trust", FILE, "--promptfmt-trust FOLDER", is_hidden=True).about(
-        "The working directory in the base revision, whose settings say what may run and be downloaded."
+        "The working directory in the base revision, whose settings decide what may run and be downloaded."
     ),
     Setting(
         "download",
@@ -250,7 +248,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "The most that one worker process may hold besides what pytest itself holds, in megabytes. Default: 1024."
     ),
     Setting("no_cache", FLAG, "--promptfmt-no-cache").about(
-        "Run every test, also of files of which nothing has changed since an earlier run, and remember nothing."
+        "Run every test, also of files that are unchanged since an earlier run, and cache no outcome."
     ),
     Setting("templates", PATHS, ini="promptfmt_templates", key="templates", at_rootdir=True).about(
         "Chat templates and tokenizer folders (globs, folders) that are tested besides those in the rootdir itself and "
@@ -268,18 +266,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         page="chat-templates.md",
     ),
     Setting("snapshot_dir", FILE, ini="promptfmt_snapshot_dir", key="snapshot_dir", at_rootdir=True).about(
-        "The folder of all snapshots, a tree that mirrors the rootdir; by default they are beside the task files. For "
-        "packages that ship every file beside their tasks.",
+        "The folder of all snapshots, a tree that mirrors the rootdir; by default they are next to the task files. For "
+        "packages that ship every file next to their tasks.",
         page="snapshots.md",
     ),
     Setting("docs_dir", FILE, ini="promptfmt_docs_dir", key="docs_dir", at_rootdir=True).about(
         "A folder of frozen docs, a tree that mirrors the rootdir: `promptfmt freeze` writes docs there, and tasks "
-        "without docs beside their files read them.",
+        "without docs next to their files read them.",
         page="docs-sources.md",
     ),
-    # Of `promptfmt diff`, which hands the snapshots of one revision to the other, whatever their settings are.
+    # Of `promptfmt diff`, which hands the snapshots of one revision to the other, independent of their settings.
     Setting("beside", FLAG, "--promptfmt-snapshots-beside", is_hidden=True).about(
-        "Keep snapshots beside the task files, wherever the settings put them."
+        "Keep snapshots next to the task files, also where settings put them elsewhere."
     ),
     Setting(
         "version_parts",
@@ -390,7 +388,7 @@ _PROFILE: Final = (
         "true: shots are turns of user and assistant; false: text inside one user turn."
     ),
     Setting("mode", one_of("loglikelihood", "generate"), key="mode").about(
-        "What the model is asked for: how likely each continuation is, or a text.",
+        "The request to the model: how likely each continuation is, or a text.",
     ),
     Setting("split", one_of("lm-eval", "pairwise"), key="split").about(
         "How context and continuation become tokens: encoded together and cut, or each by itself.",

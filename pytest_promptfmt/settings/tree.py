@@ -34,24 +34,24 @@ _OF_PROFILES: Final = ("profiles", "tokenizers", "chat_templates")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What this run is to do with the tasks of one folder.
+    """The settings of this run for the tasks of one folder.
 
     `profiles` are rendered, `defined` all that some file defines, by name. `docs` is how many docs a snapshot shows
     (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of every task that does not fix them to 0,
     `time_limit` is in seconds for rendering one task with one profile, `import_limit` for importing one module of
     functions.
     `allow_path` are places outside the rootdir whose files may be opened.
-    `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
-    `has_chosen_profiles` says that the command line named the profiles: what tasks say of profiles is then left out.
-    `answers` says of which tasks the reading and scoring of answers is tried: `auto` (those with a filter that looks
-    for an answer), `all` or `none`. `snapshots` says whether files without any snapshot fail (`all`) or wait to be
+    `is_narrowed`: the command line gives a number of docs; stored docs beyond it are kept.
+    `has_chosen_profiles`: the command line names the profiles; profiles of tasks are then left out.
+    `answers`: of which tasks the reading and scoring of answers is tried: `auto` (those with a filter that looks
+    for an answer), `all` or `none`. `snapshots`: whether files without any snapshot fail (`all`) or wait to be
     `adopted`. `download` allows the network for tokenizers that are not in the local cache.
     `repeat` are the command-line options that another run needs to render the same.
-    `lint` says whether the rules run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
+    `lint`: whether the rules run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
     `glob: codes`, with globs of paths below `per_file_base`, `rules` Python files that define rules.
     `task_modules` are paths and globs of Python files with task classes, `templates` those of chat templates.
     `training_of` are globs of training templates, each with the template that they train for.
-    `positions` says where the codes of `select`, `ignore` and `per_file_ignores` were written, if in a file.
+    `positions`: where the codes of `select`, `ignore` and `per_file_ignores` were written, if in a file.
     """
 
     rootdir: Path
@@ -111,7 +111,7 @@ class Settings:
         return _is_named(file, self.templates)
 
     def trained_by(self, file: Path) -> Path | None:
-        """Return the template that a chat template trains for, as `training_of` says; None where it says nothing."""
+        """Return the template that a chat template trains for, by `training_of`; None where it is not listed."""
         asked = (template for glob, template in self.training_of if file.match(glob))
         return next((template for template in asked if template != file), None)
 
@@ -152,7 +152,7 @@ class SettingsTree:
     """The settings of every folder, each read once."""
 
     def __init__(self, config: Config, default_profiles: Sequence[str], places: Iterable[Path] = ()) -> None:
-        """Read the rootdir's file; raises SettingsError for settings that make no sense.
+        """Read the rootdir's file; raises SettingsError for invalid settings.
 
         `places` are the files and folders of this run: a profile that the command line chooses has to be known to some
         folder there.
@@ -168,7 +168,7 @@ class SettingsTree:
         """Return the settings for task files in a folder.
 
         Files are looked for in it and above it, up to the rootdir; above a folder that lies elsewhere up to `top`,
-        and then in the rootdir. Raises SettingsError for a file that makes no sense, each time.
+        and then in the rootdir. Raises SettingsError for an invalid file, each time.
         """
         return self._level(folder, top).settings
 
@@ -254,7 +254,7 @@ class SettingsTree:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Level:
-    """What a folder's files come to: the nearest one first."""
+    """The settings of a folder's files: the nearest one first."""
 
     settings: Settings
     files: tuple[SettingsFile, ...]
