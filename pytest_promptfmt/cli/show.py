@@ -60,8 +60,9 @@ def show(
     options += [f"--promptfmt-docs={doc}"] if doc is not None else []
     shown = _Shown(doc=doc, tokens=tokens or ids, ids=ids, spaces=spaces, as_json=as_json)
     collected = with_collected(shown.take, files, options) if files is not None else Collection()
-    if not collected.found and files != chosen and not in_root:
-        collected = with_collected(shown.take, chosen, options)  # the project begins above the working directory
+    root = next((folder for folder in Path.cwd().parents if _is_root(folder)), None)
+    if not collected.found and not in_root and root is not None:
+        collected = with_collected(shown.take, [root], options)  # the project begins above the working directory
     if as_json:
         print_json(shown.data)
     for problem in shown.problems:
