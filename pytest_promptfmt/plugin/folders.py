@@ -79,7 +79,7 @@ class Folders:
 
     def codes_for(self, file: Path) -> dict[str, Scope]:
         """Return the codes of the rules that check a task file, with their scope."""
-        codes = {check.code: check.scope for check in self.rules_for(file).chosen}
+        codes = {rule.code: rule.scope for rule in self.rules_for(file).chosen}
         if self.settings_for(file).lint:
             return codes
         return {code: scope for code, scope in codes.items() if scope in ("scoring", "model")}

@@ -25,7 +25,6 @@ from pytest_promptfmt.study import Study
 
 NOT_ADOPTED: Final = "not adopted yet: no snapshot of the file; --snapshot-update with its path writes them"
 
-
 SHOWN_FROM_BYTES: Final = 20_000_000
 """The size from which reading a file shows a bar."""
 
@@ -57,10 +56,10 @@ class PromptItem(pytest.Item):
     repeats: Literal["", "findings", "change"] = ""
     """The part of a failure that is shortened if an earlier item had the same."""
     introduces: frozenset[str] | None = None
-    """The profiles that this item, the first of the run with them, reports findings about; None for a base class."""
+    """The profiles that this item, the first of the run with them, reports findings about; None before it is known."""
 
     def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
-        # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
+        # As text, which pytest 9.2 parses like the ids that it stored: else --lf and --ff find none of ours.
         super().__init__(name=name, parent=parent, nodeid=f"{parent.nodeid}::{name}", **kwargs)
         self.task = task
         self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
@@ -115,7 +114,7 @@ class PromptItem(pytest.Item):
         raise error
 
     @contextmanager
-    def on_terminal(self, bar: AbstractContextManager[Callable[[int], object]]) -> Iterator[Callable[[int], object]]:
+    def on_terminal(self, bar: Bar) -> Iterator[Callable[[int], object]]:
         """Yield the function of a bar, which needs the terminal: pytest captures it, a worker does not have it."""
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is None or hasattr(self.config, "workerinput") or self.run.in_worker:
@@ -174,7 +173,7 @@ class ClassItem(PromptItem):
         self.reason = reason
 
     def runtest(self) -> None:
-        """Skip, saying why."""
+        """Skip, with the reason."""
         outcome = Outcome(task=self.task_name, file=str(self.path))
         self.outcome = outcome.skipped("Python task classes make their own prompts")
         pytest.skip(self.reason)
@@ -229,7 +228,7 @@ def accept_command_of(run: Run, path: Path, nodeid: str, task: str) -> str:
 
 @cache
 def _mark(name: str) -> pytest.Mark:
-    """Return the mark of a registered name; pytest reads all registered names each time it is asked."""
+    """Return the mark of a registered name; pytest would read all registered names each time."""
     mark: pytest.Mark = getattr(pytest.mark, name).mark
     return mark
 
