@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from pytest_promptfmt.cli.options import AllowCode, NoCode, Paths, Profiles, Select, Tasks, Verbose, pytest_options
 from pytest_promptfmt.cli.output import note, print_json, say
 from pytest_promptfmt.cli.version_lines import version_lines
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CheckSummary
@@ -74,7 +74,12 @@ def check(
     checked = checked_by_pytest(paths or [], [*options, *(["--promptfmt-no-cache"] if no_cache else [])])
     # The command that accepts changes is one of pytest.
     result = replace(checked.result, arguments=("--promptfmt", *options, *map(str, paths or ())))
-    versions = _versions(base, paths or [], task or [], profile or [], no_code=no_code) if base is not None else None
+    versions = None
+    if base is not None:
+        from pytest_promptfmt.cli.diff import compared
+
+        options = pytest_options(profiles=profile, no_code=no_code)
+        versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
     _print(result, versions, output_format, verbose=verbose)
     for line in checked.notes:
         note(line)
@@ -92,34 +97,27 @@ def _print(
     if output_format is OutputFormat.JSON:
         from pytest_promptfmt.results.writers import json_report
 
-        more = {"versions": [finding.to_json() for finding in versions]} if versions is not None else {}
-        print_json(json.loads(json_report(result)) | more)
+        found = {"versions": [finding.to_json() for finding in versions]} if versions is not None else {}
+        print_json(json.loads(json_report(result)) | found)
     elif output_format is OutputFormat.SARIF:
-        from pytest_promptfmt.results.sarif import sarif_report
+        from pytest_promptfmt.results.sarif import sarif_report, sarif_result
 
-        typer.echo(sarif_report(result, [*_sarif_of_versions(versions or ())]), nl=False)
+        more = [
+            sarif_result("version", "error", text, [(file, line, None)], [*([file] if file else []), *tasks])
+            for file, line, text, tasks in _forgotten(versions or ())
+        ]
+        typer.echo(sarif_report(result, more), nl=False)
     elif output_format is OutputFormat.GITHUB:
-        from pytest_promptfmt.results.sarif import github_annotations
+        from pytest_promptfmt.results.sarif import github_annotation, github_annotations
 
-        for annotation in (*github_annotations(result), *_annotations_of_versions(versions or ())):
+        for annotation in github_annotations(result):
             typer.echo(annotation)
+        for file, line, text, _ in _forgotten(versions or ()):
+            place = {"file": file, "line": str(line)} if file else {}
+            typer.echo(github_annotation("error", place, "a change without a new version", text))
     else:
-        for line in (*_text(result, verbose=verbose), *version_lines(versions or (), verbose=verbose)):
-            say(line)
-
-
-def _versions(
-    base: str, paths: Sequence[Path], tasks: Sequence[str], profiles: Sequence[str], *, no_code: bool
-) -> Sequence[VersionFinding]:
-    """Return the versions that a comparison with a revision finds missing, raised or unknown."""
-    from pytest_promptfmt.revisions import compare_revisions
-
-    options = pytest_options(profiles=profiles, no_code=no_code)
-    try:
-        compared = compare_revisions(base, None, paths=[*map(str, paths)], tasks=tasks, options=options, findings=False)
-    except PromptfmtError as error:
-        raise SettingsError(error.message, position=error.position, hint=error.hint) from error
-    return compared.versions
+        for shown in (*_text(result, verbose=verbose), *version_lines(versions or (), verbose=verbose)):
+            say(shown)
 
 
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
@@ -133,30 +131,13 @@ def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
         yield from lines
 
 
-def _annotations_of_versions(findings: Sequence[VersionFinding]) -> Iterator[str]:
-    from pytest_promptfmt.results.sarif import github_annotation
-
-    for finding, line in _forgotten(findings):
-        place = finding.place
-        at = {"file": place.path.as_posix(), "line": str(place.line)} if place is not None else {}
-        yield github_annotation("error", at, "a change without a new version", line)
-
-
-def _sarif_of_versions(findings: Sequence[VersionFinding]) -> Iterator[dict[str, Any]]:
-    from pytest_promptfmt.results.sarif import sarif_result
-
-    for finding, line in _forgotten(findings):
-        place = finding.place
-        at = [(place.path.as_posix(), place.line, None)] if place is not None else []
-        yield sarif_result("version", "error", line, at, [*(file for file, _, _ in at), *finding.tasks])
-
-
-def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[VersionFinding, str]]:
-    """Yield the versions that were not raised, each with the line about it."""
+def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, int | None, str, Sequence[str]]]:
+    """Yield file, line and text of the versions that were not raised, with their tasks."""
     for finding in findings:
         if finding.is_error:
-            (line,) = version_lines([finding], verbose=True)
-            yield finding, str(line)
+            (text,) = version_lines([finding], verbose=True)
+            place = finding.place
+            yield (place.path.as_posix() if place else ""), (place.line if place else None), str(text), finding.tasks
 
 
 def _ending(checked: CheckSummary) -> str:

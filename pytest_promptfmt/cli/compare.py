@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_check
 import typer
 
 from pytest_promptfmt.cli.options import AsJson
-from pytest_promptfmt.cli.output import print_json, say, some
+from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 
 if TYPE_CHECKING:
@@ -207,13 +207,14 @@ def _differences(here: Path, there: Path) -> list[str]:
 
 def _tasks(one: Followed, there: Path) -> list[str]:
     from pytest_promptfmt.plugin.collected import with_collected
+    from pytest_promptfmt.results.wording import listed
     from pytest_promptfmt.revisions.upstream import changed_tasks
 
     lines: list[str] = []
 
     def use(found: Sequence[CollectedPrompts]) -> None:
         changed, seen = changed_tasks((each.seen for each in found), one, there)
-        names = f": {some(changed, _SHOWN)}" if changed else ""
+        names = f": {listed(changed, _SHOWN)}" if changed else ""
         lines.append(f"prompts or tokens of {len(changed):,} of {seen:,} tasks change{names}")
 
     with_collected(use, [], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -55,10 +56,6 @@ class _Output:
     @property
     def prints_markdown(self) -> bool:
         return str(self.markdown) == "-"
-
-    @property
-    def prints_data(self) -> bool:
-        return self.as_json or self.html or self.prints_markdown
 
     def require_valid(self) -> None:
         """Raise SettingsError before the work is done."""
@@ -125,37 +122,45 @@ def diff(
     if bump and new is not None:
         raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
     options = pytest_options(profiles=profile, no_code=no_code) + (["-n", str(jobs)] if jobs > 1 else [])
-    try:
-        base = old if old is not None else _default_base(prints_data=output.prints_data)
-        compared = _compared(base, new, paths=paths or [], tasks=task or [], options=options, findings=findings)
-    except PromptfmtError as error:
-        raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
-    report = _Report(compared)
+    prints_data = as_json or html or output.prints_markdown
+    base = old if old is not None else _default_base(prints_data=prints_data)
+    report = _Report(compared(base, new, paths or [], task or [], options, findings=findings))
     _show(report, output)
     code = _exit_code(report, output)
     if code:
         raise typer.Exit(code)
 
 
-def _default_base(*, prints_data: bool) -> str:
-    from pytest_promptfmt.revisions.git import Repository
-    from pytest_promptfmt.revisions.task_changes import short_name
-
-    base, why = Repository.around(Path.cwd()).default_base()
-    typer.echo(f"comparing the work tree with {short_name(base)}: {why}", err=prints_data)
-    return base
-
-
-def _compared(
-    old: str, new: str | None, *, paths: Sequence[str], tasks: Sequence[str], options: Sequence[str], findings: bool
+def compared(
+    old: str, new: str | None, paths: Sequence[str], tasks: Sequence[str], options: Sequence[str], *, findings: bool
 ) -> RevisionComparison:
+    """Return the comparison of two revisions; raises SettingsError where it fails."""
     from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.revisions import compare_revisions
     from pytest_promptfmt.revisions.git import WORK_TREE
     from pytest_promptfmt.revisions.task_changes import short_name
 
-    with waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
+    with _as_settings_errors(), waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
         return compare_revisions(old, new, paths=paths, tasks=tasks, options=options, findings=findings)
+
+
+def _default_base(*, prints_data: bool) -> str:
+    from pytest_promptfmt.revisions.git import Repository
+    from pytest_promptfmt.revisions.task_changes import short_name
+
+    with _as_settings_errors():
+        base, why = Repository.around(Path.cwd()).default_base()
+    typer.echo(f"comparing the work tree with {short_name(base)}: {why}", err=prints_data)
+    return base
+
+
+@contextmanager
+def _as_settings_errors() -> Iterator[None]:
+    """Raise SettingsError for any of our errors, for exit code 2."""
+    try:
+        yield
+    except PromptfmtError as error:
+        raise SettingsError(error.message, position=error.position, hint=error.hint) from error
 
 
 def _show(report: _Report, output: _Output) -> None:

@@ -127,8 +127,7 @@ def profiles(
     found = {name: _facts_of(profile) if facts else None for name, profile in shown.items()}
     entries = [_profile_as_data(profile, is_default=name in default) for name, profile in shown.items()]
     if as_json:
-        data = [entry | ({"facts": _facts_as_data(found[entry["name"]])} if facts else {}) for entry in entries]
-        print_json(data)
+        print_json([each | ({"facts": _facts_as_data(found[each["name"]])} if facts else {}) for each in entries])
         return
     width = max(map(len, shown))
     for entry in entries:

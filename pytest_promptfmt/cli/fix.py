@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pytest_promptfmt.cli.options import AllowCode, Paths, Select, pytest_options
-from pytest_promptfmt.cli.output import note, print_lines, some, styled
+from pytest_promptfmt.cli.output import note, print_lines, styled
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
@@ -141,14 +141,14 @@ def _print_difference(before: str, after: str, name: str, change: str) -> None:
 
 def _print_fixes(fixed: Fixed, *, written: bool) -> None:
     """Print the difference of each file, and on stderr what it changes and what was not fixed."""
-    from pytest_promptfmt.results.wording import counted
+    from pytest_promptfmt.results.wording import counted, listed
 
     for file in fixed.files:
         name = display_path(file.path)
         _print_difference(file.before.decode(), file.after.decode(), name, "fixed")
         codes = Counter(finding.code for finding in file.findings)
         fixes = ", ".join(f"{code} ({count})" if count > 1 else code for code, count in sorted(codes.items()))
-        changes = f"changes prompts of {some([*file.changed], _SHOWN_TASKS)}" if file.changed else "no prompt changes"
+        changes = f"changes prompts of {listed([*file.changed], _SHOWN_TASKS)}" if file.changed else "no prompt changes"
         note(f"{name}: {fixes}; {changes}")
     for finding, reason in fixed.refused:
         note(f"{finding.where}: {finding.code} is not fixed: {reason}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -43,9 +43,3 @@ def print_lines(lines: Iterable[Text]) -> None:
 def print_json(data: Any, indent: int = 1) -> None:
     """Print data as JSON."""
     typer.echo(json.dumps(data, indent=indent, ensure_ascii=False, default=dict))
-
-
-def some(names: Sequence[str], most: int) -> str:
-    """Return the first names with commas, and how many more there are."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"

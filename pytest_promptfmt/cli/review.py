@@ -61,7 +61,10 @@ def review(
     edits = read_edits(pending, top) if pending is not None else _edits_of_run(names, folder=Path.cwd())
     done = _Reviewed(left=edits)
     if as_json:
-        print_json([_as_data(edit) for edit in edits])
+        words = ("category", "task", "profile", "title")
+        print_json(
+            [{"path": display_path(each.path), **{word: getattr(each, word) for word in words}} for each in edits]
+        )
     elif as_list:
         for edit in edits:
             say(f"{edit.category}  {display_path(edit.path)}")
@@ -303,8 +306,3 @@ def _accept(edit: Edit) -> bool:
     if problem:
         note(f"{display_path(edit.path)}{problem}")
     return not problem
-
-
-def _as_data(edit: Edit) -> dict[str, str]:
-    words = {name: getattr(edit, name) for name in ("category", "task", "profile", "title")}
-    return {"path": display_path(edit.path), **words}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_promptfmt.cli.output import note, say, some, styled
+from pytest_promptfmt.cli.output import note, say, styled
 from pytest_promptfmt.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Itera
 def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     """Yield the section of the Markdown: what was forgotten, and lines for a changelog."""
     from pytest_promptfmt.results.markdown import code, fenced
-    from pytest_promptfmt.results.wording import counted
+    from pytest_promptfmt.results.wording import counted, listed
     from pytest_promptfmt.revisions.versions import next_version
 
     findings = _with_version(findings)
@@ -53,7 +53,7 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     for finding in findings:
         bold = "**" if finding.is_error else ""
         where = code(str(finding.place)) if finding.place is not None else ""
-        names = some([code(name) for name in finding.tasks], _SHOWN)
+        names = listed([code(name) for name in finding.tasks], _SHOWN)
         rows.append(f"| {names} | {bold}{_sentence(finding)}{bold} | {where} |")
     yield "\n".join(rows) + "\n"
     lines = []
