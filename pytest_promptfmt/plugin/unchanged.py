@@ -56,13 +56,11 @@ class UnchangedFolder(pytest.Directory):
 
 
 class Unchanged(pytest.Item):
-    """An item for `files` of one folder that does not run: its outcomes are counted, or shown again."""
+    """An item for `files` of one folder that does not run: its outcomes are `counted`, or shown again."""
 
     files: Sequence[str]
-    is_counted: bool
     counted: Counted
-    place: SnapshotPath | None
-    """The first snapshot."""
+    is_counted = True
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
@@ -75,11 +73,13 @@ class Unchanged(pytest.Item):
     def runtest(self) -> None:
         """Do nothing."""
 
+    def places(self) -> Iterator[SnapshotPath]:
+        """Yield the snapshots of the item, at least the first one."""
+        raise NotImplementedError
+
 
 class UnchangedFiles(Unchanged):
     """Files of one unchanged folder that are only counted."""
-
-    is_counted = True
 
     def __init__(self, *, cached: CachedFolder, files: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -91,13 +91,11 @@ class UnchangedFiles(Unchanged):
         """Return the line of --collect-only."""
         return f"<Unchanged {self.name}/>"
 
-    @property
-    def place(self) -> SnapshotPath | None:  # type: ignore[override]
-        """Return the first snapshot."""
-        if self.cached.first is None:
-            return None
-        file, task, name = self.cached.first
-        return self.config.stash[RUN].expected.place(self.path / file, task, name)
+    def places(self) -> Iterator[SnapshotPath]:
+        """Yield the first snapshot."""
+        if self.cached.first is not None:
+            file, task, name = self.cached.first
+            yield self.config.stash[RUN].expected.place(self.path / file, task, name)
 
     def apart(self) -> Iterator[pytest.Item]:
         """Yield the items of the first file that has a profile, which run, and the unchanged items of the others."""
@@ -118,36 +116,24 @@ class UnchangedItem(Unchanged):
         super().__init__(**kwargs)
         self.cached = cached
         self.files = (self.path.name,)
+        shows_only_outcomes = self.config.stash[RUN].shows_only_outcomes
+        self.is_counted = cached.is_quiet or shows_only_outcomes
+        self.counted = cached.counted if cached.counted is not None and shows_only_outcomes else cached.quiet
 
     @cached_property
     def ihook(self) -> Any:
         """Return the hooks of the folder, which pytest would look up each time."""
         return super().ihook
 
-    @property
-    def is_counted(self) -> bool:  # type: ignore[override]
-        """Return whether the file is counted, and its items are not shown one by one."""
-        return self.cached.is_quiet or self.config.stash[RUN].shows_only_outcomes
-
-    @property
-    def counted(self) -> Counted:  # type: ignore[override]
-        """Return the items that are only counted."""
-        every = self.cached.counted if self.config.stash[RUN].shows_only_outcomes else None
-        return every if every is not None else self.cached.quiet
-
-    @property
-    def place(self) -> SnapshotPath | None:  # type: ignore[override]
-        """Return the first snapshot."""
-        return next(self._places(), None)
-
-    def _places(self) -> Iterator[SnapshotPath]:
+    def places(self) -> Iterator[SnapshotPath]:
+        """Yield the snapshots of the file."""
         expected = self.config.stash[RUN].expected
         return (expected.place(self.path, task, profile) for task, profile in self.cached.claims)
 
     def stored(self, *, quiet: bool) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
         """Yield the items of the file with their results, the quiet ones only if wanted."""
         run = self.config.stash[RUN]
-        places = {place.name: place for place in self._places()}
+        places = {place.name: place for place in self.places()}
         for shown in self.cached.items.values() if quiet else self.cached.loud():
             nodeid, location, marker, repeats, place = shown["about"]
             path, line, name = location

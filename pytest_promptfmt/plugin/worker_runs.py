@@ -124,8 +124,9 @@ class WorkerRuns:
             for name, outcome in counted.notable:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
             self._matched += counted.matched
-            if counted.matched and item.place is not None:
-                snapshots.count(self._config, item, item.place, "matched", expected=self._run.expected)
+            place = next(item.places(), None) if counted.matched else None
+            if place is not None:
+                snapshots.count(self._config, item, place, "matched", expected=self._run.expected)
                 self._matched -= 1
 
     def _show_again(self, items: Iterable[tuple[StoredItem, Mapping[str, Any]]]) -> None:
