@@ -82,12 +82,15 @@ class Project:
                 os.utime(path, (1_600_000_000, 1_600_000_000))
 
     def make_once(self, kept: Path, make: Callable[[], None]) -> None:
-        """Write what `make` writes here: the first time by calling it, later from the copy that was kept of it."""
+        """Write what `make` writes here: the first time by calling it, later from the copy that was kept of it.
+
+        The copy has no cache: its rows are about files of the folder that it was made in.
+        """
         if kept.exists():
             shutil.copytree(kept, self.root, dirs_exist_ok=True, symlinks=True)
         else:
             make()
-            shutil.copytree(self.root, kept, symlinks=True)
+            shutil.copytree(self.root, kept, symlinks=True, ignore=shutil.ignore_patterns(".pytest_cache"))
 
     def accept(self, *args: str) -> None:
         """Write the snapshots of everything that passes."""
