@@ -9,7 +9,6 @@ name it, so that all characters of a prompt (control characters, bidi marks, lon
 from __future__ import annotations
 
 import json
-import subprocess
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.git import GitError, git
 from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request
 from pytest_promptfmt.core.text import show, show_inner
@@ -163,9 +163,8 @@ def _written_at(rootdir: Path) -> str:
     """Return branch and commit, where git knows them, and the time."""
     said = []
     for arguments in (("rev-parse", "--abbrev-ref", "HEAD"), ("rev-parse", "--short", "HEAD")):
-        with suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(["git", *arguments], cwd=rootdir, capture_output=True, text=True, timeout=5)
-            said += [done.stdout.strip()] if done.returncode == 0 else []
+        with suppress(GitError):
+            said.append(git(rootdir, *arguments, seconds=5).decode("utf-8", "replace").strip())
     return ", ".join([*said, f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"])
 
 

@@ -1,7 +1,6 @@
 """Two revisions of a git repository, each checked out and rendered in a separate folder: what changed between them."""
 
-from pytest_promptfmt.revisions.git import RevisionError
-from pytest_promptfmt.revisions.runs import RevisionComparison, compare_revisions
+from pytest_promptfmt.revisions.runs import RevisionComparison, RevisionError, compare_revisions
 from pytest_promptfmt.revisions.task_changes import Unknown
 
 __all__ = ["RevisionComparison", "RevisionError", "Unknown", "compare_revisions"]

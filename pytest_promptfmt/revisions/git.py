@@ -1,28 +1,27 @@
-"""Calls of git: the commit that a revision names, and the files of a commit or of the work tree, written to a folder.
+"""Revisions of a repository: the commit that a name means, and files of it or of the work tree, written to a folder.
 
-The repository is not changed: neither the work tree, nor the index, nor a branch.
+The repository is not changed: neither the work tree, nor the index, nor a branch. `core/git.py` makes the calls.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha1
 from pathlib import Path
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
+from pytest_promptfmt.core.git import GitError, git, work_tree
 
 WORK_TREE = "the work tree"
 """The name of the files as they are now."""
 
-
-class RevisionError(PromptfmtError):
-    """A revision that git cannot provide, or whose tasks could not be run."""
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +32,16 @@ class Repository:
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """Return the repository around a folder; raises RevisionError with git's message outside of one."""
-        top = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
-        return cls(top.resolve())
+        """Return the repository around a folder; raises GitError outside of one, and where git refuses it."""
+        return cls(work_tree(folder))
 
     def commit(self, revision: str) -> str:
         """Return the id of the commit that a revision names; raises SettingsError for an unknown revision."""
         try:
             if not revision or revision.startswith("-"):
-                raise RevisionError("an option is not a revision")
-            return _git(self.top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
-        except RevisionError:
+                raise GitError("an option is not a revision")
+            return git(self.top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
+        except GitError:
             raise SettingsError(f"unknown revision {revision!r}", hint=self._hint(revision)) from None
 
     def default_base(self) -> tuple[str, str]:
@@ -52,12 +50,12 @@ class Repository:
         HEAD where files have changed since, or else the commit where this branch left the default branch. Raises
         SettingsError if this commit is unknown.
         """
-        if _git(self.top, "status", "--porcelain"):
+        if git(self.top, "status", "--porcelain", "--ignore-submodules=all"):
             return "HEAD", "it has uncommitted changes"
         default = self._default_branch()
         try:
-            base = _git(self.top, "merge-base", "HEAD", default).decode().strip() if default else ""
-        except RevisionError:
+            base = git(self.top, "merge-base", "HEAD", default).decode().strip() if default else ""
+        except GitError:
             base = ""
         if not base:
             missing = f"no commit that this branch shares with {default}" if default else "no default branch"
@@ -67,11 +65,11 @@ class Repository:
 
     def _default_branch(self) -> str:
         """Return the branch that pull requests go to, "" if this clone does not have it."""
-        with suppress(RevisionError):
-            return _git(self.top, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD").decode().strip()
+        with suppress(GitError):
+            return git(self.top, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD").decode().strip()
         for name in ("origin/main", "origin/master", "main", "master"):
-            with suppress(RevisionError):
-                _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+            with suppress(GitError):
+                git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
                 return name
         return ""
 
@@ -83,9 +81,7 @@ class Repository:
         names = [str(file) for file in files if file.is_relative_to(self.top)]
         try:
             commits = [self.commit(revision) for revision in (old, new)]
-            lines = (
-                _git(self.top, "log", "--format=%h %s", f"{commits[0]}..{commits[1]}", "--", *names) if names else b""
-            )
+            lines = git(self.top, "log", "--format=%h %s", "..".join(commits), "--", *names) if names else b""
         except PromptfmtError:
             return []
         return lines.decode("utf-8", "replace").splitlines()
@@ -99,14 +95,14 @@ class Repository:
             return f"give the two revisions as two arguments: promptfmt diff {old} {new or 'HEAD'}"
         if (self.top / revision).exists():
             return f"that is a path: use --path {revision}, after the revision to compare with"
-        names = _git(self.top, "for-each-ref", "--format=%(refname:short)").decode("utf-8", "replace").split()
+        names = git(self.top, "for-each-ref", "--format=%(refname:short)").decode("utf-8", "replace").split()
         remote = next((name for name in names if name.endswith(f"/{revision}")), None)
         if remote is not None:
             return f"did you mean {remote!r}?"
         close = did_you_mean(revision, names)
         if close is not None:
             return close
-        if _git(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
+        if git(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
             return "this clone is shallow: git fetch --unshallow, in a workflow fetch-depth: 0"
         return None if names else "the repository has no commit yet"
 
@@ -117,47 +113,73 @@ class Repository:
         """
         if commit is not None:
             return dict(_listed(_tree(self.top, commit), place=2))
-        found = dict(_listed(_git(self.top, "ls-files", "--stage", "-z"), place=1))
-        others = _git(self.top, "ls-files", "-z", "--others", "--exclude-standard")
-        for name in (*_names(others), *_names(_git(self.top, "diff-files", "--name-only", "-z"))):
-            path = self.top / name
-            if path.is_symlink() or path.is_file():
-                content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
-                mode = "120000" if path.is_symlink() else "file"
-                found[name] = f"{mode} {_blob_id(content)}"
+        found = dict(_listed(self._index(), place=1))
+        others = git(self.top, "ls-files", "-z", "--others", "--exclude-standard")
+        changed = git(self.top, "diff-files", "--name-only", "-z", "--no-ext-diff", "--ignore-submodules=all")
+        for name in (*_names(others), *_names(changed)):
+            blob = self._blob(name)
+            if blob is not None:
+                found[name] = blob
             else:
                 found.pop(name, None)
         return found
 
+    def _index(self) -> bytes:
+        """Return the list of the files in the index."""
+        return git(self.top, "ls-files", "--stage", "-z")
+
+    def _blob(self, name: str) -> str | None:
+        """Return the id of a file or link of the work tree; None for anything else, and for what is behind a link."""
+        path = self.top / name
+        try:
+            if path.parent.resolve() != path.parent:
+                return None
+            if path.is_symlink():
+                target = os.fsencode(path.readlink())
+                return f"120000 {_blob_id([target], len(target))}"
+            with gate.open_file(path) as file:
+                chunks = iter(partial(file.read, _CHUNK), b"")
+                return f"file {_blob_id(chunks, os.fstat(file.fileno()).st_size)}"
+        except OSError:
+            return None
+
     def lay_out(self, commit: str | None, target: Path, names: Iterable[str]) -> None:
         """Write files of a commit, or of the work tree, below `target`, as a checkout would write them.
 
-        Not through git archive, which leaves out what is marked export-ignore. Links to places outside are left out:
-        rendering writes next to the tasks, and must not do so in the real work tree.
+        No filter is run: files of Git LFS stay the pointers that git has. Not through git archive, which leaves out
+        what is marked export-ignore. Links to places outside are left out: rendering writes next to the tasks, and must
+        not do so in the real work tree.
         """
         target.mkdir(exist_ok=True)
-        if commit is None:
-            for name in names:
+        wanted = {*names}
+        if commit is not None:
+            self._check_out(_tree(self.top, commit), target, wanted)
+        else:
+            absent = {name for name in wanted if not os.path.lexists(self.top / name)}  # by a sparse checkout
+            for name in wanted - absent:
                 copy = target / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(self.top / name, copy, follow_symlinks=False)
-        else:
-            index = target.with_name(f"{target.name}.index")
-            environment = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_ATTR_SOURCE": commit}
-            wanted = {*map(os.fsencode, names)}
-            listed = b"\0".join(wanted)
-            # An index of these files and what git knows of their line ends: one of all takes longer than the rest.
-            entries = (line for line in _tree(self.top, commit).split(b"\0") if _is_of(line, wanted))
-            _git(self.top, "update-index", "-z", "--index-info", environment=environment, given=b"\0".join(entries))
-            prefix = f"--prefix={target}/"
-            _git(self.top, "checkout-index", "-z", "--stdin", "--quiet", prefix, environment=environment, given=listed)
+            if absent:
+                self._check_out(self._index(), target, absent)
         _drop_links_that_leave(target)
+
+    def _check_out(self, listing: bytes, target: Path, names: Iterable[str]) -> None:
+        """Write files of a list of git below `target`, with an index of their own."""
+        wanted = {*map(os.fsencode, names)}
+        # An index of these files and what git knows of their line ends: one of all takes longer than the rest.
+        # Attributes are read from there, because the folder as work tree has none, or the same.
+        entries = b"\0".join(line for line in listing.split(b"\0") if _is_of(line, wanted))
+        variables = {"GIT_INDEX_FILE": str(target.with_name(f"{target.name}.index")), "GIT_WORK_TREE": str(target)}
+        git(self.top, "update-index", "-z", "--index-info", variables=variables, given=entries)
+        given = b"\0".join(wanted)
+        git(self.top, "checkout-index", "-z", "--stdin", "--quiet", variables=variables, given=given)
 
 
 @lru_cache(maxsize=2)
 def _tree(top: Path, commit: str) -> bytes:
     """Return the list of a commit's files."""
-    return _git(top, "ls-tree", "-r", "-z", commit)
+    return git(top, "ls-tree", "-r", "-z", commit)
 
 
 def _is_of(line: bytes, wanted: Collection[bytes]) -> bool:
@@ -175,9 +197,12 @@ def _listed(listing: bytes, *, place: int) -> Iterator[tuple[str, str]]:
             yield os.fsdecode(name), f"{mode} {parts[place]}"
 
 
-def _blob_id(content: bytes) -> str:
+def _blob_id(chunks: Iterable[bytes], size: int) -> str:
     """Return the id that git gives to content; in a repository of SHA-256 it is merely another one."""
-    return sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    digest = sha1(b"blob %d\0" % size, usedforsecurity=False)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _names(listing: bytes) -> list[str]:
@@ -208,16 +233,3 @@ def _leads_into(link: Path, top: Path) -> bool:
         return link.resolve().is_relative_to(top)
     except (OSError, RuntimeError):  # a circle
         return False
-
-
-def _git(
-    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, given: bytes | None = None
-) -> bytes:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=environment, input=given)
-    except FileNotFoundError:
-        raise RevisionError("git is not installed") from None
-    if done.returncode:
-        message = done.stderr.decode("utf-8", "replace").strip().removeprefix("fatal: ")
-        raise RevisionError(message or f"git {arguments[0]} ended with {done.returncode}")
-    return done.stdout

@@ -27,12 +27,12 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, Final, NoReturn
 
-from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
+from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
 from pytest_promptfmt.revisions.task_changes import (
     Judgement,
@@ -55,6 +55,10 @@ from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, enc
 _ENDED_WELL: Final = (0, 1, 5)  # all passed, some failed, no tests
 _USAGE_ERROR: Final = 4
 _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and not promptfmt_recording"
+
+
+class RevisionError(PromptfmtError):
+    """A revision whose tasks could not be run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +92,8 @@ def compare_revisions(
     """Return what changed from revision `old` to `new`, or to the work tree where `new` is None.
 
     `paths` are relative to the working directory, `tasks` globs, `options` for pytest. With `findings`, findings that
-    are new count too, and how answers are read. Raises RevisionError where git or pytest fails, SettingsError for a
-    revision that git does not know, and for a path or glob that neither side has.
+    are new count too, and how answers are read. Raises GitError where git gives no answer, RevisionError where pytest
+    fails, SettingsError for a revision that git does not know, and for a path or glob that neither side has.
     """
     here = Path.cwd().resolve()
     repository = Repository.around(here)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.git import GitError
 from pytest_promptfmt.core.profile import is_given_name
 from pytest_promptfmt.snapshots.document import MAGIC, read_document
 from pytest_promptfmt.snapshots.paths import (
@@ -75,7 +76,7 @@ class ExpectedSnapshots:
         self._is_in_run: Callable[[Path], bool] = lambda _file: True
         self._profiles: frozenset[str] | None = None
         self._everywhere: frozenset[str] = frozenset()
-        self._absent: frozenset[str] | None = None
+        self._absent: frozenset[str] | GitError | None = None
         self._rootdir: Path | None = None
         self._obsolete: tuple[Path, ...] | None = None
         self._unclaimed: dict[Path, set[str]] = {}
@@ -131,12 +132,20 @@ class ExpectedSnapshots:
                     yield from left_over_files(task_folder)
 
     def _is_absent(self, owner: Path) -> bool:
-        """Return whether a file that is not there is one that a sparse checkout leaves out."""
+        """Return whether a sparse checkout leaves out a file that is missing, or may do so."""
         if self._rootdir is None:
             return False
         if self._absent is None:
-            self._absent = absent_files(self._rootdir)
-        return str(owner) in self._absent
+            try:
+                self._absent = absent_files(self._rootdir)
+            except GitError as error:
+                self._absent = error
+        return isinstance(self._absent, GitError) or str(owner) in self._absent
+
+    def notes(self) -> Iterator[str]:
+        """Yield a message where git does not answer which files are absent only from this checkout."""
+        if isinstance(self._absent, GitError):
+            yield f"snapshots of missing task files are kept, because git gives no answer: {self._absent}"
 
     def visit(self, directory: Path) -> None:
         """Record that this run visited a `__prompts__` folder, so that orphans in it count."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.files import write_atomically
+from pytest_promptfmt.core.git import GitError, git, has_repository
 
 DIRECTORY: Final = "__prompts__"
 SUFFIX: Final = ".txt"
@@ -178,29 +178,23 @@ def delete_snapshot(path: Path) -> None:
 
 # -- git: files that a sparse checkout leaves out, and tracked files --------------------------------------------------
 
-# Nothing that the repository configures is run: no monitor of files, and no repository inside it that is bare.
-_GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
-_SECONDS: Final = 600
-
 
 def absent_files(folder: Path) -> frozenset[str]:
-    """Return the absolute paths of the files below a folder that git marks skip-worktree; none without git.
+    """Return the absolute paths of the files below a folder that git marks skip-worktree; none outside a repository.
 
-    They are tracked and merely absent, so their snapshots are still needed.
+    They are tracked and merely absent, so their snapshots are still needed. Raises GitError where git gives no answer.
     """
-    entries = (os.fsdecode(entry) for entry in _listed(folder, "."))
+    if not has_repository(folder):
+        return frozenset()
+    entries = os.fsdecode(git(folder, "ls-files", "-t", "-z")).split("\0")
     return frozenset(os.path.join(folder, entry[2:]) for entry in entries if entry.startswith("S "))
 
 
 def is_tracked(path: Path) -> bool:
-    """Return whether git tracks a file: then it may be in the repository on purpose."""
-    return any(_listed(path.parent, path.name))
-
-
-def _listed(folder: Path, name: str) -> list[bytes]:
-    command = [*_GIT, "-C", str(folder), "ls-files", "-t", "-z", "--", f":(literal){name}" if name != "." else name]
+    """Return whether git tracks a file, which then came with the repository; also if git gives no answer."""
+    if not has_repository(path.parent):
+        return False
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [] if done.returncode else done.stdout.split(b"\0")[:-1]
+        return bool(git(path.parent, "ls-files", "-z", "--", path.name))
+    except GitError:
+        return True

@@ -9,7 +9,8 @@ import pytest
 from promptfmt_command import git, write_task
 
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.revisions.git import Repository, RevisionError
+from pytest_promptfmt.core.git import GitError
+from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.trees import Trees, moves
 
 Compared = Callable[[], Trees]
@@ -185,5 +186,5 @@ def test_an_unknown_revision_has_a_hint(repository: Path, revision: str, hint: s
 
 
 def test_a_folder_outside_of_a_repository_has_git_s_message(tmp_path: Path) -> None:
-    with pytest.raises(RevisionError, match="not a git repository"):
+    with pytest.raises(GitError, match="not a git repository"):
         Repository.around(tmp_path)
