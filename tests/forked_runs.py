@@ -28,7 +28,7 @@ from typing import IO, Any, Final, NoReturn
 
 TIMEOUT: Final = 900
 _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "TZ", "LD_")
-_AT_USE: Final = ("pdb", "typer._adapters")  # imported by pytest and typer in each run
+_AT_USE: Final = ("pdb", "typer._adapters", "hypothesis")  # imported by pytest, typer and a plugin in each run
 _LATER: Final = {"datasets", "huggingface_hub", "tokenizers", "torch", "transformers"}  # they read variables, too
 _NUMBER: Final = struct.Struct(">i")
 
