@@ -1,34 +1,23 @@
 """Two finished runs compared: whether both asked the same bytes, sample by sample, and which difference explains it.
 
-Runs are lm-eval's `--log_samples` files and recordings of this plugin. lm-eval 0.4.13 writes SHA-256 digests of each
-doc, its target and the prompt of its first request, and one of all of these for each task. They are computed again from
-the texts, so that an edited file is noticed. Nothing is rendered here.
+Nothing is rendered here.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from hashlib import sha256
-from itertools import groupby
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.answers.run_samples import MAX_LINE, AskedDoc, FinishedRun, Part, TaskSamples, arguments_of
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SettingsError, SourceError
 from pytest_promptfmt.core.text import shared_start
 
-Part = Literal["doc", "text", "request", "stops", "target", "tokens"]
 SameOrNot = Literal["same", "different", "unknown"]
 
 _WIDTH: Final = 120
-_MAX_LINE: Final = 1 << 26
-_FILE: Final = re.compile(r"(?:samples_(?P<task>.+)|results)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl?")
-_HASHES: Final = ("doc_hash", "prompt_hash", "target_hash")
-_ORDER: Final = ("task", "profile", "doc", "request")  # the keys of a recording's lines that identify a question
 
 _ALL: Final[frozenset[Part]] = frozenset({"doc", "text", "request", "stops", "target"})
 _SHOWN: Final[frozenset[Part]] = frozenset({"text", "request"})
@@ -49,50 +38,6 @@ _CAUSES: Final[Sequence[tuple[str, str, frozenset[Part], str]]] = (
 
 `configs` are the keys of a task, `config` the options of the run; the others are at the top.
 """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AskedDoc:
-    """One doc as it was asked: digests of its parts, without those that the file does not show.
-
-    `key` is equal for the same doc in another run. `number` is that of the doc, `start` where its line begins.
-    """
-
-    key: str
-    number: int
-    parts: Mapping[Part, str]
-    start: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskSamples:
-    """The samples of a task in one file; `checked` of its digests were computed again, those in `wrong` differ.
-
-    `digest` is that of all samples as lm-eval makes it, None where a line lacks a part of it.
-    """
-
-    path: Path
-    samples: tuple[AskedDoc, ...] = ()
-    checked: int = 0
-    wrong: tuple[str, ...] = ()
-    digest: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FinishedRun:
-    """A finished run: its tasks, and the facts in its result file (of a recording its models and packages)."""
-
-    tasks: Mapping[str, TaskSamples]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def hashes(self) -> dict[str, Any]:
-        """Return how many digests were computed again; a wrong one means that the file was edited."""
-        written = self.facts.get("task_hashes") or {}
-        known = {name: each.digest for name, each in self.tasks.items() if each.digest and name in written}
-        wrong = [name for samples in self.tasks.values() for name in samples.wrong]
-        wrong += [f"task_hashes {name}" for name, digest in known.items() if digest != written[name]]
-        checked = sum(samples.checked for samples in self.tasks.values()) + len(known)
-        return {"checked": checked, "reproduced": checked - len(wrong), "wrong": wrong}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,168 +228,11 @@ def _example(samples: Sequence[TaskSamples], docs: Sequence[AskedDoc]) -> Iterat
     for side, doc in zip(samples, docs, strict=True):
         with gate.open_file(side.path) as file:
             file.seek(doc.start)
-            line = json.loads(file.readline(_MAX_LINE))
-        requests.append([str(value) for arguments in _arguments(line) for value in arguments])
+            line = json.loads(file.readline(MAX_LINE))
+        requests.append([str(value) for arguments in arguments_of(line) for value in arguments])
     old, new = next((pair for pair in zip(*requests, strict=False) if pair[0] != pair[1]), ("", ""))
     if old != new:
         start = max(0, shared_start(old, new) - 30)
         head = f"doc {docs[0].number}:"
         yield f"  {head} {_short(old[start : start + _WIDTH])}"
         yield f"  {'became':>{len(head)}} {_short(new[start : start + _WIDTH])}"
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a path looks like a finished run: JSON lines, or a folder with lm-eval's samples."""
-    if path.is_dir():
-        return any(_FILE.fullmatch(file.name) for file in path.rglob("samples_*.jsonl"))
-    return path.suffix == ".jsonl"
-
-
-def read_run(path: Path) -> FinishedRun:
-    """Return the newest run of a folder of lm-eval's results, or a recording of ours.
-
-    Raises SettingsError for a place that is neither or holds the results of several models, SourceError for a file that
-    cannot be read.
-    """
-    if not path.exists():
-        raise SettingsError(f"there is no file or folder {path}")
-    try:
-        return _results(path) if path.is_dir() else _recorded(path)
-    except OSError as error:
-        position = Position(Path(error.filename or path))
-        raise SourceError(f"the file cannot be read: {error.strerror or error}", position=position) from error
-
-
-def _results(path: Path) -> FinishedRun:
-    found = [(match, file) for file in sorted(path.rglob("*.json*")) if (match := _FILE.fullmatch(file.name))]
-    if not found:
-        raise SettingsError(f"{path} holds no samples_*.jsonl", hint="run lm-eval with --log_samples and --output_path")
-    folders = sorted({str(file.parent) for _, file in found})
-    if len(folders) > 1:
-        raise SettingsError(f"{path} holds several runs", hint=f"give one of {', '.join(folders[:5])}")
-    newest = max(match["date"] for match, _ in found)
-    files = {match["task"]: file for match, file in found if match["date"] == newest}
-    results = files.pop(None, None)
-    facts = _mapping(gate.read_bytes(results), Position(results)) if results is not None else {}
-    return FinishedRun(tasks={task: _logged(file) for task, file in files.items()}, facts=facts)
-
-
-def _logged(path: Path) -> TaskSamples:
-    """Return the samples of a file of lm-eval, with its digests computed again."""
-    samples: dict[tuple[str, int], AskedDoc] = {}
-    wrong: list[str] = []
-    checked = 0
-    chain: Any = sha256()
-    for number, (start, line) in enumerate(_lines(path), 1):
-        made = _hashes(line)
-        written: dict[str, str] = {name: str(line[name]) for name in _HASHES if name in line}
-        checked += len(written.keys() & made.keys())
-        wrong += [f"{path.name}:{number} {name}" for name in made if written.get(name, made[name]) != made[name]]
-        hashes = made | written
-        if chain is not None and len(hashes) == len(_HASHES):
-            chain.update("".join(hashes[name] for name in _HASHES).encode())
-        else:
-            chain = None
-        parts = dict(_parts(line, hashes))
-        key, at = parts.get("doc", ""), line.get("doc_id", number - 1)
-        if not isinstance(at, int):
-            position = Position(path, number)
-            raise SourceError(f"the number of the doc is {at!r:.40}", position=position, hint="not lm-eval's file")
-        # A line for each filter; the requests are the same in all of them.
-        samples.setdefault((key, at), AskedDoc(key=key, number=at, parts=parts, start=start))
-    digest = chain.hexdigest() if chain is not None else None
-    return TaskSamples(path=path, samples=tuple(samples.values()), checked=checked, wrong=tuple(wrong), digest=digest)
-
-
-def _arguments(line: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the arguments of each request of a line; lm-eval has written them as lists and as mappings."""
-    written = line.get("arguments")
-    requests = [*written.values()] if isinstance(written, Mapping) else written
-    if not isinstance(requests, list):
-        return []
-    values = [[*each.values()] if isinstance(each, Mapping) else each for each in requests]
-    return [tuple(each) for each in values if isinstance(each, list)]
-
-
-def _hashes(line: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of a line as lm-eval 0.4.13 makes them, of what the line shows."""
-    requests = _arguments(line)
-    made = {}
-    if "doc" in line:
-        made["doc_hash"] = _digest(json.dumps(line["doc"], indent=2, ensure_ascii=False))
-    if requests and requests[0] and isinstance(requests[0][0], str):
-        made["prompt_hash"] = _digest(requests[0][0])
-    if "target" in line:
-        made["target_hash"] = _digest(str(line["target"]))
-    return made
-
-
-def _parts(line: Mapping[str, Any], hashes: Mapping[str, str]) -> Iterator[tuple[Part, str]]:
-    requests = _arguments(line)
-    if "doc_hash" in hashes:
-        yield "doc", hashes["doc_hash"]
-    if requests:
-        others = [arguments[1:] for arguments in requests]
-        texts = [[each for each in rest if isinstance(each, str)] for rest in others]
-        settings = [[each for each in rest if not isinstance(each, str)] for rest in others]
-        yield "text", _digest(json.dumps([arguments[:1] for arguments in requests]))
-        yield "request", _digest(json.dumps(texts))
-        yield "stops", _digest(json.dumps(settings, sort_keys=True))
-    elif "prompt_hash" in hashes:
-        yield "text", hashes["prompt_hash"]  # of the first request only
-    if "target_hash" in hashes:
-        yield "target", hashes["target_hash"]
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _recorded(path: Path) -> FinishedRun:
-    """Return the run of a recording; a sample is a doc of a task in one profile with `key` and `sent` of its questions.
-
-    Its facts are the models and the packages that asked them.
-    """
-    lines = [*_lines(path)]
-    if not lines or not all({*_ORDER[:3], "key"} <= line.keys() for _, line in lines):
-        raise SettingsError(
-            f"{path} is not a recording", hint="give a folder of lm-eval's results, or a file of --promptfmt-record"
-        )
-    facts: dict[str, Any] = {"model_name": ", ".join(sorted({str(line.get("model")) for _, line in lines}))}
-    for _, line in lines:
-        facts |= line["with"] if isinstance(line.get("with"), dict) else {}
-    lines.sort(key=lambda pair: tuple(str(pair[1].get(name)) for name in _ORDER))
-    found: dict[str, list[AskedDoc]] = {}
-    for (task, profile, doc), group in groupby(lines, key=lambda pair: tuple(pair[1][name] for name in _ORDER[:3])):
-        entries = [*group]
-        parts: dict[Part, str] = {"request": json.dumps(sorted(str(line["key"]) for _, line in entries))}
-        if all(line.get("sent") is not None for _, line in entries):
-            parts["tokens"] = json.dumps(sorted(str(line["sent"]) for _, line in entries))
-        sample = AskedDoc(key=str(doc), number=int(doc), parts=parts, start=entries[0][0])
-        found.setdefault(f"{task} [{profile}]", []).append(sample)
-    tasks = {name: TaskSamples(path=path, samples=tuple(made)) for name, made in found.items()}
-    return FinishedRun(tasks=tasks, facts=facts)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield where each line begins, and its mapping; raises SourceError with its number for anything else."""
-    with gate.open_file(path) as file:
-        start = number = 0
-        while data := file.readline(_MAX_LINE):
-            number += 1
-            if data.strip():
-                yield start, _mapping(data, Position(path, number))
-            start += len(data)
-
-
-def _mapping(data: bytes, position: Position) -> dict[str, Any]:
-    try:
-        read = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"invalid JSON: {error}", position=position) from None
-    if not isinstance(read, dict):
-        raise SourceError("not a mapping", position=position)
-    return read

@@ -14,7 +14,8 @@ from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.answers.run_comparison import FinishedRun, TaskComparison
+    from pytest_promptfmt.answers.run_comparison import TaskComparison
+    from pytest_promptfmt.answers.run_samples import FinishedRun
     from pytest_promptfmt.plugin.collected import CollectedPrompts
     from pytest_promptfmt.revisions.upstream import Followed
 
@@ -54,7 +55,7 @@ def compare(
     and why? With --repository, the line of the key that differs is named, and the commits that changed it. --repository
     and --json are for runs only.
     """
-    from pytest_promptfmt.answers.run_comparison import is_run
+    from pytest_promptfmt.answers.run_samples import is_run
     from pytest_promptfmt.systems import system_with
 
     for path in (first, second):
@@ -123,7 +124,8 @@ def outdated(
 
 def _compare_runs(first: Path, second: Path, repository: Path | None, *, as_json: bool) -> None:
     """Print how two runs compare; exits with 1 unless both asked the same and no file was edited."""
-    from pytest_promptfmt.answers.run_comparison import compared_runs, comparison_lines, read_run
+    from pytest_promptfmt.answers.run_comparison import compared_runs, comparison_lines
+    from pytest_promptfmt.answers.run_samples import read_run
 
     runs = read_run(first), read_run(second)
     tasks = compared_runs(*runs)

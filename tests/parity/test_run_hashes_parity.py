@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.answers.run_comparison import read_run
+from pytest_promptfmt.answers.run_samples import read_run
 
 pytestmark = pytest.mark.parity
 
