@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,8 +37,19 @@ def files_of(system: System, folder: Path) -> Iterator[Path]:
         yield from system.files(folder)
         return
     for path in sorted(file for file in folder.rglob("*") if file.suffix in system.suffixes and file.is_file()):
-        if system.recognizes(path, head_of(path)):
+        with _unreadable(path):
+            is_ours = system.recognizes(path, head_of(path))
+        if is_ours:
             yield path
+
+
+@contextmanager
+def _unreadable(path: Path) -> Iterator[None]:
+    """Make an OSError of the block the error about a file that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
 
 
 def read_task_file(
@@ -54,13 +66,13 @@ def read_task_file(
     one with tasks and cannot be read.
     """
     path = Path(path)
-    try:
+    with _unreadable(path):
         head = head_of(path)
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
     context = ReadContext(index=index, trusted=trusted, import_limit=import_limit)
     for system in systems_for(path):
-        file = system.read(path, context) if system.recognizes(path, head) else None
+        with _unreadable(path):  # a long file is read whole
+            is_ours = system.recognizes(path, head)
+        file = system.read(path, context) if is_ours else None
         if file is not None:
             return file
     return None
