@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.json_values import if_any, listed, number, text
 from pytest_promptfmt.core.text import show
 
 SAW_CHARACTERS: Final = 100
@@ -161,25 +162,35 @@ class Reported(Finding):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:
-        """Return the finding that `to_json` wrote."""
-        values = {name: data[name] for name in _FIELDS}
-        values.update((name, data[name]) for name in _LATER if name in data)
-        values["effect"] = Effect(data.get("effect", Effect.SOME_DOCS))
-        values["severity"] = Severity(data["severity"])
-        if data["position"] is not None:
-            path, line, column = data["position"]
-            values["position"] = Position(_path(path), line, column)
-        for name in _LISTS:
-            if values[name] is not None:
-                values[name] = tuple(values[name])
-        return cls(**values)
+        """Return the finding that `to_json` wrote; raises KeyError, TypeError or ValueError for other data."""
+        return cls(**{name: read(data[name]) for name, read in _READ.items() if name in data or name not in _LATER})
+
+
+def _position(value: Any) -> Position:
+    path, line, column = value
+    return Position(_path(text(path)), if_any(number)(line), if_any(number)(column))
+
+
+def _span(value: Any) -> tuple[int, int]:
+    first, end = value
+    return number(first), number(end)
 
 
 _LATER: Final = ("effect", "conversation")
 """Fields that results of earlier versions lack."""
 
-_FIELDS: Final = tuple(each.name for each in fields(Reported) if each.name not in _LATER)
-_LISTS: Final = ("keys", "span", "stable_keys", "profiles")
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys((each.name for each in fields(Reported)), text),
+    "keys": lambda keys: listed(keys, lambda key: key if isinstance(key, str) else number(key)),
+    "position": if_any(_position),
+    "doc": if_any(number),
+    "field": if_any(text),
+    "span": if_any(_span),
+    "severity": Severity,
+    "stable_keys": listed,
+    "profiles": listed,
+    "effect": Effect,
+}
 
 _path = lru_cache(maxsize=4096)(Path)  # many findings are about one file
 

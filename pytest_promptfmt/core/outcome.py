@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
 
 Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
@@ -127,8 +128,8 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        """Return the outcome that `to_json` wrote."""
-        return cls(**{name: _READ[name](value) if name in _READ else value for name, value in data.items()})
+        """Return the outcome that `to_json` wrote; raises KeyError, TypeError or ValueError for other data."""
+        return cls(**{name: _READ[name](value) for name, value in data.items()})
 
 
 _USUAL: Final = {each.name: each.default for each in fields(Outcome)}
@@ -138,14 +139,34 @@ _WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "accepted": lambda accepted: [asdict(each) for each in accepted],
     "tokenizer": asdict,
 }
+_CATEGORY: Final = frozenset((*CATEGORIES, "passed", "skipped", "finding", "accepted"))
+
+
+def _category(value: Any) -> str:
+    if value not in _CATEGORY:
+        raise ValueError(f"unknown category {value!r}")
+    return text(value)
+
+
+def _accepted(value: Any) -> Accepted:
+    entry = {name: text(written) for name, written in value["entry"].items()}
+    return Accepted(BaselineEntry(**entry), text(value["met"]))
+
+
+def _figure(value: Any) -> tuple[str, str]:
+    name, cell = value
+    return text(name), text(cell)
+
+
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "findings": lambda findings: tuple(map(Reported.from_json, findings)),
-    "accepted": lambda accepted: tuple(Accepted(BaselineEntry(**each["entry"]), each["met"]) for each in accepted),
-    "tokenizer": lambda tokenizer: UsedTokenizer(**tokenizer),
-    "globs": tuple,
-    "used_globs": tuple,
-    "linted": tuple,
-    "asked": tuple,
-    "sections": tuple,
-    "figures": lambda figures: tuple((name, cell) for name, cell in figures),
+    **dict.fromkeys(_USUAL, text),
+    **dict.fromkeys(("globs", "used_globs", "linted", "asked", "sections"), listed),
+    **dict.fromkeys(("rendered", "scored", "is_synthetic"), flag),
+    "category": _category,
+    "docs": number,
+    "new_text": if_any(text),
+    "findings": lambda findings: listed(findings, Reported.from_json),
+    "accepted": lambda accepted: listed(accepted, _accepted),
+    "figures": lambda figures: listed(figures, _figure),
+    "tokenizer": if_any(lambda used: UsedTokenizer(**{name: text(written) for name, written in used.items()})),
 }

@@ -7,28 +7,39 @@ and a terminal's Ctrl-C reaches none of them.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
+import secrets
 import signal
 import struct
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from hashlib import blake2b
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 try:
+    import fcntl
     import resource
 except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
 
 CAN_FORK: Final = hasattr(os, "fork") and resource is not None
 """Whether jobs can run in worker processes here."""
 
 _LENGTH: Final = struct.Struct(">I")
+_DIGEST_BYTES: Final = 16
+_HEAD: Final = _LENGTH.size + _DIGEST_BYTES
+_START: Final = _HEAD + _DIGEST_BYTES
 _PROC: Final = Path("/proc")
+_DESCRIPTORS: Final = "/dev/fd"
+_HIGH: Final = 4096
+"""The numbers of hidden descriptors are below; larger ones cost each process a larger table."""
 
 _REAPER: Final = """
 import os, signal, sys
@@ -80,6 +91,37 @@ def _begin(child: Callable[[], None], mask: set[signal.Signals] | set[int]) -> N
     except BaseException:  # noqa: BLE001, RUF100  # it must not unwind into the copy of the caller
         pass
     os._exit(status)
+
+
+def hidden(descriptor: int) -> int:
+    """Move a descriptor to a high number that cannot be guessed; no program that this process starts inherits it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    half = (_HIGH if soft in (-1, resource.RLIM_INFINITY) else min(soft, _HIGH)) // 2
+    try:
+        number = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, half + secrets.randbelow(max(half // 2, 1)))
+    except OSError:  # too few are allowed
+        return descriptor
+    os.close(descriptor)
+    return number
+
+
+def drop_descriptors(*, but: Collection[int]) -> None:
+    """Cut this process off from every file that it inherited, except the standard streams and those of `but`.
+
+    Their numbers name the null device from now on: objects of the copied process still close them, and must not close
+    a file that was opened under the same number since.
+    """
+    try:
+        numbers = [int(name) for name in os.listdir(_DESCRIPTORS)]
+    except OSError:
+        numbers = [*range(_HIGH // 4)]
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in numbers:
+        if number > 2 and number != null and number not in but:
+            with suppress(OSError):
+                os.fstat(number)
+                os.dup2(null, number, inheritable=False)
+    os.close(null)
 
 
 def limit_processor_time(seconds: float) -> None:
@@ -149,15 +191,34 @@ def end_group(group: int, *, is_over: bool) -> None:
 
 def send(pipe: int, message: Any) -> None:
     """Write one message of JSON values to a pipe; raises OSError if its other end is closed."""
-    content = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
-    rest = memoryview(_LENGTH.pack(len(content)) + content)
-    while rest:
-        rest = rest[os.write(pipe, rest) :]
+    _write(pipe, _LENGTH.pack(len(content := _encoded(message))) + content)
 
 
 def receive(pipe: int) -> Any:
     """Return the next message of a pipe; raises EOFError at its end."""
     return json.loads(_exactly(pipe, _LENGTH.unpack(_exactly(pipe, _LENGTH.size))[0]))
+
+
+def sealed_sender(pipe: int, key: bytes) -> Callable[[Any], None]:
+    """Return a function that writes messages of JSON values to a pipe for an `Inbox` with this key."""
+    numbers = itertools.count()
+
+    def send_sealed(message: Any) -> None:
+        content = _encoded(message)
+        head = _LENGTH.pack(len(content)) + _digest(content)
+        _write(pipe, head + _seal(key, next(numbers), head) + content)
+
+    return send_sealed
+
+
+def _encoded(message: Any) -> bytes:
+    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+
+
+def _write(pipe: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(pipe, rest) :]
 
 
 def _exactly(pipe: int, size: int) -> bytes:
@@ -171,29 +232,46 @@ def _exactly(pipe: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+def _digest(content: bytes, key: bytes = b"") -> bytes:
+    return blake2b(content, key=key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _seal(key: bytes, number: int, head: bytes) -> bytes:
+    """Return what only the holder of the key can make for the head of the `number`th message."""
+    return _digest(number.to_bytes(8) + head, key)
+
+
 class Inbox:
-    """Messages that arrive on a pipe piece by piece; the input is untrusted."""
+    """Sealed messages that arrive on a pipe piece by piece; anything else may be written to it as well.
+
+    A message has the length and digest of its content, the seal of both, and the content.
+    """
 
     MOST: Final = 1 << 30
     """The largest message that is read, in bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._number = 0
         self._received = bytearray()
 
-    def add(self, content: bytes) -> list[bytes]:
-        """Return the messages that are complete now, as they were written; raises ValueError for invalid input."""
+    def add(self, content: bytes) -> Iterator[bytes]:
+        """Yield the messages that are complete now, as they were written; raises ValueError for any other input."""
         self._received += content
-        messages = []
-        while len(self._received) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._received)
-            if size > self.MOST:
-                raise ValueError("a message of more than a gigabyte")
-            end = _LENGTH.size + size
+        while len(self._received) >= _START:
+            head, seal = bytes(self._received[:_HEAD]), self._received[_HEAD:_START]
+            (size,) = _LENGTH.unpack_from(head)
+            if size > self.MOST or not compare_digest(seal, _seal(self._key, self._number, head)):
+                raise ValueError("not a message of the worker")
+            end = _START + size
             if len(self._received) < end:
                 break
-            messages.append(bytes(self._received[_LENGTH.size : end]))
+            message = bytes(self._received[_START:end])
+            if _digest(message) != head[_LENGTH.size :]:
+                raise ValueError("not the content of the message")
+            self._number += 1
             del self._received[:end]
-        return messages
+            yield message
 
 
 class Reaper:

@@ -12,6 +12,7 @@ import atexit
 import itertools
 import json
 import os
+import secrets
 import selectors
 import signal
 import time
@@ -25,11 +26,14 @@ from pytest_promptfmt.engine.processes import (
     Inbox,
     MemoryUse,
     Reaper,
+    drop_descriptors,
     end_group,
     forked,
+    hidden,
     limit_memory,
     limit_processor_time,
     receive,
+    sealed_sender,
     send,
     worked_seconds,
 )
@@ -45,6 +49,8 @@ _IDLE: Final = 0.01
 
 _TRIES: Final = 2
 """How often a job of one number is tried again when its worker ended for an unknown reason."""
+
+_KEY_BYTES: Final = 32
 
 _OUT_OF_MEMORY: Final = b"MemoryError"
 """In a result: code may have caught the error and continued with less memory."""
@@ -72,10 +78,11 @@ class Limits:
 class Lost:
     """The result of a number that ended its worker: over one of the limits, or by ending the process itself.
 
-    `status` is the exit status of the worker, negative for the number of a signal; `limit` is in the unit of the limit.
+    `forged`: something else arrived than the result of the worker. `status` is the exit status of the worker, negative
+    for the number of a signal; `limit` is in the unit of the limit.
     """
 
-    reason: Literal["processor", "memory", "waiting", "ended"]
+    reason: Literal["processor", "memory", "waiting", "ended", "forged"]
     status: int = 0
     limit: float = 0
 
@@ -87,7 +94,7 @@ class _Worker:
     pid: int
     jobs: int
     results: int
-    inbox: Inbox = field(default_factory=Inbox)
+    inbox: Inbox
     given: deque[Job] = field(default_factory=deque)
     group: int | None = None
     since: float = 0.0
@@ -178,9 +185,9 @@ class _Work:
     prepare: Callable[[], None]
     limits: Limits
 
-    def serve(self, jobs: int, results: int) -> None:
-        """Do the jobs that arrive on one pipe, and write their results to another, until the first is closed."""
-        limits = self.limits
+    def serve(self, jobs: int, send_result: Callable[[Any], None]) -> None:
+        """Do the jobs that arrive on a pipe, and send their results, until it is closed."""
+        limits, own = self.limits, os.getpid()
         memory = MemoryUse()
         limit_memory(memory.data() + limits.memory)  # the data of the copied process does not count
         before = memory.resident()
@@ -196,8 +203,10 @@ class _Work:
                 found: Any = list(self.run(job))
             except MemoryError:
                 found = None
+            if os.getpid() != own:
+                return  # a process that code of the job forked, and that came back here
             is_full = memory.resident() - before > limits.retire
-            send(results, [found, is_first, is_full])
+            send_result([job, found, is_first, is_full])
             is_first = False
 
 
@@ -289,20 +298,20 @@ class Pool:
             self._reaper = Reaper()
         jobs_read, jobs_write = os.pipe()
         results_read, results_write = os.pipe()
-        others = [pipe for worker in self._workers for pipe in (worker.jobs, worker.results)]
+        key = secrets.token_bytes(_KEY_BYTES)
 
         def begin() -> None:
             if self._reaper is not None:
                 self._reaper.leave()
-            for pipe in (jobs_write, results_read, *others):
-                os.close(pipe)
-            self._work.serve(jobs_read, results_write)
+            jobs, results = hidden(jobs_read), hidden(results_write)
+            drop_descriptors(but=(jobs, results))
+            self._work.serve(jobs, sealed_sender(results, key))
 
         pid = forked(begin)
         os.close(jobs_read)
         os.close(results_write)
         self._reaper.watch(pid)
-        worker = _Worker(pid, jobs_write, results_read)
+        worker = _Worker(pid, jobs_write, results_read, Inbox(key))
         self._workers.append(worker)
         self._selector.register(results_read, selectors.EVENT_READ, worker)
         return worker
@@ -322,28 +331,36 @@ class Pool:
     def _read(self, worker: _Worker) -> None:
         try:
             content = os.read(worker.results, 1 << 20)
-            messages = [(json.loads(written), written) for written in worker.inbox.add(content)]
-        except (OSError, ValueError):  # nothing more, or not a message of a worker
-            content, messages = b"", []
-        for message, written in messages:
-            if not worker.given or not _is_result(message, worker.given[0]):
-                content = b""  # code of a task wrote to the pipe of its worker
-                break
-            found, was_first, is_full = message
-            job = worker.given.popleft()
-            worker.begin()
-            if found is None or (not was_first and _OUT_OF_MEMORY in written):
-                # Earlier jobs of this worker may have caused it: a new worker shows whether they did.
-                self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._work.limits.memory))
-                if not was_first:
-                    self._plan.put_back(job)
-                return
-            self._results.update(zip(job, found, strict=True))
-            if is_full:
-                self._replace(worker, [], None)
-                return
+        except OSError:  # nothing more
+            content = b""
+        try:
+            for written in worker.inbox.add(content):
+                self._take(worker, written)
+                if worker not in self._workers:
+                    return
+        except ValueError:  # code of a task wrote to the pipe of its worker
+            self._replace(worker, [worker.given.popleft()] if worker.given else [], Lost("forged"))
+            return
         if not content:
             self._gone(worker)
+
+    def _take(self, worker: _Worker, written: bytes) -> None:
+        """Take one message of a worker; raises ValueError for anything but the result of its job."""
+        message = json.loads(written)
+        if not worker.given or not _is_result(message, worker.given[0]):
+            raise ValueError("not the result of the job")
+        _, found, was_first, is_full = message
+        job = worker.given.popleft()
+        worker.begin()
+        if found is None or (not was_first and _OUT_OF_MEMORY in written):
+            # Earlier jobs of this worker may have caused it: a new worker shows whether they did.
+            self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._work.limits.memory))
+            if not was_first:
+                self._plan.put_back(job)
+            return
+        self._results.update(zip(job, found, strict=True))
+        if is_full:
+            self._replace(worker, [], None)
 
     def _look_after(self, worker: _Worker, now: float) -> None:
         """End a worker that has ended while others hold its pipe open, or that waits for something for too long."""
@@ -392,7 +409,7 @@ class Pool:
 
     def _is_proved(self, number: int, lost: Lost | None) -> bool:
         """Return whether a job of one number is the reason why its worker ended; else it is tried again."""
-        if lost is None or lost.reason != "ended":
+        if lost is None or lost.reason not in ("ended", "forged"):
             return True
         self._ended[number] += 1
         return self._ended[number] > _TRIES
@@ -410,7 +427,7 @@ class Pool:
 
 def _is_result(message: Any, job: Job) -> bool:
     """Return whether a message is the result of a job: of each of its numbers, or None."""
-    if not isinstance(message, list) or len(message) != 3:
+    if not isinstance(message, list) or len(message) != 4 or message[0] != [*job]:
         return False
-    found = message[0]
+    found = message[1]
     return found is None or (isinstance(found, list) and len(found) == len(job))

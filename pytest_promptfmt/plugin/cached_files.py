@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
-
-import pytest
+from typing import Any
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import mapping, parsed
+from pytest_promptfmt.plugin.item_results import Shown, is_quiet, is_stored
 from pytest_promptfmt.tasks import IndexEntry
 
 TaskRow = tuple[str, str, str | None, int | None, int | None]
 """A task as id, name, format, and its line and column."""
-
-_SHOWN: Final = {"about", "reports", "warnings", "counted"}
-
-Shown = Mapping[str, Any]
-"""The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ class CachedFile:
     def items(self) -> Mapping[str, Shown]:
         """Return the result of each item, by the rest of its node id, without invalid ones."""
         items = {str(key): mapping(shown) for key, shown in mapping(parsed(self._text)).items()}
-        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
+        return {key: shown for key, shown in items.items() if is_stored(shown)}
 
     @property
     def is_complete(self) -> bool:
@@ -107,41 +100,6 @@ class CachedFile:
     def loud(self) -> Iterator[Shown]:
         """Yield the results of items that are not quiet."""
         return (shown for shown in self.items.values() if not is_quiet(shown))
-
-
-def is_quiet(shown: Shown) -> bool:
-    """Return whether an item passed without a warning."""
-    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
-
-
-def _can_be_shown(shown: Shown) -> bool:
-    """Return whether the facts about an item and its reports can be shown by pytest: they are untrusted."""
-    match shown["about"]:
-        case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
-            pass
-        case _:
-            return False
-    try:
-        for report in shown["reports"]:
-            if report["when"] not in ("setup", "call", "teardown"):
-                return False
-            if "promptfmt" in report:
-                Outcome.from_json(report["promptfmt"])
-            if "passed" not in report:
-                pytest.TestReport._from_json(own_copy(report))
-            elif not isinstance(report["passed"], int | float) or (
-                report["when"] == "call" and "promptfmt" not in report
-            ):
-                return False
-        written = all({"text", "module", "category", "filename", "lineno"} <= each.keys() for each in shown["warnings"])
-        return written and all(isinstance(each, str) for each in shown["counted"])
-    except Exception:  # invalid data of any kind
-        return False
-
-
-def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a report for pytest, which writes into `longrepr` when it reads it."""
-    return {**report, "longrepr": copy.deepcopy(report["longrepr"])}
 
 
 def read_entry(row: Any) -> IndexEntry:

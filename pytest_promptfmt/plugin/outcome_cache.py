@@ -19,9 +19,10 @@ import pytest
 
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
-from pytest_promptfmt.plugin.cached_files import CachedFile, Shown, read_entry, summary, written_entry
+from pytest_promptfmt.plugin.cached_files import CachedFile, read_entry, summary, written_entry
 from pytest_promptfmt.plugin.cached_folders import KINDS, CachedFolders, FileResult, folder_of
 from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.plugin.task_inputs import SharedInputs, WatchedFile, WatchedFiles, name_of
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.tasks import IndexEntry

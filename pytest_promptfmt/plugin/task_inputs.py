@@ -28,8 +28,9 @@ from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import mapping
 from pytest_promptfmt.engine.traces import AccessedPaths, Trace
 from pytest_promptfmt.formats.format_registry import format_files
-from pytest_promptfmt.plugin.cached_files import Shown, TaskRow
+from pytest_promptfmt.plugin.cached_files import TaskRow
 from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME

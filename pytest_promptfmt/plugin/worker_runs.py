@@ -17,7 +17,7 @@ import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
-from pytest_promptfmt.plugin.cached_files import own_copy
+from pytest_promptfmt.plugin.item_results import is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
@@ -158,12 +158,13 @@ class WorkerRuns:
         if result is None:
             if self._pool is None:
                 self._pool = self._start(item.session)
-            result = self._pool.result(self._numbers[item])
-            if isinstance(result, Lost):
-                yield self._lost(item, result)
+            sent = self._pool.result(self._numbers[item])
+            if isinstance(sent, Lost) or not is_sent(sent, item.nodeid):
+                yield self._lost(item, sent if isinstance(sent, Lost) else Lost("forged"))
                 return
-            seen = result.pop("seen")
-            self._run.cache.watched.settle(item, {**result, "about": about(item)}, seen)
+            seen = sent.pop("seen")
+            self._run.cache.watched.settle(item, {**sent, "about": about(item)}, seen)
+            result = sent
         self._show_rest(item, result, getattr(item, "place", None))
         for data in result["reports"]:
             yield self._report(item, data)

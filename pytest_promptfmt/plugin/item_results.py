@@ -1,0 +1,106 @@
+"""Results of items in JSON's types, as workers send them and the store keeps them: untrusted, so checked before use."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+import pytest
+
+from pytest_promptfmt.core.json_values import if_any, listed, number, text
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.snapshots.extension import Counted
+
+Shown = Mapping[str, Any]
+"""The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
+
+_PHASES: Final = ("setup", "call", "teardown")
+_COUNTED: Final = frozenset(get_args(Counted))
+
+
+def is_quiet(shown: Shown) -> bool:
+    """Return whether an item passed without a warning."""
+    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
+
+
+def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a report for pytest, which writes into `longrepr` when it reads it."""
+    return {**report, "longrepr": copy.deepcopy(report["longrepr"])}
+
+
+def is_sent(result: object, nodeid: str) -> bool:
+    """Return whether a value is a result of this item with the trace of its worker."""
+    try:
+        if not isinstance(result, dict):
+            return False
+        _check(result, nodeid)
+        for file, paths, refused in result["seen"]["files"]:
+            listed([file, *paths, refused])
+        for question, about in result["seen"]["asked"]:
+            listed([question, about])
+    except Exception:  # invalid data of any kind
+        return False
+    return True
+
+
+def is_stored(shown: Shown) -> bool:
+    """Return whether a row is a result of an item, with facts `about` it."""
+    try:
+        nodeid, (path, line, name), marker, repeats, place = shown["about"]
+        listed([nodeid, path, name, marker, repeats])
+        if_any(number)(line)
+        if_any(text)(place)
+        _check(shown, nodeid)
+    except Exception:  # invalid data of any kind
+        return False
+    return True
+
+
+def _check(shown: Shown, nodeid: str) -> None:
+    """Raise any error for reports, warnings or counts that pytest cannot show."""
+    for report in shown["reports"]:
+        _check_report(report, nodeid)
+    for warning in shown["warnings"]:
+        listed([warning[name] for name in ("text", "module", "category", "filename", "when", "nodeid")])
+        number(warning["lineno"])
+        if_any(tuple)(warning["location"])
+    _require(_COUNTED.issuperset(listed(shown["counted"])))
+
+
+def _check_report(data: Mapping[str, Any], nodeid: str) -> None:
+    _require(data["when"] in _PHASES)
+    if "promptfmt" in data:
+        Outcome.from_json(data["promptfmt"])
+    if "passed" in data:
+        _require(math.isfinite(data["passed"]) and (data["when"] != "call" or "promptfmt" in data))
+        return
+    report = pytest.TestReport._from_json(own_copy(data))
+    _require(report.nodeid == nodeid and report.outcome in ("passed", "failed", "skipped"))
+    _require(not any(hasattr(pytest.TestReport, name) for name in data if name not in _OWN))
+    path, line, name = report.location
+    listed([path, name, *report.keywords])
+    if_any(number)(line)
+    for heading, content in report.sections:
+        listed([heading, content])
+    listed([name for name, _ in report.user_properties])
+    _require(all(map(math.isfinite, (report.duration, report.start, report.stop))))
+    listed([report.longreprtext, getattr(report, "wasxfail", "")])  # the first renders all of it
+    if report.skipped and not hasattr(report, "wasxfail"):
+        path, line, reason = data["longrepr"]
+        listed([path, reason])
+        number(line)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        listed([crash.path, crash.message])
+        number(crash.lineno)
+
+
+def _require(is_valid: bool) -> None:
+    if not is_valid:
+        raise ValueError("not a result of an item")
+
+
+_OWN: Final = frozenset(pytest.TestReport("", ("", 0, ""), {}, "passed", None, "call")._to_json())
+"""The fields of each report; plugins add others, which must not replace its methods."""
