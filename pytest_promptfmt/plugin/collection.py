@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pytest_promptfmt.formats import Attempt, attempts, is_variant, layout_notes
 from pytest_promptfmt.formats.apply import template_type
 from pytest_promptfmt.plugin.items import LOADED
 from pytest_promptfmt.plugin.items.item import ClassItem, LoadItem, PromptItem, node_name
+from pytest_promptfmt.plugin.printed_output import silenced
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.worker_processes import try_in_worker
 from pytest_promptfmt.rules.rule_views import FileView
@@ -61,12 +63,15 @@ class TaskFileNode(pytest.File):
             read = partial(read_task_file, self.path, folders.index, trusted=settings.trusts, import_limit=limit)
             if self.path.suffix == ".py" and settings.trusts(self.path):
                 try_in_worker(self.config, self.path, "the import of this file", read)
-            file = read()
+            with self._silenced(self.path.suffix == ".py"):
+                file = read()
             tasks = file.tasks if file is not None else ()
             lay_out = partial(_all_attempts, tasks, run.settings)
-            if any(isinstance(template_type(task), FunctionRef) for task in tasks):
+            has_code = any(isinstance(template_type(task), FunctionRef) for task in tasks)
+            if has_code:
                 try_in_worker(self.config, self.path, "the template of this file", lambda: _raise_first(lay_out()))
-            found = lay_out()
+            with self._silenced(has_code):
+                found = lay_out()
         except CodeNotAllowedError as error:
             return [ClassItem.from_parent(self, task_name=self.path.stem, reason=str(error))]
         except PromptfmtError as error:
@@ -98,6 +103,9 @@ class TaskFileNode(pytest.File):
             for number, problem in enumerate(file.problems, start=1)
         ]
         return [*nodes, *self._refused]
+
+    def _silenced(self, runs_code: bool) -> AbstractContextManager[None]:
+        return silenced(self.config) if runs_code else nullcontext()
 
     def _file_items(self, file: TaskFile, index: TaskIndex) -> list[pytest.Item]:
         """Return the items about a file by itself: one without tasks, or whose tasks cannot be laid out."""
@@ -199,7 +207,8 @@ class TaskNode(pytest.Class):
         if self.task.assembly.describes_scoring:
             return self.task
         try:
-            return Study(self.task, self.settings).bound_for_scoring
+            with silenced(self.config):
+                return Study(self.task, self.settings).bound_for_scoring
         except PromptfmtError:
             return None
 

@@ -82,6 +82,7 @@ class OutcomeReports:
             report.promptfmt_repeats = self._tally.add(outcome, report.nodeid)  # type: ignore[attr-defined]
             if isinstance(report.longrepr, str):
                 report.longrepr = FailureText(escape_controls(report.longrepr))
+            report.sections = [(escape_controls(heading), escape_controls(text)) for heading, text in report.sections]
         yield
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if report.when == "call" or not report.passed or reporter is None or self._config.option.durations is not None:

@@ -19,6 +19,7 @@ from pytest_promptfmt.core.limits import is_offline
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.printed_output import PrintedOutput, bounded, capture_of
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.task_inputs import FileTrace
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
@@ -111,6 +112,9 @@ def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededE
     elif lost.reason == "waiting":
         text = f"{name} waited for {lost.limit:g} s and used next to no processor time"
         hint = "look for code that waits for a network, a lock or an input"
+    elif lost.reason == "forged":
+        text = f"{name} wrote to the pipe of its worker"
+        hint = "look for code that writes to file descriptors that it did not open"
     elif lost.status < 0:
         text = f"{name} ended the process that it ran in, by signal {-lost.status}"
         hint = "look for native code that crashes"
@@ -130,6 +134,7 @@ class ItemRunner:
         self._trace = FileTrace(run.settings.rootdir, is_offline=is_offline() and not run.settings.download)
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
+        self._printed: PrintedOutput | None = None  # with -s it is shown at once
 
     def prepare(self) -> None:
         """Make this process a worker: nothing that it does or prints reaches the process that it is a copy of."""
@@ -137,16 +142,12 @@ class ItemRunner:
         self._run.tally.keeps = "none"
         limits.apply_here()
         faulthandler.disable()  # one message reports the end of a worker
-        null = os.open(os.devnull, os.O_RDWR)
-        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
-        if capture is not None and capture.is_globally_capturing():
-            capture.suspend_global_capture(in_=True)
-            capture._global_capturing = None  # its files are those of pytest's process
-            for number in (0, 1, 2):
-                os.dup2(null, number)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-            capture.start_global_capturing()
-        os.close(null)
+        capture = capture_of(self._config)
+        if capture is not None:
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.close(null)
+            capture._global_capturing = self._printed = PrintedOutput()
         gc.freeze()  # the objects of pytest's process stay alive
         gc.set_threshold(*_GC_THRESHOLDS)
         session = self._items[0].session
@@ -161,6 +162,8 @@ class ItemRunner:
     def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
         assertions = snapshots.number_taken(self._config)
         self._warnings = []
+        if self._printed is not None:
+            self._printed.begin_item()
         asked = self._run.folders.index.asked
         asked.clear()
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -182,14 +185,10 @@ class ItemRunner:
             self._reports = runner.runtestprotocol(item, log=False, nextitem=nextitem)
             return
         call = pytest.CallInfo.from_call(item.runtest, when="call", reraise=(pytest.exit.Exception,))
-        out, err = self._captured()
-        for stream, text in (("stdout", out), ("stderr", err)):
-            item.add_report_section("call", stream, text)
+        if self._printed is not None:
+            for stream, text in zip(("stdout", "stderr"), self._printed.readouterr(), strict=True):
+                item.add_report_section("call", stream, text)
         self._reports = [item.ihook.pytest_runtest_makereport(item=item, call=call)]
-
-    def _captured(self) -> tuple[str, str]:
-        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
-        return capture.read_global_capture() if capture is not None and capture.is_globally_capturing() else ("", "")
 
     def _serialized(self, report: pytest.TestReport) -> dict[str, Any]:
         if report.passed and not report.sections and not report.user_properties and report.longrepr is None:
@@ -197,6 +196,7 @@ class ItemRunner:
             known = {"promptfmt": outcome.to_json()} if outcome is not None else {}
             if known or report.when != "call":
                 return {"passed": report.duration, "when": report.when, **known}
+        report.sections = bounded(report.sections)
         data: dict[str, Any] = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         return data
 
