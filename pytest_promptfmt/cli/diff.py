@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pytest_promptfmt.cli.options import AsJson, NoCode, Profiles, Tasks, Verbose, pytest_options, repeatable
-from pytest_promptfmt.cli.output import print_json, print_lines, styled
+from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_file
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 
 if TYPE_CHECKING:
@@ -176,10 +176,7 @@ def _show(report: _Report, output: _Output) -> None:
     else:
         print_lines(report.lines(verbose=output.verbose))
     if output.markdown is not None and not output.prints_markdown:
-        try:
-            output.markdown.write_bytes(report.markdown(output.limit).encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            raise SettingsError(f"--markdown {output.markdown} cannot be written: {error.strerror or error}") from error
+        write_file(output.markdown, report.markdown(output.limit).encode("utf-8", "backslashreplace"))
 
 
 def _exit_code(report: _Report, output: _Output) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pytest_promptfmt.cli.options import AsJson, RuleFiles, repeatable
-from pytest_promptfmt.cli.output import print_json, print_lines, say, styled
+from pytest_promptfmt.cli.output import print_json, print_lines, say, styled, write_file
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean, display_path
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def schema(
     if output is None:
         print_json(make())
     else:
-        output.write_text(json.dumps(make(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        write_file(output, json.dumps(make(), indent=1, ensure_ascii=False) + "\n")
 
 
 def docs(
@@ -173,14 +173,13 @@ def docs(
         from pytest_promptfmt.rules.documentation import pages
         from pytest_promptfmt.rules.rule_registry import known_rules
 
-        folder.mkdir(parents=True, exist_ok=True)
         shown = [rule for rule in known_rules(tuple(rules or ())).values() if rule.is_builtin or rules]
         for name, text in pages(shown).items():
-            (folder / name).write_text(text, "utf-8")
+            write_file(folder / name, text)
     for each in page or ():
         if not each.is_file():
             raise SettingsError(f"there is no page {display_path(each)}")
-        each.write_text(_with_sections(each), "utf-8")
+        write_file(each, _with_sections(each))
 
 
 # -- formats -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import typer
 
 from pytest_promptfmt.cli.options import AllowCode, Paths, Select, pytest_options
 from pytest_promptfmt.cli.output import note, print_lines, styled
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FormatError,
@@ -124,7 +124,7 @@ def convert(
     elif before != after:
         _print_difference(before, after, display_path(file), "converted")
         if write:
-            _replace(path, after)
+            _replace(file, after)
 
 
 def _print_difference(before: str, after: str, name: str, change: str) -> None:
@@ -249,12 +249,10 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the file in one step, with the permissions that it had; raises SourceError."""
-    from pytest_promptfmt.core.files import write_atomically
-
+    """Write the file, that of a link in the repository at its place; raises SourceError."""
     try:
-        mode = path.stat().st_mode
-        write_atomically(path, text.encode("utf-8"))
-        path.chmod(mode)
+        if writing.leads_out(path, Path.cwd()):
+            raise gate.RefusedError("it is a link that leads out of the repository", path)
+        writing.write(path.resolve(), text)
     except OSError as error:
         raise SourceError(f"the file cannot be written: {error.strerror}", position=Position(path)) from error

@@ -13,9 +13,8 @@ import typer
 
 from pytest_promptfmt.cli.options import repeatable
 from pytest_promptfmt.cli.output import note, say
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
-from pytest_promptfmt.core.files import write_atomically
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import Doc
@@ -66,6 +65,7 @@ def freeze(
         raise SettingsError("--cover chooses the rows", hint="leave --rows and --seed out")
     settings = settings_around(file)
     asked = _Asked(
+        folder=file if file.is_dir() else file.parent,
         settings=settings,
         cover=cover,
         split=split,
@@ -102,8 +102,9 @@ def freeze(
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """The rows that the command line selects and where they are from, and the settings of the project."""
+    """The rows that the command line selects, where they are from and go to, and the settings of the project."""
 
+    folder: Path
     settings: Settings
     cover: bool
     split: str | None
@@ -159,7 +160,7 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
         typer.echo(lines, nl=False)
         return
     origin = {**found.origin, **({"redacted": [rule.column for rule in asked.rules]} if asked.rules else {})}
-    with gate.limited_to([asked.settings.rootdir, (task.path or Path()).parent]):
+    with gate.limited_to([asked.settings.rootdir, asked.folder]):
         _write(target, lines.encode("utf-8", "surrogatepass"))
         _write(note_file, (json.dumps(origin, indent=1, ensure_ascii=False) + "\n").encode())
     say(f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}")
@@ -168,11 +169,9 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises DocsError, also where a link leads out of the allowed places."""
+    """Write a file; raises DocsError."""
     try:
-        gate.allowed(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        writing.write(path, content)
     except OSError as error:
         raise DocsError(f"the docs cannot be written: {error.strerror or error}", position=Position(path)) from error
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pytest_promptfmt.cli.output import note, say
+from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 
@@ -73,13 +73,20 @@ def init(
 
     Nothing is overwritten.
     """
+    if not folder.is_dir():
+        raise SettingsError(f"no such folder: {display_path(folder)}")
+    with gate.limited_to([folder]):
+        _init(folder, kind, example=example, workflow=workflow, baseline=baseline)
+
+
+def _init(
+    folder: Path, kind: RepositoryKind | None, *, example: bool | None, workflow: bool, baseline: bool | None
+) -> None:
     from pytest_promptfmt.systems import recognized
     from pytest_promptfmt.tasks import looks_like_task
 
-    if not folder.is_dir():
-        raise SettingsError(f"no such folder: {display_path(folder)}")
-    tasks = [path for path in _files(folder, ("*.yaml",)) if looks_like_task(gate.read_bytes(path))]
-    templates = [path for path in _files(folder, _TEMPLATES) if recognized(path) is not None]
+    tasks = list(_files(folder, ("*.yaml",), lambda path: looks_like_task(gate.read_bytes(path))))
+    templates = list(_files(folder, _TEMPLATES, lambda path: recognized(path) is not None))
     chosen = kind or _asked(_guessed(folder, tasks, templates))
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
     wants_baseline = baseline if baseline is not None else chosen is RepositoryKind.FORK
@@ -222,29 +229,32 @@ def _shipped(name: str) -> str:
     return (resources.files("pytest_promptfmt") / "data" / "init" / name).read_text("utf-8")
 
 
-def _files(folder: Path, globs: Iterable[str]) -> Iterator[Path]:
+def _files(folder: Path, globs: Iterable[str], is_wanted: Callable[[Path], bool]) -> Iterator[Path]:
     for path in sorted(path for glob in globs for path in folder.rglob(glob)):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.is_file():
-            yield path
+        with suppress(OSError):  # a run reports files that cannot be read
+            if not is_hidden and path.is_file() and is_wanted(path):
+                yield path
 
 
 def _write(path: Path, text: str) -> None:
     if path.exists():
         say(f"{display_path(path)} exists already and stays as it is")
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
+    write_file(path, text)
     say(f"{display_path(path)} written")
 
 
 def _add_line(path: Path, line: str) -> None:
-    text = path.read_text("utf-8") if path.exists() else ""
-    if line in text.splitlines():
+    try:
+        content = gate.read_bytes(path) if gate.is_there(path) else b""
+    except OSError as error:
+        raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror or error}") from error
+    if line.encode() in content.splitlines():
         say(f"{display_path(path)} has its line already")
         return
-    ended = text if not text or text.endswith("\n") else f"{text}\n"
-    path.write_text(f"{ended}{line}\n", "utf-8")
+    ended = content if not content or content.endswith(b"\n") else content + b"\n"
+    write_file(path, ended + f"{line}\n".encode())
     say(f"{display_path(path)}: {line}")
 
 
@@ -261,15 +271,16 @@ def _write_baseline(folder: Path) -> None:
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError(f"pytest ended with {done.returncode}, so there is no baseline")
-    entries = len(file.read_text("utf-8").splitlines()) - 1
+    entries = len(gate.read_bytes(file).splitlines()) - 1
     say(f"{display_path(file)} written, {entries:,} entries")
 
 
 def _offer(folder: Path, lines: Sequence[str]) -> None:
     """Print, or in a terminal offer to write, the settings with which plain `pytest` and editors test prompts."""
-    texts = {
-        folder / name: (folder / name).read_text("utf-8", "replace") for name in _INIS if (folder / name).is_file()
-    }
+    texts: dict[Path, str] = {}
+    for path in (folder / name for name in _INIS):
+        with suppress(OSError):
+            texts[path] = gate.read_text(path, errors="replace")
     files = [path for path, text in texts.items() if "pytest" in text]
     written = "".join(texts[path] for path in files)
     missing = [line for line in lines if line.partition(" ")[0] + " " not in written]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pytest_promptfmt.core import writing
+from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
@@ -43,3 +46,11 @@ def print_lines(lines: Iterable[Text]) -> None:
 def print_json(data: Any, indent: int = 1) -> None:
     """Print data as JSON."""
     typer.echo(json.dumps(data, indent=indent, ensure_ascii=False, default=dict))
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file that the command line names; raises SettingsError."""
+    try:
+        writing.write(path, content)
+    except OSError as error:
+        raise SettingsError(f"{display_path(path)} cannot be written: {error.strerror or error}") from error

@@ -10,6 +10,7 @@ import typer
 
 from pytest_promptfmt.cli.options import Paths, Profiles, pytest_options
 from pytest_promptfmt.cli.output import note
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def record(
         raise SettingsError("promptfmt record needs the system of chat templates, which this installation lacks")
     if to.suffix != RECORDED:
         raise SettingsError(f"the recording {to} does not end with {RECORDED}")
-    is_new = not to.exists()
+    is_new = not gate.is_there(to)
     summaries: list[str] = []
 
     def use(found: Sequence[CollectedPrompts]) -> None:
@@ -55,13 +56,13 @@ def record(
 
     try:
         if is_new:
-            to.touch()  # a profile may name it already, and is read before the server is asked
+            writing.write(to, "")  # a profile may name it already, and is read before the server is asked
         collected = with_collected(use, paths or [], pytest_options(profiles=profile))
     except OSError as error:
         raise SettingsError(f"the recording {to} cannot be written: {error.strerror}") from error
     finally:
         if is_new and not summaries:
-            to.unlink(missing_ok=True)
+            writing.remove(to)
     for unread in collected.errors:
         note(unread)
     for line in summaries:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from pytest_promptfmt.cli.options import repeatable
-from pytest_promptfmt.cli.output import note, print_json, print_lines, say, styled
+from pytest_promptfmt.cli.output import note, print_json, print_lines, say, styled, write_file
+from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, SnapshotError, did_you_mean, display_path
 from pytest_promptfmt.results.wording import counted, listed
 
@@ -53,9 +54,9 @@ def review(
     task defines it. Rejected snapshots stay as they are, are listed at the end as what to fix, and leave the file of
     pending snapshots; skipped ones stay there for the next review. No other file is touched.
     """
-    from pytest_promptfmt.results.pending import read_edits, top_of, write_pending
+    from pytest_promptfmt.results.pending import read_edits, write_pending
 
-    top = top_of(Path.cwd())
+    top = writing.top_of(Path.cwd())
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
     edits = read_edits(pending, top) if pending is not None else _edits_of_run(names, folder=Path.cwd())
@@ -74,7 +75,7 @@ def review(
     else:
         done = _asked(edits)
     if pending is not None and len(done.left) < len(edits):
-        pending.write_text(write_pending(done.left, top), "utf-8")
+        write_file(pending, write_pending(done.left, top))
     if not edits:
         note("no pending snapshots")
     elif not (as_json or as_list):
@@ -167,7 +168,7 @@ def _rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
 def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
     from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.results.pending import read_edits, top_of
+    from pytest_promptfmt.results.pending import read_edits
 
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
@@ -178,7 +179,7 @@ def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         if done.returncode not in (0, 1, 5) or not file.exists():
             raise SettingsError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
-        return read_edits(file, top_of(folder))
+        return read_edits(file, writing.top_of(folder))
 
 
 def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:

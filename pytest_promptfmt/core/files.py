@@ -1,8 +1,7 @@
-"""Files written whole or not at all, the private folder for what is expensive, and which files are installed."""
+"""The user's private folder for what is expensive to make, and which files are installed."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import stat
 import sys
@@ -15,25 +14,6 @@ VARIABLE: Final = "PROMPTFMT_CACHE_DIR"
 
 LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
 """The folders that distributions are installed in."""
-
-
-_temporary = itertools.count()
-
-
-def write_atomically(path: Path | str, content: bytes) -> None:
-    """Write the file in one step: readers see the old content or the new one.
-
-    Raises OSError, and then leaves nothing behind.
-    """
-    # The name does not contain that of the file, which may be as long as a file name can be.
-    temporary = os.path.join(os.path.dirname(path), f".promptfmt-{os.getpid()}-{next(_temporary)}.tmp")
-    try:
-        with open(temporary, "xb") as file:  # never through a link that is there already
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 @cache

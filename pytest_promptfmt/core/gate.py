@@ -1,4 +1,4 @@
-"""The one way to files that a repository names or has: below the allowed folders, ordinary, of bounded size.
+"""The one way to read files that a repository names or has: below the allowed folders, ordinary, of bounded size.
 
 A run limits the places to the rootdir, to what its command line names and to `--promptfmt-allow-path`; without such a
 limit (in a notebook) a file may be anywhere. In either case devices, FIFOs, sockets and the files below `/proc` and
@@ -33,9 +33,6 @@ MAX_BYTES: Final = 256 * 2**20
 
 MAX_NAMES: Final = 1000
 """The most names of a folder that are looked at for a hint."""
-
-TEMPORARY: Final = re.compile(r"\.promptfmt-([0-9]{1,10})-[0-9]+\.tmp")
-"""The names of files that are being written, with the number of the process that writes them."""
 
 _FLAGS: Final = (
     os.O_RDONLY
@@ -73,7 +70,10 @@ class RefusedError(PermissionError):
 
 
 def limit_to(folders: Iterable[Path] | None) -> None:
-    """Let this process and those that it starts open files below these folders alone; None lifts the limit."""
+    """Let this process and those that it starts open and write files below these folders only; None lifts the limit.
+
+    The first one is the root: no link in its repository leads a file that is written out of it.
+    """
     if folders is None:
         os.environ.pop(VARIABLE, None)
     else:
@@ -152,14 +152,15 @@ def resolved(path: Path | str) -> str:
         folder, name = os.path.split(text)
         if name in ("", os.curdir, os.pardir):
             return os.path.realpath(text)
-        joined = os.path.join(_real_folder(os.path.join(os.getcwd(), folder)), name)
+        joined = os.path.join(real_folder(os.path.join(os.getcwd(), folder)), name)
         return os.path.realpath(joined) if os.path.islink(joined) else joined  # noqa: PTH114  # thousands of calls
     except ValueError:  # a NUL character, or half of a surrogate pair
         raise RefusedError("no file can have this name") from None
 
 
 @lru_cache(maxsize=8192)
-def _real_folder(folder: str) -> str:
+def real_folder(folder: str) -> str:
+    """Return a folder with links followed, once in a process."""
     return os.path.realpath(folder)
 
 
@@ -184,9 +185,9 @@ def _require_allowed(real: str, shown: str, also: Iterable[Path] = ()) -> None:
     reason = _refusal(os.path.dirname(real), limit)
     if reason is None:
         return
-    if limit is not None and _is_below(real, _folders_of(limit)) and not _OF_THE_SYSTEM.match(real):
+    if limit is not None and is_below(real, _folders_of(limit)) and not is_of_the_system(real):
         return  # one of the allowed places itself
-    if _is_below(real, [_real_folder(os.fspath(folder)) for folder in also]) and not _OF_THE_SYSTEM.match(real):
+    if is_below(real, [real_folder(os.fspath(folder)) for folder in also]) and not is_of_the_system(real):
         return
     raise RefusedError(reason, shown)
 
@@ -196,7 +197,7 @@ def _refusal(folder: str, limit: str | None) -> str | None:
     """Return why files of a resolved folder are refused; the same for all of them."""
     if _OF_THE_SYSTEM.match(f"{folder}/"):
         return "a file of the operating system is not opened"
-    if limit is None or _is_below(folder, (*_folders_of(limit), _OWN)):
+    if limit is None or is_below(folder, (*_folders_of(limit), _OWN)):
         return None
     return f"it is outside the rootdir; {OPTION} allows other folders"
 
@@ -209,7 +210,19 @@ def _folders_of(limit: str) -> tuple[str, ...]:
         return ()  # of somebody else: nothing is allowed
 
 
-def _is_below(path: str, folders: Iterable[str]) -> bool:
+def allowed_folders() -> tuple[str, ...] | None:
+    """Return the resolved folders of the limit, None where there is no limit."""
+    limit = os.environ.get(VARIABLE)
+    return None if limit is None else _folders_of(limit)
+
+
+def is_of_the_system(real: str) -> bool:
+    """Return whether a resolved path is that of a device, or of a file that the kernel makes up."""
+    return _OF_THE_SYSTEM.match(real) is not None
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a path is one of these folders or below one; all are absolute."""
     return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders if folder)
 
 
@@ -302,35 +315,16 @@ def names_in(folder: Path | str) -> list[str]:
 
 def _require_ordinary(status: os.stat_result, path: Path | str, limit: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kind = next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "no file")
-        raise RefusedError(f"{kind}, not a regular file", path)
+        raise RefusedError(f"{kind_of(status)}, not a regular file", path)
     if limit is not None and status.st_size > limit:
         raise RefusedError(_too_large(limit), path)
+
+
+def kind_of(status: os.stat_result) -> str:
+    """Return the kind of something that is not a regular file, with its article."""
+    return next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "no file")
 
 
 def _too_large(limit: int) -> str:
     size = f"{limit // 2**20:,} MiB" if limit >= 2**20 else f"{limit:,} bytes"
     return f"the file is larger than {size}"
-
-
-# -- files that a run leaves behind ------------------------------------------------------------------------------------
-
-
-def is_left_over(name: str) -> bool:
-    """Return whether a file is a temporary one of ours whose process has ended."""
-    match = TEMPORARY.fullmatch(name)
-    return match is not None and not _is_running(int(match[1]))
-
-
-def _is_running(process: int) -> bool:
-    if process == os.getpid():
-        return True
-    if os.name == "nt":  # there os.kill would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True

@@ -15,12 +15,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from uuid import uuid4
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import ModelError, Position
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood
 
 if TYPE_CHECKING:
@@ -194,9 +193,9 @@ class AnswerRecorder:
     def __init__(self, path: Path, *, worker: str = "") -> None:
         """Open `path` for recording; `worker` names one of several processes that record at once."""
         # Always a new file: the last line of a run that was killed may be half a line.
-        self._part = path.with_name(f"{path.name}.{worker or 'main'}-{uuid4().hex[:8]}.part")
+        self._path, self._part = path, path.with_name(f"{path.name}.{worker or 'main'}-{uuid4().hex[:8]}.part")
         self._known = _recorded(path)
-        self._file: IO[str] | None = None
+        self._file: BinaryIO | None = None
 
     def known(self, ask: Ask, model: str) -> RecordingEntry | None:
         """Return the answer that is recorded already."""
@@ -206,9 +205,9 @@ class AnswerRecorder:
         """Write one answer at once; raises ModelError when the file cannot be written."""
         try:
             if self._file is None:
-                self._part.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._part.open("x", encoding="utf-8", newline="\n")
-            self._file.write(entry.to_line() + "\n")
+                writing.require_allowed(self._path)
+                self._file = writing.create(self._part, also=[self._part])
+            self._file.write(f"{entry.to_line()}\n".encode())
             self._file.flush()
         except OSError as error:
             raise _unwritable(self._part, error) from error
@@ -231,14 +230,14 @@ def join_parts(path: Path) -> None:
     if parts:
         write_entries(path, _recorded(path).values())
     for part in parts:
-        part.unlink(missing_ok=True)
+        writing.remove(part, also=[part])
 
 
 def write_entries(path: Path, entries: Iterable[RecordingEntry]) -> None:
     """Write a recording, sorted, whole or not at all; raises ModelError when it cannot be written."""
     lines = [entry.to_line() + "\n" for entry in sorted(entries, key=lambda entry: entry.order)]
     try:
-        write_atomically(path, "".join(lines).encode())
+        writing.write(path, "".join(lines))
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -249,9 +248,9 @@ def _unwritable(path: Path, error: OSError) -> ModelError:
 
 def _recorded(path: Path) -> dict[tuple[str, str], RecordingEntry]:
     """Return the entries of a recording and of the parts next to it; a last line that was being written is dropped."""
-    entries = read_entries(path) if path.exists() else []
+    entries = read_entries(path) if gate.is_there(path) else []
     for part in _parts(path):
-        whole = gate.read_text(part, errors="replace").split("\n")[:-1]
+        whole = gate.read_bytes(part, also=[part.parent]).decode(errors="replace").split("\n")[:-1]
         entries += [_entry(line, Position(part, number)) for number, line in enumerate(whole, start=1)]
     return {(entry.key, entry.model): entry for entry in entries}
 

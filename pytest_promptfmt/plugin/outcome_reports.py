@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import traceback_of_user
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
@@ -18,7 +19,6 @@ from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, us
 from pytest_promptfmt.results.terminal import archetypes_of, sections
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.snapshots.expected import left_over_files
 
 REPEATED: Final = "repeated"
 """The status of failures with the cause of an earlier one, until pytest has printed all failures."""
@@ -131,8 +131,8 @@ class Closing:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the lock if this run may; with more shards than files some are empty, which is allowed."""
         run, option = self._run, session.config.option
-        for path in (*run.expected.left_over(), *left_over_files(run.settings.rootdir)):
-            path.unlink(missing_ok=True)
+        for folder in (*run.expected.visited_folders(), run.settings.rootdir):
+            writing.remove_left_over(folder)
         if option.update_snapshots or option.update_new_snapshots_only:
             self._notes += run.lock.renew(run.tally.tokenizers, only_new=not option.update_snapshots)
         else:

@@ -125,7 +125,6 @@ class Run:
         self.config = config
         self.outputs = outputs = read_outputs(config)
         self.expected = ExpectedSnapshots(_tree(tree.root))
-        self.expected.set_rootdir(tree.root.rootdir)
         names = (*BUILTIN_PROFILES, *snapshot_names)
         self.folders = Folders(tree, lambda defined: self.expected.set_profiles(defined, everywhere=names))
         self.studies = Studies(self.folders.settings_of)

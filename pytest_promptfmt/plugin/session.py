@@ -29,6 +29,7 @@ from pytest_promptfmt.plugin.collection import (
     task_file_node,
     warn_of_file,
 )
+from pytest_promptfmt.plugin.command_line import allowed_places
 from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
 from pytest_promptfmt.plugin.outcome_cache import MET, OutcomeCache
@@ -50,7 +51,7 @@ from pytest_promptfmt.plugin.worker_runs import WorkerRuns
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
-from pytest_promptfmt.settings.setting_lookup import SettingLookup, given_places
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
@@ -109,15 +110,14 @@ def activate(config: pytest.Config) -> None:
 
 
 def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:
-    """Let this run open only files below the rootdir and those that the command line names; undo that at its end."""
+    """Let this run open and write only files below the rootdir and those that the command line names, until its end."""
     config.add_cleanup(partial(gate.restore, gate.limits()))
-    lookup = SettingLookup(config)
-    is_without_code = bool(lookup.option("no_code"))
+    is_without_code = bool(SettingLookup(config).option("no_code"))
     gate.forbid_code(is_without_code)
     for name in _RUN_PYTHON if is_without_code else ():
         if config.pluginmanager.hasplugin(name):
             config.pluginmanager.unregister(name=name)
-    gate.limit_to([config.rootpath, *given_places(lookup, places)])
+    gate.limit_to(allowed_places(config, places))
 
 
 class PromptfmtPlugin:

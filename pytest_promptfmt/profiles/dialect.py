@@ -28,8 +28,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.utils import Namespace, internal_code
 
-from pytest_promptfmt.core import sandbox
-from pytest_promptfmt.core.files import private_directory, write_atomically
+from pytest_promptfmt.core import sandbox, writing
+from pytest_promptfmt.core.files import private_directory
 from pytest_promptfmt.core.sandbox import LimitedSandbox
 
 generation_marks: Final[ContextVar[tuple[str, str]]] = ContextVar("generation_marks", default=("", ""))
@@ -87,7 +87,7 @@ class TemplateCache(BytecodeCache):
         if len(code) > _MOST_BYTES - _DIGEST_BYTES:
             return
         with suppress(OSError):
-            write_atomically(self._folder / f"{bucket.key}.jinja-code", sha256(code).digest() + code)
+            writing.write(self._folder / f"{bucket.key}.jinja-code", sha256(code).digest() + code, also=[self._folder])
 
 
 def _digest_of(compiler: Iterable[Path]) -> bytes:

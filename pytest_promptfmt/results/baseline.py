@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
 from pytest_promptfmt.results.wording import below, counted
@@ -314,7 +313,8 @@ def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
     try:
         lines = gate.read_text(path).removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the baseline {display_path(path)} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"the baseline {display_path(path)} cannot be read: {reason}") from error
     if _parsed(lines[0], path, 1) != FIRST_LINE:
         raise _no_baseline(path, 1, f"a baseline begins with the line {json.dumps(FIRST_LINE)}")
     return tuple(_entry(_parsed(line, path, number), path, number) for number, line in enumerate(lines[1:], 2))
@@ -324,8 +324,7 @@ def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
     """Write the entries, sorted, one in a line; the file is replaced in one step."""
     rows = [FIRST_LINE, *(_row(entry) for entry in sorted(entries))]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode("utf-8", "backslashreplace"))
+    writing.write(path, text.encode("utf-8", "backslashreplace"))
 
 
 def _row(entry: BaselineEntry) -> dict[str, Any]:

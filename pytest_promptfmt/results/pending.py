@@ -18,12 +18,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, display_path
-from pytest_promptfmt.core.files import private_directory, write_atomically
+from pytest_promptfmt.core.files import private_directory
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.snapshots.expected import is_snapshot_location
-from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link
+from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link, write_snapshot
 
 ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
 """The categories that --snapshot-update settles."""
@@ -51,11 +51,6 @@ class Edit:
     profile: str = ""
     key: str = ""
     title: str = ""
-
-
-def top_of(rootdir: Path) -> Path:
-    """Return the top folder of the git work tree that holds `rootdir`, else `rootdir` itself."""
-    return next((folder for folder in (rootdir, *rootdir.parents) if (folder / ".git").exists()), rootdir)
 
 
 # -- the patch ---------------------------------------------------------------------------------------------------------
@@ -171,9 +166,7 @@ def accept_edit(edit: Edit) -> str:
         if edit.new is None:
             delete_snapshot(edit.path)
         else:
-            edit.path.parent.mkdir(parents=True, exist_ok=True)
-            require_no_link(edit.path)
-            write_atomically(edit.path, edit.new)
+            write_snapshot(edit.path, edit.new)
     except OSError as error:
         return f": {error.strerror or error}"
     return ""
@@ -217,10 +210,10 @@ def keep_last_run(run: LastRun) -> None:
     if folder is None:
         return
     with suppress(OSError):
-        write_atomically(folder / _name(Path(run.rootdir)), json.dumps(asdict(run)).encode())
+        writing.write(folder / _name(Path(run.rootdir)), json.dumps(asdict(run)), also=[folder])
         files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for old in files[:-MOST_KEPT]:
-            old.unlink(missing_ok=True)
+            writing.remove(old, also=[folder])
 
 
 def last_run_around(here: Path) -> LastRun | None:

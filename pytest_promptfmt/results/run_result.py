@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
 from pytest_promptfmt.results.clusters import Cluster, FindingGroup, clusters_of, finding_groups, grouped
-from pytest_promptfmt.results.pending import ACCEPTABLE, Edit, top_of
+from pytest_promptfmt.results.pending import ACCEPTABLE, Edit
 from pytest_promptfmt.results.wording import accept_all
 
 
@@ -96,7 +96,7 @@ class RunResult:
     @cached_property
     def top(self) -> Path:
         """Return the top folder of the git work tree."""
-        return top_of(self.rootdir)
+        return writing.top_of(self.rootdir)
 
 
 def _tasks(outcomes: Iterable[Outcome]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import write_baseline
@@ -147,8 +148,7 @@ def publish(result: RunResult, files: Sequence[tuple[str, Path]], *, step_summar
     if step_summary is not None:
         try:
             room = STEP_LIMIT - (step_summary.stat().st_size if step_summary.exists() else 0)
-            with step_summary.open("ab") as file:
-                file.write(_bytes(markdown_report(result, limit=room)))
+            writing.append(step_summary, _bytes(markdown_report(result, limit=room)), also=[step_summary])
         except OSError as error:
             yield f"the step summary cannot be written: {error.strerror or error}"
 
@@ -157,8 +157,7 @@ def _written(name: str, path: Path, result: RunResult) -> str:
     writer = find_writer(name)
     try:
         content = _bytes(writer.content(result))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        writing.write(path, content)
     except OSError as error:
         return _cannot(path, error)
     except Exception as error:

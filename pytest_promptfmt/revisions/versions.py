@@ -17,9 +17,8 @@ from typing import Any, Final, Literal, get_args
 
 import yaml
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.task import FunctionRef, Locate
 from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, class_refs, classes_of, closure_of
 from pytest_promptfmt.revisions.source_changes import SourceDifference
@@ -351,7 +350,7 @@ def bumps(findings: Iterable[VersionFinding], folder: Path, top: Path) -> tuple[
 def write_bumps(made: Iterable[Bump], folder: Path) -> None:
     """Write the edits; raises OSError."""
     for bump in made:
-        write_atomically(folder / bump.name, bump.after)
+        writing.write(folder / bump.name, bump.after)
 
 
 def _editable(path: Path, top: Path) -> bytes:

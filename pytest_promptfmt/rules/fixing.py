@@ -18,9 +18,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, Protocol
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
@@ -92,9 +91,7 @@ def write_fixes(fixed: Fixed) -> None:
         try:
             if gate.read_bytes(file.path, limit=MAX_BYTES) != file.before or file.path.is_symlink():
                 raise SourceError("the file has changed in the meantime", position=Position(file.path))
-            mode = file.path.stat().st_mode
-            write_atomically(file.path, file.after)
-            file.path.chmod(mode)
+            writing.write(file.path, file.after)
         except OSError as error:
             reason = f"the file cannot be written: {error.strerror}"
             raise SourceError(reason, position=Position(file.path)) from error

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core.writing import leads_out
 from pytest_promptfmt.settings.file import SettingsFile, find_settings_file, read_settings_file
 from pytest_promptfmt.settings.setting_values import ValueType
-from pytest_promptfmt.settings.table import BY_NAME, SETTINGS, Setting
+from pytest_promptfmt.settings.table import BY_NAME, REPORTS, SETTINGS, Setting
 
 
 class Config(Protocol):
@@ -143,8 +144,10 @@ def given_places(written: SettingLookup, paths: Iterable[Path]) -> Iterator[Path
         yield absolute if absolute.is_dir() else absolute.parent
     for name in ("allow_path", "allow_code"):
         yield from written.option(name) or ()
-    for name in ("baseline", "left_out", "record"):
-        yield from filter(None, [written.option(name)])
+    files = [written.option(name) for name in ("baseline", "left_out", "record", *REPORTS)]
+    files += [Path(file) for _, _, file in (each.partition("=") for each in written.option("write") or ()) if file]
+    # A path into the repository is that of a file of the repository, whatever the repository makes of it.
+    yield from (file for file in files if file and not leads_out(file, written.config.rootpath))
     if written.option("trust"):
         yield written.trusted_rootdir
     for given in (*(written.option("tokenizers") or ()), *(written.option("chat_templates") or ())):

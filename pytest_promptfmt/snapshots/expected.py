@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.git import GitError
 from pytest_promptfmt.core.profile import is_given_name
@@ -76,8 +76,7 @@ class ExpectedSnapshots:
         self._is_in_run: Callable[[Path], bool] = lambda _file: True
         self._profiles: frozenset[str] | None = None
         self._everywhere: frozenset[str] = frozenset()
-        self._absent: frozenset[str] | GitError | None = None
-        self._rootdir: Path | None = None
+        self._absent: dict[Path, frozenset[str] | GitError] = {}
         self._obsolete: tuple[Path, ...] | None = None
         self._unclaimed: dict[Path, set[str]] = {}
         self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
@@ -116,36 +115,32 @@ class ExpectedSnapshots:
         self._is_in_run = holds
         self._obsolete = self._obsolete_by_docs = None
 
-    def set_rootdir(self, rootdir: Path) -> None:
-        """Set the folder below which git may have left files out of a sparse checkout."""
-        self._rootdir = rootdir
-
     def has_snapshots(self, task_file: Path) -> bool:
         """Return whether there are snapshots for a file of this name."""
         return any(_is_ours(path) for path in _snapshot_files(self.tree.folder(task_file)))
 
-    def left_over(self) -> Iterator[Path]:
-        """Yield temporary files in the visited folders whose process has ended before it could rename them."""
+    def visited_folders(self) -> Iterator[Path]:
+        """Yield the folders with snapshots below the visited folders."""
         for directory in self._visited:
             for folder in _folders(directory):
-                for task_folder in _folders(folder):
-                    yield from left_over_files(task_folder)
+                yield from _folders(folder)
 
     def _is_absent(self, owner: Path) -> bool:
         """Return whether a sparse checkout leaves out a file that is missing, or may do so."""
-        if self._rootdir is None:
-            return False
-        if self._absent is None:
+        top = writing.top_of(owner.parent)
+        if top not in self._absent:
             try:
-                self._absent = absent_files(self._rootdir)
+                self._absent[top] = absent_files(top)
             except GitError as error:
-                self._absent = error
-        return isinstance(self._absent, GitError) or str(owner) in self._absent
+                self._absent[top] = error
+        absent = self._absent[top]
+        return isinstance(absent, GitError) or str(owner) in absent
 
     def notes(self) -> Iterator[str]:
         """Yield a message where git does not answer which files are absent only from this checkout."""
-        if isinstance(self._absent, GitError):
-            yield f"snapshots of missing task files are kept, because git gives no answer: {self._absent}"
+        for error in self._absent.values():
+            if isinstance(error, GitError):
+                yield f"snapshots of missing task files are kept, because git gives no answer: {error}"
 
     def visit(self, directory: Path) -> None:
         """Record that this run visited a `__prompts__` folder, so that orphans in it count."""
@@ -209,6 +204,7 @@ class ExpectedSnapshots:
                 continue  # arc.yml next to arc.yaml shares the folder, and was not read
             tasks = [task for owner in owners for task in self._tasks[owner]]
             ids, open_names = {task_id for task_id, _ in tasks}, {name for _, name in tasks}
+            lost = []
             for path in _snapshot_files(folder):
                 task_id = decode_name(path.parent.name)
                 defined = task_id in ids or any(name in open_names for name in _names_before_format(task_id))
@@ -218,7 +214,10 @@ class ExpectedSnapshots:
                 if defined and self._knows_profile(profile):
                     self._unclaimed.setdefault(folder.parent, set()).add(profile)
                 elif _is_ours(path):
-                    yield path
+                    lost.append(path)
+            absent = (place / f"{folder.name}{suffix}" for suffix in _TASK_SUFFIXES if lost)
+            if not any(map(self._is_absent, absent)):
+                yield from lost
 
     def _orphans(self) -> Iterator[Path]:
         """Yield files in visited folders whose task file is gone."""
@@ -245,16 +244,6 @@ def _is_named(profile: str, names: Collection[str]) -> bool:
     """Return whether a snapshot's profile is one of these, with or without arguments, or given on a command line."""
     name = _SHOTS.sub("", profile)  # arguments of the command line follow the name, or are all of it
     return profile in names or is_given_name(name) or name.partition(",")[0] in names
-
-
-def left_over_files(folder: Path) -> Iterator[Path]:
-    """Yield temporary files of ours in a folder whose process has ended."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(".promptfmt-")]
-    except OSError:
-        return
-    yield from (folder / name for name in names if gate.is_left_over(name) and not (folder / name).is_dir())
 
 
 def _names_before_format(task_id: str) -> Iterator[str]:

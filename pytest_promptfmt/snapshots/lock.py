@@ -14,9 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.outcome import UsedTokenizer
 from pytest_promptfmt.core.yaml_parser import parse_file
 
@@ -117,11 +116,9 @@ def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, Locked
 
 
 def write_lock(path: Path, locked: Locked) -> None:
-    """Write the file whole or not at all, never through a link; raises SnapshotError."""
+    """Write the file; raises SnapshotError."""
     try:
-        if path.is_symlink():
-            raise gate.RefusedError("it is a link, which is not followed", path)
-        write_atomically(path, lock_text(locked.tokenizers, locked.origins).encode())
+        writing.write(path, lock_text(locked.tokenizers, locked.origins))
     except OSError as error:
         what = f"the file cannot be written: {error.strerror or error}"
         raise SnapshotError(what, position=Position(path)) from error

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SnapshotError
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.git import GitError, git, has_repository
 
 DIRECTORY: Final = "__prompts__"
@@ -156,24 +155,16 @@ def require_no_link(path: str | Path) -> None:
             break
 
 
-def write_snapshot(path: str, text: str) -> None:
+def write_snapshot(path: str | Path, content: str | bytes) -> None:
     """Write a file, whole or not at all; raises OSError, also where a link or another place is in the way."""
     require_no_link(path)
-    gate.allowed(path)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
+    writing.write(path, content)
 
 
 def delete_snapshot(path: Path) -> None:
     """Delete a file, and up to three folders above it that are then empty; raises OSError as `write_snapshot`."""
     require_no_link(path)
-    gate.allowed(path)
-    path.unlink(missing_ok=True)
-    for folder in list(path.parents)[:3]:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
+    writing.remove(path, empty_folders=3)
 
 
 # -- git: files that a sparse checkout leaves out, and tracked files --------------------------------------------------

@@ -141,13 +141,6 @@ def test_the_limit_is_inherited_and_restored(root: Path) -> None:
     assert "outside" in refusal(root / "own.txt")
 
 
-def test_temporary_files_of_ended_processes_alone_are_left_over() -> None:
-    assert gate.is_left_over(".promptfmt-4194999-3.tmp")
-    assert not gate.is_left_over(f".promptfmt-{os.getpid()}-3.tmp")
-    assert not gate.is_left_over(f".promptfmt-{os.getppid()}-0.tmp")
-    assert not gate.is_left_over("promptfmt-4194999-3.tmp")
-
-
 OPENS_BY_ITSELF = {
     "profiles/dialect.py": "its own modules, and what it compiled of templates in the user's cache",
     "rules/documentation.py": "examples in our own docstrings",
@@ -155,7 +148,6 @@ OPENS_BY_ITSELF = {
     "cli/explain.py": "our own pages",
     "cli/init.py": "our own data, metadata of this distribution, and the settings of the repository that adopts",
     "core/data_tables.py": "our own data",
-    "core/files.py": "a new file",
     "core/profile.py": "our own data",
     "engine/code_inputs.py": "modules that Python would import, of which nothing is shown",
     "engine/processes.py": "what the system says of our processes",

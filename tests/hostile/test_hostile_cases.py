@@ -302,15 +302,18 @@ def test_a_sparse_checkout_deletes_no_snapshot(project: Project) -> None:
 
     for name in ("kept", "absent", "deleted"):
         project.task(f"tasks/{name}.yaml")
+    project.task("tasks/kept.yml", "same folder")
     project.accept()
+    assert len([name for name in project.snapshots() if "/kept/" in name]) == 4
     git("init", "-q")
     git("add", "tasks")
     git("commit", "-qm", "one")
-    git("sparse-checkout", "set", "--no-cone", "/*", "!/tasks/absent.yaml")
+    git("sparse-checkout", "set", "--no-cone", "/*", "!/tasks/absent.yaml", "!/tasks/kept.yml")
     assert not (project.root / "tasks/absent.yaml").exists()
     (project.root / "tasks/deleted.yaml").unlink()
     project.run("-q", "--snapshot-update")
     assert {Path(name).parts[2] for name in project.snapshots()} == {"kept", "absent"}
+    assert len([name for name in project.snapshots() if "/kept/" in name]) == 4
 
 
 def test_what_git_tracks_is_known_so_that_committed_outcomes_are_not_believed(tmp_path: Path) -> None:

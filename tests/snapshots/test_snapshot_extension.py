@@ -67,9 +67,9 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "plain.txt"
     code = (
         "import itertools, sys\n"
-        "from pytest_promptfmt.core.files import write_atomically\n"
+        "from pytest_promptfmt.core import writing\n"
         "for number in itertools.count():\n"
-        "    write_atomically(sys.argv[1], (str(number % 10) * 2_000_000).encode())\n"
+        "    writing.write(sys.argv[1], str(number % 10) * 2_000_000)\n"
         "    print(flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE) as writer:

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SettingsError
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.evidence import trial_of_view
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
@@ -222,7 +221,7 @@ class ServerRecorder:
             raise SettingsError(f"this is a recording of {others.pop()}", position=Position(path), hint=hint)
         merged = sorted({**before, **self.lines}.values(), key=lambda line: (line.get("from", ""), line["key"]))
         try:
-            write_atomically(path, "".join(json.dumps(line) + "\n" for line in merged).encode())
+            writing.write(path, "".join(json.dumps(line) + "\n" for line in merged), also=[path])
         except OSError as error:
             raise SettingsError(
                 f"the recording cannot be written: {error.strerror}", position=Position(path)
