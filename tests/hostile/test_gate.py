@@ -152,6 +152,7 @@ OPENS_BY_ITSELF = {
     "engine/code_inputs.py": "modules that Python would import, of which nothing is shown",
     "engine/processes.py": "what the system says of our processes",
     "plugin/items/rendering_items.py": "a file of the command that started the run",
+    "plugin/printed_output.py": "the null device",
     "plugin/run.py": "a file of the command that started the run",
     "plugin/worker_processes.py": "the null device, and the streams of a worker",
     "results/html.py": "our own data",
