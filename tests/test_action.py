@@ -98,6 +98,7 @@ def test_the_action_fails_on_a_changed_prompt_and_leaves_patch_report_and_summar
         "accept.patch",
         "report.html",
         "result.json",
+        "next-steps.md",
     }
     assert run("git apply promptfmt/accept.patch", repository).returncode == 0
     hostile = "tasks/with blank.yaml\n$(touch promptfmt-broken)"
@@ -210,7 +211,7 @@ def test_the_action_runs_task_files_alone_and_installs_what_it_is_told(repositor
     script = steps(ACTION)["Compare with the snapshots"]["run"]
     done = run(script, repository, PATHS="", ARGS="--snapshot-update", SHARD="")
     assert done.returncode == 0, done.stdout
-    install = steps(ACTION)["Install"]["run"].replace("python -m pip", "echo")
+    install = steps(ACTION)["Install"]["run"].replace("python -P -m pip", "echo")
     said = run(install, repository, GITHUB_ACTION_PATH="/action", PACKAGES="a==1\nb[c]>=2")
     assert said.stdout == "install --quiet /action a==1 b[c]>=2\n"
     assert run(install, repository, GITHUB_ACTION_PATH="/a", PACKAGES="").stdout == "install --quiet /a\n"

@@ -67,7 +67,7 @@ def check(
             raise SettingsError("--fix requires --output-format text")
         from pytest_promptfmt.cli.fix import fix_files
 
-        fix_files(paths or [], write=True, select=select or (), allow_code=allow_code or ())
+        fix_files(paths or [], pytest_options(select=select, allow_code=allow_code, no_code=no_code), write=True)
     from pytest_promptfmt.plugin.collected import check as checked_by_pytest
 
     options = pytest_options(tasks=task, profiles=profile, select=select, allow_code=allow_code, no_code=no_code)
@@ -164,7 +164,8 @@ def _watch(paths: list[Path]) -> None:
     for path in places:
         if not path.exists():
             raise SettingsError(f"no such file or folder: {display_path(path)}")
-    command = [sys.executable, "-m", "pytest_promptfmt", *(each for each in sys.argv[1:] if each != "--watch")]
+    # -P: only this command's own start, `python -m`, would import modules of the working directory.
+    command = [sys.executable, "-P", "-m", "pytest_promptfmt", *(each for each in sys.argv[1:] if each != "--watch")]
     try:
         subprocess.run(command, check=False)
         for _ in watch(*places, watch_filter=DefaultFilter(ignore_dirs=_PASSED_OVER), raise_interrupt=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_check
 
 import typer
 
-from pytest_promptfmt.cli.options import AsJson
+from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options
 from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 
@@ -82,6 +82,7 @@ def outdated(
     origin: Annotated[
         str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="Where it was copied from.")
     ] = None,
+    no_code: NoCode = False,
 ) -> None:
     """Show what newer revisions on the Hugging Face hub change in prompts, tokens and tasks. Exit code 1: some do.
 
@@ -105,7 +106,8 @@ def outdated(
     if not each:
         hint = "name one: promptfmt outdated models/mine --origin owner/name"
         raise SettingsError(f"{FILE_NAME} names no tokenizer or template of the hub", hint=hint)
-    found = [_newest(one) for one in each]
+    options = pytest_options(no_code=no_code)
+    found = [_newest(one, options) for one in each]
     for one, (newest, there) in zip(each, found, strict=True):
         if one.copy is not None:
             revision = one.revision if there is not None and not is_same(one.copy, there) else newest
@@ -181,7 +183,7 @@ def _name(path: Path, root: Path) -> str:
         raise SettingsError(f"{path} is not below the working directory", hint="copy it there") from None
 
 
-def _newest(one: Followed) -> tuple[str, Path | None]:
+def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:
     """Print how the newest commit differs; return it, and its files if they are not those here."""
     from pytest_promptfmt.revisions.upstream import is_same
 
@@ -192,7 +194,7 @@ def _newest(one: Followed) -> tuple[str, Path | None]:
         return newest, None
     before = one.revision[:_DIGITS] or "unknown"
     say(f"{one.name}: {one.repository}@{newest[:_DIGITS]}, here {before}")
-    for line in (*_differences(one.here(), there), *_tasks(one, there)):
+    for line in (*_differences(one.here(), there), *_tasks(one, there, options)):
         say(f"  {line}")
     return newest, there
 
@@ -207,7 +209,7 @@ def _differences(here: Path, there: Path) -> list[str]:
     return system.compare_files(here, there) or ["prompts of conversations and tokens are the same"]
 
 
-def _tasks(one: Followed, there: Path) -> list[str]:
+def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:
     from pytest_promptfmt.plugin.collected import with_collected
     from pytest_promptfmt.results.wording import listed
     from pytest_promptfmt.revisions.upstream import changed_tasks
@@ -219,5 +221,5 @@ def _tasks(one: Followed, there: Path) -> list[str]:
         names = f": {listed(changed, _SHOWN)}" if changed else ""
         lines.append(f"prompts or tokens of {len(changed):,} of {seen:,} tasks change{names}")
 
-    with_collected(use, [], [])
+    with_collected(use, [], options)
     return lines

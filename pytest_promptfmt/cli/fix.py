@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_promptfmt.cli.options import AllowCode, Paths, Select, pytest_options
+from pytest_promptfmt.cli.options import AllowCode, NoCode, Paths, Select, pytest_options
 from pytest_promptfmt.cli.output import note, print_lines, styled
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import (
@@ -41,6 +41,7 @@ def fix(
     write: Annotated[bool, typer.Option("--write", help="Change the files.")] = False,
     select: Select = None,
     allow_code: AllowCode = None,
+    no_code: NoCode = False,
 ) -> None:
     """Fix the findings that have one mechanical fix, and show the difference.
 
@@ -48,15 +49,14 @@ def fix(
     warning is new, and no other text of any prompt changes. All else in the file stays as it is, comments included.
     Without `--write` nothing is written, and the exit code is 1 where something would be.
     """
-    fixed = fix_files(paths or [], write=write, select=select or (), allow_code=allow_code or ())
+    options = pytest_options(select=select, allow_code=allow_code, no_code=no_code)
+    fixed = fix_files(paths or [], options, write=write)
     if not write and any(each.files for each in fixed):
         raise typer.Exit(1)
 
 
-def fix_files(
-    paths: Sequence[Path], *, write: bool, select: Sequence[str] = (), allow_code: Sequence[Path] = ()
-) -> Sequence[Fixed]:
-    """Find, print and, with `write`, make the fixes of these paths; return them."""
+def fix_files(paths: Sequence[Path], options: Sequence[str], *, write: bool) -> Sequence[Fixed]:
+    """Find, print and, with `write`, make the fixes of these paths with options of pytest; return them."""
     from pytest_promptfmt.plugin.collected import with_collected
     from pytest_promptfmt.rules.fixing import find_fixes, write_fixes
 
@@ -70,8 +70,7 @@ def fix_files(
             if write:
                 write_fixes(found[0])
 
-    options = pytest_options(profiles=["plain"], select=select, allow_code=allow_code)
-    for error in with_collected(use, paths, options).errors:
+    for error in with_collected(use, paths, [*pytest_options(profiles=["plain"]), *options]).errors:
         note(error)
     for fixed in found:
         _print_fixes(fixed, written=write)
@@ -89,6 +88,7 @@ def convert(
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Run the task's own Python functions for the proof.")
     ] = False,
+    no_code: NoCode = False,
 ) -> None:
     """Convert the layout that a task file writes, and show the difference.
 
@@ -105,10 +105,10 @@ def convert(
     if write and stdout:
         raise SettingsError("--write and --stdout exclude each other")
     path = file.resolve()
-    task = _only_task(path, allow_code=allow_code)
+    task = _only_task(path, allow_code=allow_code and not no_code)
     before = _text_of(path)
     try:
-        conversion, notes = _conversion(task, to, format_name)
+        conversion, notes = _conversion(task, to, format_name, pytest_options(no_code=no_code))
     except CodeNotAllowedError as error:
         hint = "--allow-code lets the proof run it, if you trust it"
         raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
@@ -190,7 +190,9 @@ def _text_of(path: Path) -> str:
         raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
 
 
-def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Conversion, Sequence[str]]:
+def _conversion(
+    task: Task, to: str | None, format_name: str | None, options: Sequence[str]
+) -> tuple[Conversion, Sequence[str]]:
     """Return what to write and remove, and notes: on which docs it was proved."""
     from pytest_promptfmt.core.limits import time_limit
     from pytest_promptfmt.formats.apply import has_template
@@ -201,7 +203,7 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Co
     if to is not None and has_template(task):
         return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
     if task.path is not None:
-        task = replace(task, docs_folder=settings_around(task.path).docs_folder(task.path))
+        task = replace(task, docs_folder=settings_around(task.path, options).docs_folder(task.path))
     with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
         docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
         if format_name is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pytest_promptfmt.cli.options import repeatable
+from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
@@ -42,6 +42,7 @@ def freeze(
     force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
+    no_code: NoCode = False,
 ) -> None:
     """Keep docs of a task's dataset next to its file, with a note of their revision, licence and row numbers.
 
@@ -63,7 +64,7 @@ def freeze(
         raise SettingsError("--shots adds a split", hint="leave --split, --from, --rows and --stdout out")
     if cover and (rows is not None or seed is not None):
         raise SettingsError("--cover chooses the rows", hint="leave --rows and --seed out")
-    settings = settings_around(file)
+    settings = settings_around(file, pytest_options(no_code=no_code))
     asked = _Asked(
         folder=file if file.is_dir() else file.parent,
         settings=settings,

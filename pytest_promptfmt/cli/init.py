@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
+from pytest_promptfmt.cli.options import NoCode, pytest_options
 from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
@@ -68,6 +69,7 @@ def init(
         bool | None,
         typer.Option("--baseline/--no-baseline", help="Accept all current findings; by default in a fork."),
     ] = None,
+    no_code: NoCode = False,
 ) -> None:
     """Write settings, git's attributes and ignores, a workflow and, where there is nothing to test, an example.
 
@@ -76,11 +78,18 @@ def init(
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}")
     with gate.limited_to([folder]):
-        _init(folder, kind, example=example, workflow=workflow, baseline=baseline)
+        options = pytest_options(no_code=no_code)
+        _init(folder, kind, options, example=example, workflow=workflow, baseline=baseline)
 
 
 def _init(
-    folder: Path, kind: RepositoryKind | None, *, example: bool | None, workflow: bool, baseline: bool | None
+    folder: Path,
+    kind: RepositoryKind | None,
+    options: Sequence[str],
+    *,
+    example: bool | None,
+    workflow: bool,
+    baseline: bool | None,
 ) -> None:
     from pytest_promptfmt.systems import recognized
     from pytest_promptfmt.tasks import looks_like_task
@@ -106,7 +115,7 @@ def _init(
         typer.echo("pytest-promptfmt is installed from a local folder: set the address of the action in the workflow")
     inis = ["promptfmt = true"]
     if wants_baseline:
-        _write_baseline(folder)
+        _write_baseline(folder, options)
         inis.append(f"promptfmt_baseline = {_BASELINE}")
     _offer(folder, inis)
     if chosen is RepositoryKind.FORK:
@@ -258,14 +267,14 @@ def _add_line(path: Path, line: str) -> None:
     say(f"{display_path(path)}: {line}")
 
 
-def _write_baseline(folder: Path) -> None:
+def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     import subprocess
 
     note("checking every task once, about a hundred per second")
     # As the action runs it. -P: what a module can import decides about errors that are accepted.
     command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "--no-header", "--no-summary"]
     command += ["-o", "addopts=", "-o", "python_files="]
-    command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write"]
+    command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
     # pytest shows its progress on stderr, apart from the lines of this command.
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno())
     file = folder / _BASELINE

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pytest_promptfmt.core import gate
+
 
 def repeatable(name: str, metavar: str, text: str) -> Any:
     """Return an option that can be given several times."""
     return typer.Option(name, metavar=metavar, help=f"{text} Repeatable.")
+
+
+def _forbid_code(no_code: bool) -> bool:
+    """Allow no code of tasks in this process and those that it starts, and no module of the working directory."""
+    if no_code:
+        gate.forbid_code(True)
+        os.environ["PYTHONSAFEPATH"] = "1"  # as python -P
+        if not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()):  # put there by python -m
+            del sys.path[0]
+    return no_code
 
 
 Paths = Annotated[
@@ -21,7 +35,9 @@ Tasks = Annotated[list[str] | None, repeatable("--task", "GLOB", "Only these tas
 Profiles = Annotated[list[str] | None, repeatable("--profile", "NAME", "Only this profile, as `--promptfmt-profile`.")]
 Select = Annotated[list[str] | None, repeatable("--select", "CODES", "Only these rules, as `--promptfmt-select`.")]
 AllowCode = Annotated[list[Path] | None, repeatable("--allow-code", "PATH", "Let Python code below PATH run.")]
-NoCode = Annotated[bool, typer.Option("--no-code", help="Run no Python code of tasks, and no conftest.py.")]
+NoCode = Annotated[
+    bool, typer.Option("--no-code", help="Run no Python code of tasks, and no conftest.py.", callback=_forbid_code)
+]
 RuleFiles = Annotated[list[Path] | None, repeatable("--rules", "FILE", "A Python file with rules of your own.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all tasks and whole diffs.")]
@@ -38,4 +54,6 @@ def pytest_options(
     """Return the options of pytest for those of a command."""
     given = {"task": tasks, "profile": profiles, "select": select, "allow-code": allow_code}
     options = [f"--promptfmt-{name}={value}" for name, values in given.items() for value in values or ()]
-    return [*options, "--promptfmt-no-code", "--noconftest"] if no_code else options
+    # Plugins and folders of modules that an ini file names are code, too.
+    without = ["--promptfmt-no-code", "--noconftest", "-o", "addopts=", "-o", "pythonpath="]
+    return [*options, *without] if no_code else options

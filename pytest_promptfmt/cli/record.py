@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
-from pytest_promptfmt.cli.options import Paths, Profiles, pytest_options
+from pytest_promptfmt.cli.options import NoCode, Paths, Profiles, pytest_options
 from pytest_promptfmt.cli.output import note
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import SettingsError
@@ -32,6 +32,7 @@ def record(
     engine: Annotated[str, typer.Option("--engine", metavar="NAME:URL", help="`llama.cpp:URL` or `vllm:URL`.")] = "",
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The recording.")] = Path("prompts.jsonl"),
     profile: Profiles = None,
+    no_code: NoCode = False,
 ) -> None:
     """Have a server render all conversations, and keep what it renders.
 
@@ -57,7 +58,7 @@ def record(
     try:
         if is_new:
             writing.write(to, "")  # a profile may name it already, and is read before the server is asked
-        collected = with_collected(use, paths or [], pytest_options(profiles=profile))
+        collected = with_collected(use, paths or [], pytest_options(profiles=profile, no_code=no_code))
     except OSError as error:
         raise SettingsError(f"the recording {to} cannot be written: {error.strerror}") from error
     finally:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from pytest_promptfmt.cli.options import repeatable
+from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, print_json, print_lines, say, styled, write_file
 from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, SnapshotError, did_you_mean, display_path
@@ -47,6 +47,7 @@ def review(
     ] = None,
     as_list: Annotated[bool, typer.Option("--list", help="List the pending snapshots, and change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Like --list, as JSON.")] = False,
+    no_code: NoCode = False,
 ) -> None:
     """Walk through failing snapshots and accept, reject or skip each. Exit code: 0 all were accepted, 1 some were not.
 
@@ -59,7 +60,8 @@ def review(
     top = writing.top_of(Path.cwd())
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
-    edits = read_edits(pending, top) if pending is not None else _edits_of_run(names, folder=Path.cwd())
+    arguments = [*pytest_options(no_code=no_code), *names]
+    edits = read_edits(pending, top) if pending is not None else _edits_of_run(arguments, folder=Path.cwd())
     done = _Reviewed(left=edits)
     if as_json:
         words = ("category", "task", "profile", "title")
@@ -85,14 +87,15 @@ def review(
         raise typer.Exit(1)
 
 
-def accept(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
+def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = False) -> None:
     """Write the snapshots that the last run found new or changed, and delete those that it found obsolete.
 
     Only the task files concerned are rendered again. Snapshots that differ from what that run found are left and
     reported. Exit code: 0 all were accepted, 1 some were not, 2 no run is known.
     """
     run, chosen = _last_run(globs or ())
-    found = {_identity(edit): edit for edit in _rendered(run, chosen)} if chosen else {}
+    options = [*run.options, *pytest_options(no_code=no_code)]
+    found = {_identity(edit): edit for edit in _rendered(run, chosen, options)} if chosen else {}
     settled: list[Problem] = []
     for problem in chosen:
         edit = found.get(_identity(problem, run.folder))
@@ -202,7 +205,7 @@ def _settle(run: LastRun, settled: Sequence[Problem]) -> None:
     keep_last_run(replace(run, problems=tuple(each for each in run.problems if each not in settled)))
 
 
-def _rendered(run: LastRun, problems: Sequence[Problem]) -> list[Edit]:
+def _rendered(run: LastRun, problems: Sequence[Problem], options: Sequence[str]) -> list[Edit]:
     """Return what accepting would do now to the snapshots of the files concerned."""
     from pytest_promptfmt.snapshots.expected import is_snapshot_location
 
@@ -212,16 +215,18 @@ def _rendered(run: LastRun, problems: Sequence[Problem]) -> list[Edit]:
         if problem.category == "obsolete":  # found by a run of the folder whose task file is gone
             folder = file.parents[3] if is_snapshot_location(problem.path) else None
             if folder is None or not any(folder.glob("*.yaml")):
-                return _edits_of_run(run.options, folder=Path(run.folder))
+                return _edits_of_run(options, folder=Path(run.folder))
             paths[str(folder)] = None
         else:
             # A run of one file leaves the old snapshots of others; pytest takes no path with such characters.
             is_single = problem.category != "renamed" and "[" not in problem.path and "::" not in problem.path
             paths[problem.path if is_single else str(file.parent)] = None
+    if any("\n" in path for path in paths):  # each line is an argument
+        return _edits_of_run(options, folder=Path(run.folder))
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         arguments = Path(scratch, "paths.txt")  # a command line may be too short for all of them
         arguments.write_text("".join(f"{path}\n" for path in paths), "utf-8", "surrogateescape")
-        return _edits_of_run([*run.options, f"@{arguments}"], folder=Path(run.folder))
+        return _edits_of_run([*options, f"@{arguments}"], folder=Path(run.folder))
 
 
 def _identity(change: Edit | Problem, folder: str = "") -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pytest_promptfmt.cli.options import AllowCode, AsJson, Profiles, pytest_options
+from pytest_promptfmt.cli.options import AllowCode, AsJson, NoCode, Profiles, pytest_options
 from pytest_promptfmt.cli.output import note, print_json, print_lines, styled
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError, did_you_mean
@@ -43,6 +43,7 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
     allow_code: AllowCode = None,
+    no_code: NoCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the prompts of a task, each piece in the colour of its origin, with requests and findings."""
@@ -55,7 +56,7 @@ def show(
         raise _unknown(task, names)
     from pytest_promptfmt.plugin.collected import Collection, with_collected  # later: an unknown name fails at once
 
-    options = pytest_options(tasks=[task], profiles=profile, allow_code=allow_code)
+    options = pytest_options(tasks=[task], profiles=profile, allow_code=allow_code, no_code=no_code)
     options += [f"--promptfmt-format={format_name}"] if format_name is not None else []
     options += [f"--promptfmt-docs={doc}"] if doc is not None else []
     shown = _Shown(doc=doc, tokens=tokens or ids, ids=ids, spaces=spaces, as_json=as_json)

@@ -136,13 +136,13 @@ class _Reader:
         return True
 
 
-def settings_around(path: Path) -> Settings:
+def settings_around(path: Path, options: Sequence[str]) -> Settings:
     """Return the settings of the project that a file or folder belongs to, as `pytest --promptfmt` with it has them.
 
     Raises SettingsError if pytest refuses to start.
     """
     reader = _Reader()
-    status = start(["-p", "no:cacheprovider", "-s", str(path)], reader)
+    status = start(["-p", "no:cacheprovider", "-s", *options, str(path)], reader)
     if reader.settings is None:
         raise SettingsError(f"pytest ended with {status} before it had read its settings")
     return reader.settings

@@ -111,6 +111,9 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "markdown": Writer(content=markdown_report, needs_edits=False),
     "sarif": Writer(content=sarif_report, needs_edits=False),
     "html": Writer(content=html_report, needs_edits=False, needs_views=True),
+    "next-steps": Writer(
+        content=lambda result: "".join(f"- {step}\n" for step in next_steps(result)), needs_edits=False
+    ),
 }
 """The writers of this package, by the name that options have for them."""
 

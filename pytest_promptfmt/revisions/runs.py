@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, Final, NoReturn
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.engine.processes import CAN_FORK
@@ -382,7 +383,7 @@ def _pytest_process(
 ) -> subprocess.CompletedProcess[bytes]:
     """Return how pytest ended in a folder, with what it printed."""
     if not _can_be_copied():
-        command = [sys.executable, "-m", "pytest", *arguments]
+        command = [sys.executable, *(["-P"] if _is_safe() else []), "-m", "pytest", *arguments]
         return subprocess.run(command, cwd=folder, capture_output=True, env=environment)
     _load(is_bare="PYTEST_DISABLE_PLUGIN_AUTOLOAD" in environment)
     with TemporaryFile() as output, TemporaryFile() as errors:
@@ -400,6 +401,11 @@ def _pytest_process(
 def _can_be_copied() -> bool:
     """Return whether this process may be forked: pytest, and code of a project, have not run in it yet."""
     return CAN_FORK and "pytest" not in sys.modules
+
+
+def _is_safe() -> bool:
+    """Return whether modules in the folder of a run are not imported: with `python -P`, and where no code may run."""
+    return sys.flags.safe_path or not gate.allows_code()
 
 
 @cache
@@ -426,7 +432,7 @@ def _be_pytest(
         os.environ.update(environment)
         pytest = import_module("pytest")
         sys.argv = [str(Path(str(pytest.__file__)).with_name("__main__.py")), *arguments]
-        sys.path[: 0 if sys.flags.safe_path else 1] = [str(folder)]
+        sys.path[: 0 if sys.flags.safe_path else 1] = [] if _is_safe() else [str(folder)]
         gc.freeze()
         gc.enable()
         status = int(pytest.main([*arguments]))
