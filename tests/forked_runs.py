@@ -140,7 +140,8 @@ def _import_all() -> None:
             importlib.import_module(module.name)
     for name in _AT_USE:
         with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+            used = importlib.import_module(name)
+            used.__doc__ = f"{used.__doc__}\nPYTEST_DONT_REWRITE"  # else each run warns that it is imported already
     assert not _LATER & sys.modules.keys()
     gc.freeze()
 
