@@ -9,6 +9,7 @@ Processor time of pytest and all its workers, so that a busy machine matters les
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import resource
 import shutil
@@ -20,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lm_eval
+
+from pytest_promptfmt.core.files import VARIABLE
 
 TASKS = Path(lm_eval.__file__).parent / "tasks"
 DEFAULT = ("arc", "mmlu", "bbh", "belebele")
@@ -41,12 +44,19 @@ def measured(root: Path, what: str, *options: str) -> float:
     return used
 
 
+def own_cache(folder: Path) -> Path:
+    """Let runs cache below a folder, and return where their outcomes will be."""
+    os.environ[VARIABLE] = str(folder / "cache")
+    return folder / "cache" / "outcomes"
+
+
 def growth(counts: Sequence[int], seed: int) -> None:
     """Measure runs of more and more files; each has the folders of the one before, and some more."""
     folders = sorted(each for each in TASKS.iterdir() if each.is_dir())
     random.Random(seed).shuffle(folders)
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+        root, outcomes = Path(folder) / "project", own_cache(Path(folder))
+        root.mkdir()
         (root / "pytest.ini").write_text("[pytest]\n", "utf-8")
         for count in sorted(counts):
             while folders and len(list((root / "tasks").rglob("*.yaml"))) < count:
@@ -54,7 +64,7 @@ def growth(counts: Sequence[int], seed: int) -> None:
             files = len(list((root / "tasks").rglob("*.yaml")))
             measured(root, f"{files:,} files, update", "--snapshot-update")
             time.sleep(3)  # younger files are not remembered
-            shutil.rmtree(root / ".pytest_cache", ignore_errors=True)  # the update remembers, too
+            shutil.rmtree(outcomes, ignore_errors=True)  # the update remembers, too
             cold = measured(root, f"{files:,} files, nothing known")
             measured(root, f"{files:,} files, nothing changed")
             warm = measured(root, f"{files:,} files, again")
@@ -72,7 +82,9 @@ def main() -> None:
         growth(given.files, given.seed)
         return
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+        root = Path(folder) / "project"
+        root.mkdir()
+        own_cache(Path(folder))
         (root / "pytest.ini").write_text("[pytest]\n", "utf-8")
         for name in given.folders:
             shutil.copytree(TASKS / name, root / "tasks" / name)

@@ -115,7 +115,9 @@ def main() -> None:
     options = ["-n", str(given.xdist)] if given.xdist else []
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+        root = Path(folder) / "project"
+        root.mkdir()
+        os.environ["PROMPTFMT_CACHE_DIR"] = str(Path(folder) / "cache")
         (root / "pytest.ini").write_text("[pytest]\npromptfmt_profiles = plain\npromptfmt_lint = false\n", "utf-8")
         for number in range(TASKS):
             (root / f"t{number}.yaml").write_text(TASK.format(number=number), "utf-8")

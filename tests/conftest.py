@@ -70,11 +70,14 @@ def pytest_configure(config):
 
 
 @pytest.fixture
-def cached_project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def cached_project(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Project:
     """Return a folder in which runs cache outcomes, also those of files that have just changed.
 
     Two seconds are for file systems that count in such steps; a test would have to wait for them.
     """
     project.write("settled.py", SETTLED)
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p settled")
     return project

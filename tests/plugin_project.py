@@ -13,6 +13,8 @@ from typing import Any
 import forked_runs
 import pytest
 
+from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME, store_folder
+
 
 def run_pytest(*args: str) -> pytest.RunResult:
     """Return what `python -m pytest` did in this folder; a test that fails shows what it printed."""
@@ -74,6 +76,13 @@ class Project:
         found: dict[str, Any] = json.loads((self.root / "found.json").read_text("utf-8"))
         del found["command"], found["next_steps"]
         return found
+
+    @property
+    def store(self) -> Path:
+        """Return the file of cached outcomes."""
+        folder = store_folder(self.root)
+        assert folder is not None
+        return folder / STORE_NAME
 
     def settle(self) -> None:
         """Make the files look older than the run: outcomes of files that changed since it began are not cached."""

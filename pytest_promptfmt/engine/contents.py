@@ -117,10 +117,10 @@ class Contents:
 
     def all(self, paths: Iterable[str]) -> list[Input] | None:
         """Return the inputs of these paths; None if one of them may have changed since this run began."""
-        inputs = [self.input(path) for path in sorted(self._without_implied(set(paths)))]
+        inputs = [self.input(path) for path in sorted(self.without_implied(set(paths)))]
         return None if any(self._is_young(each) for each in inputs) else inputs
 
-    def _without_implied(self, paths: set[str]) -> Iterator[str]:
+    def without_implied(self, paths: set[str]) -> Iterator[str]:
         """Yield the paths without absent ones that others imply.
 
         An absent path is implied by a folder whose names count, and by an absent folder above it. A broken link is a

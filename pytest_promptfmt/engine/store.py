@@ -1,7 +1,8 @@
 """The store: rows of JSON about files, kept from earlier runs in one SQLite file.
 
-Its content is untrusted: parsed as JSON, never run, and used only if the file belongs to this user. A file that is
-damaged, of another version, or not writable is ignored.
+It is in the user's cache folder, never in a work tree: a repository cannot bring one. Its content is untrusted all the
+same: parsed as JSON, never run, and used only if the file belongs to this user. A file that is damaged, of another
+version, or not writable is ignored.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import json
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from pytest_promptfmt.core.files import cache_directory, private_directory
+from pytest_promptfmt.engine.contents import digest_of
 
 VERSION: Final = 7
 FILE_NAME: Final = "outcomes.sqlite"
@@ -24,7 +29,47 @@ _DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors of a database that is damaged or not ours; messages quote its content, which need not be text."""
 
 _PATIENCE_SECONDS: Final = 2.0
+_KEPT_SECONDS: Final = 90 * 24 * 3600
+"""The age of a store that is removed when another folder gets its first one."""
+
 _CACHE_KILOBYTES: Final = 16_384
+
+
+def store_folder(root: Path) -> Path | None:
+    """Return the folder of the store for a rootdir, which its resolved path names.
+
+    None without a private cache folder, and for one in the work tree of the rootdir: its files may be committed.
+    """
+    base, root = cache_directory(), root.resolve()
+    if base is None or base.resolve().is_relative_to(_work_tree(root)):
+        return None
+    above = private_directory("outcomes", base)
+    if above is None:
+        return None
+    folder = above / digest_of(os.fsencode(root))
+    if not folder.exists():
+        _remove_unused(above)
+    return folder
+
+
+def remove_store(folder: Path) -> None:
+    """Remove the store of a folder, if there is one."""
+    with contextlib.suppress(OSError):
+        (folder / FILE_NAME).unlink()
+        folder.rmdir()
+
+
+def _work_tree(root: Path) -> Path:
+    """Return the folder of the repository that a rootdir is in, without asking git; else the rootdir."""
+    return next((above for above in (root, *root.parents) if os.path.lexists(above / ".git")), root)
+
+
+def _remove_unused(above: Path) -> None:
+    """Remove the stores of rootdirs that no run has written for long."""
+    for old in above.glob(f"*/{FILE_NAME}"):
+        with contextlib.suppress(OSError):
+            if old.lstat().st_mtime < time.time() - _KEPT_SECONDS:
+                remove_store(old.parent)
 
 
 class Store:

@@ -23,7 +23,7 @@ from pytest_promptfmt.plugin.cached_files import Counted, read_entry, snapshots_
 from pytest_promptfmt.plugin.folders import INDEXED, Folders
 from pytest_promptfmt.plugin.task_inputs import SharedInputs
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
-from pytest_promptfmt.snapshots.paths import DIRECTORY, folded
+from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, folded
 from pytest_promptfmt.systems import systems_for
 from pytest_promptfmt.tasks import IndexEntry
 
@@ -104,7 +104,7 @@ class CachedFolders:
             context = self._context(folder)
             if not row or context == OTHER or row["context"] != context or row["names"] != self.digest_of_names():
                 return None
-            if not self._has_stamps(row):
+            if not (self._has_stamps(row) and _names_own_files(row, str(folder))):
                 return None
             found = CachedFolder(
                 children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
@@ -269,6 +269,14 @@ class CachedFolders:
 def folder_of(key: str) -> str:
     """Return the folder of a row's key."""
     return key.partition(" ")[2]
+
+
+def _names_own_files(row: Mapping[str, Any], folder: str) -> bool:
+    """Return whether the inputs of a row include its folder, the files in it, and a snapshot for each that matched."""
+    inputs = set(row["inputs"])
+    files = (f"{folder}{os.sep}{name}" for name, _ in row["children"] if not name.endswith("/"))
+    snapshots = sum(path.endswith(SUFFIX) and not _may_be_shared(path) for path in inputs)
+    return inputs.issuperset((f"{folder}/", *files)) and snapshots >= int(row["counted"]["matched"])
 
 
 def _may_be_shared(path: str) -> bool:

@@ -3,7 +3,8 @@
 An outcome holds as long as all its inputs are the same: the file with its includes, the code of its functions, docs,
 the snapshot, the names in its folder, the answers of the index, the files that a worker opened, settings and versions.
 An outcome that depends on anything else is not cached. A stale outcome is the worst bug possible here, so a test with
-an unknown input runs again.
+an unknown input runs again. A row is untrusted: it holds only if its inputs include the file, its folder and its
+snapshots.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.plugin.task_inputs import SharedInputs, WatchedFile, WatchedFiles, name_of
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
+from pytest_promptfmt.snapshots.paths import Tree
 from pytest_promptfmt.tasks import IndexEntry
 
 _OUTCOMES: Final = "outcomes"
@@ -87,9 +89,12 @@ class StoredInputs:
 class OutcomeCache:
     """The outcomes of earlier runs, if the run `shows` them, and those of this one; without a `folder` it is off."""
 
-    def __init__(self, config: pytest.Config, folders: Folders, folder: Path | None, *, shows: bool) -> None:
+    def __init__(
+        self, config: pytest.Config, folders: Folders, folder: Path | None, tree: Tree, *, shows: bool
+    ) -> None:
         self.store = Store(folder)
         self._folders = folders
+        self._tree = tree
         self._contents = Contents()
         self._shared = SharedInputs(config, folders, self._contents)
         self._inputs = StoredInputs(self.store, self._contents)
@@ -132,9 +137,18 @@ class OutcomeCache:
             return None
         kept = self._summary_of(path, _digest_of_inputs(row))
         found = self._cached(path, kept)
-        if found is not None:
-            self._found[str(path)] = row["inputs"], kept
+        if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
+            return None
+        self._found[str(path)] = row["inputs"], kept
         return found
+
+    def _own_paths(self, path: Path, claims: Iterable[tuple[str, str]]) -> set[str]:
+        """Return the paths that are inputs of each outcome of a file."""
+        return {str(path), f"{path.parent}/", *(str(self._tree.path(path, *claim)) for claim in claims)}
+
+    def _are_inputs(self, paths: set[str], keys: Iterable[str]) -> bool:
+        known = set(map(self._inputs.path, keys))
+        return known.issuperset(self._contents.without_implied(paths))
 
     def file_with(self, path: Path, made: str) -> CachedFile | None:
         """Return the cached outcomes of a file with this digest of inputs, None if the stored ones have another."""
@@ -238,7 +252,7 @@ class OutcomeCache:
             if watched.refused or context == OTHER or not is_whole:
                 self._remove_stale(name)
                 continue
-            row = self._row(name, watched, expected)
+            row = self._row(name, watched)
             if row is not None:
                 self._keep(name, watched, {"context": context, **row})
         if self.folders is not None:
@@ -248,11 +262,11 @@ class OutcomeCache:
             self._remove_missing()
         self.store.write()
 
-    def _row(self, name: str, watched: WatchedFile, expected: ExpectedSnapshots) -> dict[str, Any] | None:
+    def _row(self, name: str, watched: WatchedFile) -> dict[str, Any] | None:
         """Return the inputs of a file's outcomes, None if one of them may have changed during this run."""
         asked = sorted(watched.asked)
         paths = watched.paths | {path for question in asked for path in self._folders.index.files_in(*question)}
-        paths.update(str(expected.tree.path(Path(name), *claim)) for claim in watched.claims)  # absent ones, too
+        paths.update(self._own_paths(Path(name), watched.claims))  # absent ones, too
         inputs = self._contents.all(paths)
         if inputs is None:
             return None

@@ -19,7 +19,7 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean
 from pytest_promptfmt.core.limits import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.engine.store import Store
+from pytest_promptfmt.engine.store import Store, store_folder
 from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
@@ -93,7 +93,7 @@ def activate(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
     folder, shows = cache_folder(run, workers)
-    run.use_cache(OutcomeCache(config, run.folders, folder, shows=shows))
+    run.use_cache(OutcomeCache(config, run.folders, folder, run.expected.tree, shows=shows))
     plugins = [
         PromptfmtPlugin(run),
         WorkerRuns(run, workers),
@@ -331,7 +331,7 @@ class NewFirst:
         cache = getattr(self._config, "cache", None)
         if cache is None or not self._config.option.newfirst:
             return
-        store = self._store if self._store.is_on else Store(cache.mkdir("promptfmt"))
+        store = self._store if self._store.is_on else Store(store_folder(self._config.rootpath))
         for path, names in _by_file(items).items():
             self._known.update(names[name] for name in names.keys() & _met(store, path))
         if not self._store.is_on:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME, mapping
+from pytest_promptfmt.engine.store import mapping, remove_store, store_folder
 from pytest_promptfmt.plugin.cached_files import CachedFile, Counted
 from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
@@ -22,7 +22,7 @@ from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.expected import Defined
-from pytest_promptfmt.snapshots.paths import SnapshotPath, is_tracked
+from pytest_promptfmt.snapshots.paths import SnapshotPath
 
 
 class UnchangedFolder(pytest.Directory):
@@ -301,14 +301,15 @@ def cache_folder(run: Run, workers: int) -> tuple[Path | None, bool]:
     Only outcomes of workers are cached, because only those are traced. A run that writes each prompt has to render all.
     """
     config, outputs = run.config, run.outputs
-    cache = getattr(config, "cache", None)
-    is_off = SettingLookup(config).value("no_cache") or hasattr(config, "workerinput") or not workers
-    if cache is None or is_off or outputs.needs_views or outputs.needs_edits:
+    if getattr(config, "cache", None) is None or hasattr(config, "workerinput"):
+        return None, False
+    folder = store_folder(config.rootpath)
+    if folder is not None and config.option.cacheclear:
+        remove_store(folder)
+    is_off = SettingLookup(config).value("no_cache") or not workers
+    if is_off or outputs.needs_views or outputs.needs_edits:
         return None, False
     updates = config.option.update_snapshots or config.option.update_new_snapshots_only
-    folder: Path = cache.mkdir("promptfmt")
-    if (folder / STORE_NAME).exists() and is_tracked(folder / STORE_NAME):
-        return None, False  # outcomes of a committed file are untrusted
     return folder, not (updates or outputs.baseline_update)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SnapshotError
-from pytest_promptfmt.core.git import GitError, git, has_repository
+from pytest_promptfmt.core.git import git, has_repository
 
 DIRECTORY: Final = "__prompts__"
 SUFFIX: Final = ".txt"
@@ -167,7 +167,7 @@ def delete_snapshot(path: Path) -> None:
     writing.remove(path, empty_folders=3)
 
 
-# -- git: files that a sparse checkout leaves out, and tracked files --------------------------------------------------
+# -- git: files that a sparse checkout leaves out ----------------------------------------------------------------------
 
 
 def absent_files(folder: Path) -> frozenset[str]:
@@ -179,13 +179,3 @@ def absent_files(folder: Path) -> frozenset[str]:
         return frozenset()
     entries = os.fsdecode(git(folder, "ls-files", "-t", "-z")).split("\0")
     return frozenset(os.path.join(folder, entry[2:]) for entry in entries if entry.startswith("S "))
-
-
-def is_tracked(path: Path) -> bool:
-    """Return whether git tracks a file, which then came with the repository; also if git gives no answer."""
-    if not has_repository(path.parent):
-        return False
-    try:
-        return bool(git(path.parent, "ls-files", "-z", "--", path.name))
-    except GitError:
-        return True

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
-from pytest_promptfmt.snapshots.paths import is_tracked
-
 SECRET = "SECRET-VALUE-123"
 QUIET = ("-q", "--promptfmt-no-code", "--promptfmt-profile", "plain")
 WRITTEN = ("markdown", "html", "json", "patch", "pending")
@@ -314,17 +312,6 @@ def test_a_sparse_checkout_deletes_no_snapshot(project: Project) -> None:
     project.run("-q", "--snapshot-update")
     assert {Path(name).parts[2] for name in project.snapshots()} == {"kept", "absent"}
     assert len([name for name in project.snapshots() if "/kept/" in name]) == 4
-
-
-def test_what_git_tracks_is_known_so_that_committed_outcomes_are_not_believed(tmp_path: Path) -> None:
-    store = tmp_path / ".pytest_cache/d/promptfmt/outcomes.sqlite"
-    store.parent.mkdir(parents=True)
-    store.write_bytes(b"")
-    assert not is_tracked(store), "no repository"
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    assert not is_tracked(store)
-    subprocess.run(["git", "add", "-f", ".pytest_cache"], cwd=tmp_path, check=True)
-    assert is_tracked(store)
 
 
 # -- one message -------------------------------------------------------------------------------------------------------

@@ -528,7 +528,7 @@ def test_what_a_link_to_nothing_leads_to_is_an_input_once_it_is_there(tree: Proj
 
 def folders_kept(project: Project) -> dict[str, list[tuple[str, str | None]]]:
     """Return the folders that are kept, with the state of each file."""
-    with contextlib.closing(sqlite3.connect(next(project.root.rglob("outcomes.sqlite")))) as connection:
+    with contextlib.closing(sqlite3.connect(project.store)) as connection:
         rows = connection.execute("SELECT path, content FROM rows WHERE kind = 'folders'").fetchall()
     return {path: json.loads(content)["children"] for path, content in rows}
 
@@ -806,7 +806,7 @@ def summary_of(run: pytest.RunResult) -> list[str]:
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"x" * 5000])
 def test_a_store_that_is_damaged_is_as_good_as_none(tree: Project, content: bytes) -> None:
     warm(tree)
-    store = next(tree.root.rglob("outcomes.sqlite"))
+    store = tree.store
     store.write_bytes(content)
     assert tree.run("tasks").ret == pytest.ExitCode.OK
     assert unchanged(tree) == 4
@@ -817,7 +817,7 @@ def test_a_store_that_is_damaged_is_as_good_as_none(tree: Project, content: byte
 def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project, seed: int) -> None:
     tree.edit("tasks/shared/boolq.yaml", "A:", "B:")  # whose failures would be shown again
     warm(tree)
-    store = next(tree.root.rglob("outcomes.sqlite"))
+    store = tree.store
     connection = sqlite3.connect(store)
     rows = connection.execute("SELECT kind, path, content FROM rows").fetchall()
     chance = random.Random(seed)
@@ -842,7 +842,7 @@ def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project,
 
 def test_what_is_gone_or_has_changed_is_forgotten(tree: Project) -> None:
     warm(tree)
-    store = next(tree.root.rglob("outcomes.sqlite"))
+    store = tree.store
 
     def kept() -> tuple[list[str], list[str]]:
         with contextlib.closing(sqlite3.connect(store)) as connection:
@@ -868,9 +868,15 @@ def test_nothing_is_kept_without_the_cache_of_pytest(tree: Project) -> None:
     assert tree.run("tasks", "--promptfmt-no-cache").parseoutcomes().keys() == {"passed"}
 
 
-def test_the_store_is_a_private_file_below_pytests_cache(tree: Project) -> None:
+def test_the_store_is_a_private_file_outside_the_rootdir(tree: Project) -> None:
     warm(tree)
-    store = next(tree.root.rglob("outcomes.sqlite"))
-    assert store.relative_to(tree.root).parts[0] == ".pytest_cache"
-    assert not store.stat().st_mode & 0o077
-    assert not Path(f"{store}-journal").exists()
+    assert not tree.store.is_relative_to(tree.root)
+    assert not list(tree.root.rglob("*.sqlite"))
+    assert not tree.store.stat().st_mode & 0o077
+    assert not Path(f"{tree.store}-journal").exists()
+
+
+def test_clearing_the_cache_of_pytest_removes_the_outcomes(tree: Project) -> None:
+    warm(tree)
+    assert tree.run("tasks", "--cache-clear").parseoutcomes() == {"passed": 17}
+    assert unchanged(tree) == 4

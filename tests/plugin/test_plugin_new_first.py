@@ -23,8 +23,9 @@ needs_store = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered o
 
 
 @pytest.fixture
-def tree(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Return a project with two tasks and a test of somebody else, all of them met by one run and two hours old."""
+def tree(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project with two tasks and a test of somebody else, all of them unknown and two hours old."""
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
     project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
     project.write("conftest.py", ORDER)
@@ -32,7 +33,8 @@ def tree(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
         project.task(f"tasks/{name}.yaml")
     project.write("tasks/test_one.py", TEST)
     project.accept("tasks")
-    shutil.rmtree(project.root / ".pytest_cache")
+    for folder in (project.root / ".pytest_cache", tmp_path / "cache/outcomes"):
+        shutil.rmtree(folder)
     age(project, 2)
     return project
 
@@ -64,8 +66,7 @@ def kept(project: Project) -> set[str]:
 
 def met(project: Project) -> dict[str, list[str]]:
     """Return what the store keeps as known."""
-    file = project.root / ".pytest_cache/d/promptfmt/outcomes.sqlite"
-    rows = sqlite3.connect(file).execute("SELECT path, content FROM rows WHERE kind = 'met'").fetchall()
+    rows = sqlite3.connect(project.store).execute("SELECT path, content FROM rows WHERE kind = 'met'").fetchall()
     return {Path(path).stem: json.loads(content) for path, content in rows}
 
 
