@@ -96,7 +96,7 @@ class OutcomeCache:
         self._folders = folders
         self._tree = tree
         self._contents = Contents()
-        self._shared = SharedInputs(config, folders, self._contents)
+        self._shared = SharedInputs(config, folders, self._contents, self.store)
         self._inputs = StoredInputs(self.store, self._contents)
         self.folders: CachedFolders | None = None
         if self.store.is_on and shows:

@@ -1,7 +1,7 @@
 """The inputs of outcomes: those of each file that is tested, and those shared by all tasks of a folder.
 
 Shared inputs are versions, settings, options and surrounding code: if one changes, no earlier outcome holds. Files of
-libraries are represented by their versions.
+libraries are represented by their versions, those of this package by their contents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_promptfmt.core.profile import NODE_ENGINE, RECORDED
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.engine.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
-from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import AccessedPaths, Trace
 from pytest_promptfmt.formats.format_registry import format_files
 from pytest_promptfmt.plugin.cached_files import TaskRow
@@ -38,16 +38,20 @@ from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import TaskFile, functions_of
 
 _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
+_OWN_CODE: Final = "code"
+"""The row with the digest of this package."""
+
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
 
 
 class SharedInputs:
     """The inputs shared by the tasks of a folder."""
 
-    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents) -> None:
+    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents, store: Store) -> None:
         self._config = config
         self._folders = folders
         self._contents = contents
+        self._store = store
         self._digests: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
         self.is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
@@ -82,9 +86,7 @@ class SharedInputs:
         """Yield the inputs of every task: versions, the code of this package and of conftests, options."""
         config = self._config
         yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), str(config.rootpath)
-        for folder, _, names in sorted(os.walk(_PACKAGE)):
-            stamps = ((name, os.stat(f"{folder}/{name}")) for name in sorted(names) if name.endswith(".py"))
-            yield from ((folder, name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps)
+        yield self._digest_of_package()
         for folder in _search_path():
             with suppress(OSError):
                 yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
@@ -101,6 +103,21 @@ class SharedInputs:
         yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
         baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
         yield None if baseline is None else self._contents.input(str(baseline))[:2], update
+
+    def _digest_of_package(self) -> str:
+        """Return the digest of the files of this package, which are read again only if a stamp has changed."""
+        files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(_PACKAGE) for name in names)
+        files = [path for path in files if not path.endswith(".pyc")]
+        row = mapping(self._store.row(_OWN_CODE, _PACKAGE))
+        digest = row.get("digest")
+        if isinstance(digest, str) and row.get("stamps") == self._contents.stamps_now(files, lambda _: False):
+            return digest
+        read = [(path[len(_PACKAGE) :], self._contents.input(path)[1]) for path in files]
+        digest = OTHER if OTHER in dict(read).values() else digest_of(repr(read).encode("utf-8", "backslashreplace"))
+        stamps = self._contents.stamps(files)
+        if stamps is not None:
+            self._store.put(_OWN_CODE, _PACKAGE, {"stamps": stamps, "digest": digest})
+        return digest
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` if unknown."""

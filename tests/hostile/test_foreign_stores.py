@@ -161,3 +161,24 @@ def test_the_recipe_for_github_keeps_no_outcomes_of_foreign_code() -> None:
     assert save["uses"].startswith("actions/cache/save@")
     assert save["if"] == "always() && github.ref == 'refs/heads/main'"
     assert restore["with"]["path"] == save["with"]["path"]
+
+
+def test_the_package_counts_by_its_contents(warm: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the package again in the same place: the times of its files are others, their contents are not."""
+    site = warm.root.parent / f"{warm.root.name}-site"
+    installed = site / PACKAGE.name
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    def install() -> None:
+        shutil.rmtree(site, ignore_errors=True)
+        for name in (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+            (installed / name.relative_to(PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(name, installed / name.relative_to(PACKAGE))
+
+    install()
+    assert warm.run("tasks").parseoutcomes() == {"passed": 2}
+    install()
+    assert warm.run("tasks").parseoutcomes() == UNCHANGED
+    with (installed / "core/text.py").open("a") as module:
+        module.write("# changed\n")
+    assert warm.run("tasks").parseoutcomes() == {"passed": 2}
