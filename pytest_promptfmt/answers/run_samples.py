@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -154,7 +155,8 @@ def _hashes(line: Mapping[str, Any]) -> dict[str, str]:
     requests = arguments_of(line)
     made = {}
     if "doc" in line:
-        made["doc_hash"] = _digest(json.dumps(line["doc"], indent=2, ensure_ascii=False))
+        with suppress(RecursionError):  # the digest of a doc that is nested too deeply is not computed again
+            made["doc_hash"] = _digest(json.dumps(line["doc"], indent=2, ensure_ascii=False))
     if requests and requests[0] and isinstance(requests[0][0], str):
         made["prompt_hash"] = _digest(requests[0][0])
     if "target" in line:

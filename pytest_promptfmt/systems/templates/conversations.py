@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from functools import cache, cached_property
@@ -17,6 +18,7 @@ import yaml
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.profiles.template_probes import MARKER
 
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
@@ -146,10 +148,12 @@ _KEYS: Final = tuple(each.name for each in fields(Conversation) if each.name != 
 def read_conversations(path: Path) -> dict[str, Conversation]:
     """Return the conversations of a file by name; raises SourceError, naming file and conversation."""
     try:
-        text = gate.read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"the conversations cannot be read: {error}", position=Position(path)) from error
-    return _parsed(text, path, _builtin_tools())
+        values = parse_file(path, gate.status_of(path)).values
+    except OSError as error:
+        raise SourceError(
+            f"the conversations cannot be read: {error.strerror or error}", position=Position(path)
+        ) from error
+    return _conversations(values, path, _builtin_tools())
 
 
 @cache
@@ -158,7 +162,8 @@ def builtin_conversations() -> Mapping[str, Conversation]:
     folder = resources.files("pytest_promptfmt") / "data" / "conversations"
     found: dict[str, Conversation] = {}
     for name in _FILES:
-        found |= _parsed((folder / name).read_text("utf-8"), Path(name), _builtin_tools())
+        values = yaml.safe_load((folder / name).read_text("utf-8"))
+        found |= _conversations(values, Path(name), _builtin_tools())
     return MappingProxyType(found)
 
 
@@ -194,15 +199,13 @@ def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
     return found
 
 
-def _parsed(text: str, path: Path, known_tools: Mapping[str, Any]) -> dict[str, Conversation]:
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SourceError(f"this is not YAML: {error}", position=Position(path)) from error
-    written = data.get("conversations") if isinstance(data, dict) else None
+def _conversations(values: Mapping[Any, Any], path: Path, known_tools: Mapping[str, Any]) -> dict[str, Conversation]:
+    written, own_tools = values.get("conversations"), values.get("tools") or {}
     if not isinstance(written, dict):
         raise SourceError("a file of conversations has the key `conversations`", position=Position(path))
-    tools = {**known_tools, **(data.get("tools") or {})}
+    if not isinstance(own_tools, dict):
+        raise SourceError("`tools` must be a mapping of names to lists of tools", position=Position(path))
+    tools = {**known_tools, **own_tools}
     return {str(name): _conversation(str(name), value, tools, path) for name, value in written.items()}
 
 
@@ -218,6 +221,8 @@ def _conversation(name: str, value: Any, tools: Mapping[str, Any], path: Path) -
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise refused("`messages` must be a list of mappings with role and content")
+    if not all(_has_calls(each) for each in messages):
+        raise refused("`tool_calls` must be a list of mappings with `function`")
     given = value.get("tools")
     if isinstance(given, str):
         if given not in tools:
@@ -230,9 +235,36 @@ def _conversation(name: str, value: Any, tools: Mapping[str, Any], path: Path) -
         severity = Severity(value.get("severity", "error"))
     except ValueError:
         raise refused(f"severity {value['severity']!r}", "write error, warning or info") from None
-    own = {key: each for key, each in value.items() if key not in ("about", "tools", "clock", "severity")}
-    about = value.get("about") or name
-    return Conversation(name=name, about=about, tools=given, clock=clock, severity=severity, **own)
+    own = {**value, "about": value.get("about") or name, "tools": given, "clock": clock, "severity": severity}
+    for key, (fits, expected) in _EXPECTED.items():
+        if key in own and not (fits(own[key]) or (own[key] is None and key in _MAY_BE_NULL)):
+            raise refused(f"`{key}` must be {expected}")
+    return Conversation(name=name, **own)
+
+
+def _has_calls(message: Mapping[str, Any]) -> bool:
+    """Return whether the tool calls of a message, if there are any, can be read."""
+    calls = message.get("tool_calls") or []
+    named = isinstance(calls, list) and all(isinstance(call, dict) for call in calls)
+    return named and all(isinstance(call.get("function") or {}, dict) for call in calls)
+
+
+def _are_mappings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _is_a(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+_EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(("about", "base", "same_as"), (_is_a(str), "text")),
+    **dict.fromkeys(("tools", "documents"), (_are_mappings, "a list of mappings")),
+    **dict.fromkeys(("generation_prompt", "continue_final_message", "keep_null"), (_is_a(bool), "true or false")),
+    "template_args": (_is_a(dict), "a mapping"),
+    "clock": (_is_a(datetime), "a date or time"),
+}
+_MAY_BE_NULL: Final = ("base", "same_as", "tools", "documents", "generation_prompt", "clock")
 
 
 def _texts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -251,13 +283,18 @@ def _texts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         function = call.get("function") or {}
         yield "call", str(function.get("name"))
         arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                arguments = yaml.safe_load(arguments)
-            except yaml.YAMLError:
-                arguments = None
-        for text in _leaves(arguments):
+        for text in _leaves(_read_arguments(arguments) if isinstance(arguments, str) else arguments):
             yield "argument", text
+
+
+def _read_arguments(written: str) -> Any:
+    """Return the value of arguments in JSON, None if they are something else, or nested too deeply."""
+    try:
+        arguments = json.loads(written)
+        list(_leaves(arguments))
+    except (ValueError, RecursionError):
+        return None
+    return arguments
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -266,7 +303,7 @@ def _leaves(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, list):
         for each in value:
-            yield from _leaves(each["text"] if isinstance(each, dict) and each.get("type") == "text" else each)
+            yield from _leaves(each.get("text") if isinstance(each, dict) and each.get("type") == "text" else each)
     elif isinstance(value, dict) and not str(value.get("type", "")).startswith("image"):
         for each in value.values():
             yield from _leaves(each)
