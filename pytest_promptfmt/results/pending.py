@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from difflib import diff_bytes, unified_diff
 from hashlib import sha256
 from pathlib import Path
@@ -225,7 +225,9 @@ def last_run_around(here: Path) -> LastRun | None:
         with suppress(OSError, ValueError, KeyError, TypeError):
             data = json.loads((folder / _name(rootdir)).read_bytes())
             problems = tuple(Problem(**each) for each in data["problems"])
-            return LastRun(**{**data, "options": tuple(data["options"]), "problems": problems})
+            run = LastRun(**{**data, "options": tuple(data["options"]), "problems": problems})
+            texts = (run.rootdir, run.folder, *run.options, *(text for each in problems for text in astuple(each)))
+            return run if all(isinstance(text, str) for text in texts) else None
     return None
 
 

@@ -150,8 +150,9 @@ def with_tokenizer(profile: Profile, written: str | None, folder: Path, rootdir:
     if written is None:
         return replace(profile, tokenizer=None, tokenizer_name="")
     prefix = MISTRAL_PREFIX if written.startswith(MISTRAL_PREFIX) else ""
-    path = (folder / Path(written.removeprefix(prefix)).expanduser()).absolute()
-    if written.startswith(ARCHETYPE_PREFIX) or not (path.exists() or _looks_like_path(written)):
+    path = (folder / _expanded(written.removeprefix(prefix))).absolute()
+    is_name = written.startswith(ARCHETYPE_PREFIX) or "\0" in written
+    if is_name or not (gate.is_there(path) or _looks_like_path(written)):
         return replace(profile, tokenizer=written, tokenizer_name=written)
     real, root = path.resolve(), rootdir.resolve()
     shown = real.relative_to(root).as_posix() if real.is_relative_to(root) else path.name
