@@ -86,7 +86,7 @@ def _head(result: RunResult) -> Iterator[str]:
         yield "|---|--:|---|"
         yield from (f"| {name} | {count:,} | {_MEANINGS[name]} |" for name, count in problems.items())
         if failing:
-            yield f"| finding | {failing:,} | the checks found a mistake |"
+            yield f"| finding | {failing:,} | a rule found a mistake |"
         yield f"| passed | {passed:,} | |"
     others = {"skipped": "skipped", "accepted": "in the baseline"}
     yield from (f"\n{counted(counts[name], 'item')} {text}." for name, text in others.items() if counts.get(name))

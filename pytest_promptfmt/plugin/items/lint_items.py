@@ -48,8 +48,8 @@ class LintItem(RuleItem):
         run = self.run
         study = self.study
         views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
-        checks = run.folders.rules_for(self.path)
-        return run.linter.check(study, checks, views, file=self.file, introduces=self.introduces)
+        rules = run.folders.rules_for(self.path)
+        return run.linter.check(study, rules, views, file=self.file, introduces=self.introduces)
 
     def runtest(self) -> None:
         """Check; an error of rendering fails the item, unless something is unavailable."""
@@ -113,11 +113,11 @@ def _is_linted(item: ScoringItem) -> bool:
 
 def wanted(run: Run, checked: LintResult, file: Path) -> tuple[Reported, ...]:
     """Return the findings of a task file to report: infos only with -v, or where the rule was selected."""
-    checks = run.folders.rules_for(file)
+    rules = run.folders.rules_for(file)
     return tuple(
         finding
         for finding in checked.findings
-        if finding.severity is not Severity.INFO or run.config.get_verbosity() > 0 or checks.is_asked_for(finding.code)
+        if finding.severity is not Severity.INFO or run.config.get_verbosity() > 0 or rules.is_asked_for(finding.code)
     )
 
 
