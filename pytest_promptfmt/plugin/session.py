@@ -19,6 +19,7 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean
 from pytest_promptfmt.core.limits import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.engine.store import Store, store_folder
 from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.plugin.collection import (
@@ -128,8 +129,14 @@ class PromptfmtPlugin:
         self._collapses = collapses(run)
 
     def pytest_report_header(self) -> list[str]:
-        """Return the lines about profiles, and about whose code may run."""
-        return [escape_controls(line) for line in header_lines(self._run.settings)]
+        """Return the lines about profiles, about whose code may run, and, with -v, about what it may do here."""
+        lines = header_lines(self._run.settings)
+        if self._run.config.get_verbosity() > 0 and not self._run.settings.no_code:
+            note = (
+                possible().note() if workers_of(self._run.config) else "without workers, code of tasks is not confined"
+            )
+            lines += [f"promptfmt: {note}"] if note else []
+        return [escape_controls(line) for line in lines]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:

@@ -6,16 +6,20 @@ import faulthandler
 import gc
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.core import limits
+from pytest_promptfmt.core import gate, limits
 from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Position, PromptfmtError
+from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
+from pytest_promptfmt.engine.confinement import Confinement, possible
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.items.item import PromptItem
@@ -61,6 +65,25 @@ def limits_of(config: pytest.Config) -> Limits:
     return Limits(memory=memory, retire=memory * 3 // 4)
 
 
+def confinement_of(config: pytest.Config) -> Confinement:
+    """Return the restrictions of each worker of a run, and find out which of them are possible here.
+
+    A worker writes temporary files, the caches of Hugging Face's libraries, frozen tokenizers, and, if the run updates
+    snapshots, below the folders that the run may read. It has a network if the run has.
+    """
+    possible()
+    folders = [tempfile.gettempdir(), *hub_caches()]
+    for folder in folders:
+        with suppress(OSError):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    tokenizers = private_directory("tokenizers")
+    folders += [str(tokenizers)] if tokenizers is not None else []
+    if config.option.update_snapshots or config.option.update_new_snapshots_only:
+        folders += gate.folders()
+    has_network = not is_offline() or bool(SettingLookup(config).value("download"))
+    return Confinement(writable=tuple(folders), has_network=has_network)
+
+
 def try_in_worker(config: pytest.Config, path: Path, what: str, work: Callable[[], object]) -> None:
     """Do some work in a temporary process first, because the code of a file has no limits in pytest's process.
 
@@ -68,7 +91,13 @@ def try_in_worker(config: pytest.Config, path: Path, what: str, work: Callable[[
     """
     if not workers_of(config):
         return
-    pool = Pool(lambda _: [_limit_over(work)], count=1, limits=limits_of(config), prepare=_become_silent)
+    confinement = confinement_of(config)
+
+    def prepare() -> None:
+        _become_silent()
+        confinement.apply()
+
+    pool = Pool(lambda _: [_limit_over(work)], count=1, limits=limits_of(config), prepare=prepare)
     try:
         found: Any = pool.result(0)
     finally:
@@ -126,8 +155,9 @@ def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededE
 class ItemRunner:
     """A copy of pytest's process that runs `items`, and returns their reports, warnings and traces in JSON's types."""
 
-    def __init__(self, run: Run, items: Sequence[pytest.Item]) -> None:
+    def __init__(self, run: Run, items: Sequence[pytest.Item], confinement: Confinement) -> None:
         self._run = run
+        self._confinement = confinement
         self._config = run.config
         self._items = items
         self._is_plain = not has_other_plugins(run.config, _PHASES)
@@ -148,6 +178,7 @@ class ItemRunner:
             os.dup2(null, 0)
             os.close(null)
             capture._global_capturing = self._printed = PrintedOutput()
+        self._confinement.apply()
         gc.freeze()  # the objects of pytest's process stay alive
         gc.set_threshold(*_GC_THRESHOLDS)
         session = self._items[0].session

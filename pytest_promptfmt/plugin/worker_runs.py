@@ -10,18 +10,26 @@ import itertools
 import sys
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.item_results import is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
-from pytest_promptfmt.plugin.worker_processes import ItemRunner, error_of, has_other_plugins, limits_of
+from pytest_promptfmt.plugin.worker_processes import (
+    ItemRunner,
+    confinement_of,
+    error_of,
+    has_other_plugins,
+    limits_of,
+)
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 
@@ -184,14 +192,15 @@ class WorkerRuns:
         jobs = [tuple(job) for _, job in groupby(range(len(self._items)), lambda n: id(self._items[n].parent))]
         count = max(1, min(self._workers, len(jobs)))
         self._run.expected.obsolete()  # computed once, before there are workers that use it
-        pool = Pool(self._work, count=count, limits=limits_of(self._config), prepare=self._prepare)
+        prepare = partial(self._prepare, confinement_of(self._config))
+        pool = Pool(self._work, count=count, limits=limits_of(self._config), prepare=prepare)
         if not hasattr(self._config, "workerinput"):  # else xdist chooses the items that run here
             for _, together in groupby(jobs, lambda job: self._items[job[0]].path.parent):
                 pool.plan(together)
         return pool
 
-    def _prepare(self) -> None:
-        self._worker = ItemRunner(self._run, self._items)
+    def _prepare(self, confinement: Confinement) -> None:
+        self._worker = ItemRunner(self._run, self._items, confinement)
         self._worker.prepare()
 
     def _work(self, job: Job) -> list[Any]:
