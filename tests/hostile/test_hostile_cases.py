@@ -283,6 +283,29 @@ def test_links_to_nothing_and_devices_are_named(project: Project, name: str, tar
     assert (project.root / name).is_symlink()
 
 
+@pytest.mark.parametrize("target", ["nowhere", "/dev/zero", "../outside/secret.jsonl"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("promptfmt.yml", {}), ("sub/promptfmt.yaml", {}), ("base.jsonl", {}), ("named.jsonl", {}), ("formats/f.yaml", {}),
+     ("engine.jsonl", {"profiles": {"x": {"chat_template": "chatml", "engine": "engine.jsonl"}}})],
+)  # fmt: skip
+def test_what_is_named_or_found_and_cannot_be_read_is_reported(
+    hostile: Project, name: str, settings: dict[str, Any], target: str
+) -> None:
+    hostile.task("t.yaml", metadata={"promptfmt": {"recordings": ["named.jsonl"]}} if name == "named.jsonl" else {})
+    hostile.task("sub/u.yaml")
+    if settings:
+        hostile.write("promptfmt.yaml", json.dumps({**settings, "default_profiles": [*settings["profiles"]]}))
+    place = hostile.root / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(os.path.relpath(hostile.root / target, place.parent) if target[0] == "." else target)
+    baseline = ["--promptfmt-baseline=base.jsonl"] if name == "base.jsonl" else []
+    result = hostile.run("-q", "--promptfmt-no-code", "--snapshot-update", "-o", "promptfmt_lint=true", *baseline)
+    said = result.stdout.str() + result.stderr.str()
+    assert place.name in said
+    assert SECRET not in said
+
+
 def test_left_over_temporary_files_are_removed_by_the_next_run(project: Project) -> None:
     project.task("t.yaml")
     project.accept()
