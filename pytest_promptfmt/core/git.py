@@ -90,26 +90,12 @@ def git(
     `given` is its input; `variables` are added to its environment, such as another index. More than `limit` bytes of
     output, and more than `seconds`, are errors.
     """
-    top_of(folder)
+    _top_of(folder)
     settings = {**_SETTINGS, **_settings_of_named(folder, seconds)}
     code, output, message = _run(folder, settings, arguments, variables or {}, given, limit, seconds)
     if code:
         raise _refused(arguments[0], code, message)
     return output
-
-
-def top_of(folder: Path) -> Path:
-    """Return the uppermost folder of the work tree around a folder, links resolved.
-
-    Raises GitError outside of a repository, and in a bare one (git before 2.38 has no safe.bareRepository).
-    """
-    here = folder.resolve()
-    for each in (here, *here.parents):
-        if os.path.lexists(each / ".git/HEAD") or (each / ".git").is_file():
-            return each
-        if os.path.lexists(each / "HEAD") and any(os.path.lexists(each / name) for name in ("objects", "commondir")):
-            raise GitError(f"{each} is a bare repository, which is not used")
-    raise GitError(f"not a git repository: {here}, nor any folder above it")
 
 
 def has_repository(folder: Path) -> bool:
@@ -123,11 +109,25 @@ def work_tree(folder: Path) -> Path:
 
     Raises GitError otherwise: a repository can configure a work tree that is elsewhere.
     """
-    top = top_of(folder)
+    top = _top_of(folder)
     named = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     if named.resolve() != top:
         raise GitError(f"the repository in {top} configures another work tree, {named}, which is not used")
     return top
+
+
+def _top_of(folder: Path) -> Path:
+    """Return the uppermost folder of the work tree around a folder, links resolved.
+
+    Raises GitError outside of a repository, and in a bare one (git before 2.38 has no safe.bareRepository).
+    """
+    here = folder.resolve()
+    for each in (here, *here.parents):
+        if os.path.lexists(each / ".git/HEAD") or (each / ".git").is_file():
+            return each
+        if os.path.lexists(each / "HEAD") and any(os.path.lexists(each / name) for name in ("objects", "commondir")):
+            raise GitError(f"{each} is a bare repository, which is not used")
+    raise GitError(f"not a git repository: {here}, nor any folder above it")
 
 
 def _settings_of_named(folder: Path, seconds: float) -> dict[str, str]:

@@ -14,7 +14,7 @@ from promptfmt_command import IDENTITY, git, promptfmt, write_task
 from slices import is_missing
 
 import pytest_promptfmt
-from pytest_promptfmt.core.git import GitError, git as safe_git, has_repository, top_of, work_tree
+from pytest_promptfmt.core.git import GitError, git as safe_git, has_repository, work_tree
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.snapshots.paths import absent_files
 
@@ -216,6 +216,23 @@ def test_a_filter_that_cannot_be_turned_off_is_an_error(repository: Path, ran: P
         safe_git(repository, "status", "--porcelain")
 
 
+def test_git_does_not_look_into_submodules(repository: Path, ran: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q", "-b", "main")
+    (other / "x.yaml").write_text("x\n", "utf-8")
+    git(other, "add", ".")
+    git(other, "commit", "-qm", "one")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+    git(repository, "commit", "-qm", "three")
+    git(repository / "sub", "config", "core.fsmonitor", program(tmp_path, ran, "fsmonitor"))
+    (repository / "sub/x.yaml").write_text("changed\n", "utf-8")
+    found = Repository.around(repository)
+    assert found.default_base()[0] != "HEAD"
+    assert sorted(found.blobs(None)) == [".gitmodules", "tasks/arc.yaml"]
+    assert not [*ran.iterdir()]
+
+
 def test_a_partial_clone_fetches_nothing(repository: Path, ran: Path, tmp_path: Path) -> None:
     git(repository, "config", "uploadpack.allowFilter", "true")
     clone = tmp_path / "clone"
@@ -244,7 +261,7 @@ def test_a_bare_repository_in_a_folder_is_not_used(repository: Path, ran: Path) 
     embed(inside, ran)
     write_task(inside, "own")
     for folder in (inside, inside / "tasks"):
-        for ask in (top_of, work_tree, Repository.around, lambda place: safe_git(place, "status")):
+        for ask in (work_tree, Repository.around, lambda place: safe_git(place, "status")):
             with pytest.raises(GitError, match="is a bare repository, which is not used"):
                 ask(folder)
     done = promptfmt(inside, "diff", "HEAD")
@@ -258,7 +275,7 @@ def test_a_bare_repository_that_borrows_its_objects_is_not_used(repository: Path
     (inside / "HEAD").symlink_to("refs/heads/none")
     (inside / "commondir").write_text("../.git\n", "utf-8")
     with pytest.raises(GitError, match="is a bare repository"):
-        top_of(inside)
+        work_tree(inside)
 
 
 def test_a_work_tree_elsewhere_is_not_used(repository: Path, tmp_path: Path) -> None:
@@ -351,7 +368,7 @@ def test_a_folder_outside_of_repositories_has_none(tmp_path: Path) -> None:
     assert not has_repository(tmp_path)
     assert absent_files(tmp_path) == frozenset()
     with pytest.raises(GitError, match="not a git repository"):
-        top_of(tmp_path)
+        work_tree(tmp_path)
 
 
 def test_files_that_a_sparse_checkout_leaves_out_are_compared(repository: Path, tmp_path: Path) -> None:
