@@ -202,11 +202,6 @@ def _refusal(folder: str, limit: str | None) -> str | None:
     return f"it is outside the rootdir; {OPTION} allows other folders"
 
 
-def folders() -> tuple[str, ...]:
-    """Return the allowed folders, resolved; none without a limit."""
-    return _folders_of(os.environ.get(VARIABLE, "[]"))
-
-
 @lru_cache(maxsize=64)
 def _folders_of(limit: str) -> tuple[str, ...]:
     try:

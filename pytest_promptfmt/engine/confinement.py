@@ -35,6 +35,7 @@ _ON_FILES: Final = _WRITE_FILE | _TRUNCATE
 _WRITES: Final = _ON_FILES | sum(1 << bit for bit in range(4, 14))  # remove, make each kind of file, link or rename
 _BENEATH_PATH: Final = 1
 
+_CHILD_SUBREAPER: Final = 36
 _NO_NEW_PRIVILEGES: Final = 38
 _NEW_USER: Final = 0x10000000
 _NEW_NETWORK: Final = 0x40000000
@@ -75,6 +76,12 @@ class Confinement:
         with suppress(OSError):
             if found.files:
                 _restrict_files(self.writable)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of each process below this one whose own parent ends, so that it can be found (Linux)."""
+    if sys.platform.startswith("linux"):
+        _libc().prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @cache

@@ -16,12 +16,12 @@ import struct
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 try:
     import fcntl
@@ -43,18 +43,49 @@ _HIGH: Final = 4096
 
 _REAPER: Final = """
 import os, signal, sys
-groups = set()
-for number in map(int, sys.stdin):
-    (groups.add if number > 0 else groups.discard)(abs(number))
-for group in groups:
+groups = {}
+for number, network in (map(int, line.split()) for line in sys.stdin):
+    if number > 0:
+        groups[number] = network
+    else:
+        groups.pop(-number, None)
+
+def below(process):
     try:
-        os.killpg(group, signal.SIGKILL)
+        for thread in os.listdir(f"/proc/{process}/task"):
+            for child in map(int, open(f"/proc/{process}/task/{thread}/children").read().split()):
+                yield child
+                yield from below(child)
+    except OSError:
+        return
+
+def inside(networks):
+    for name in os.listdir("/proc") if networks else ():
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}/ns/net").st_ino in networks:
+                yield int(name)
+        except OSError:
+            continue
+
+def end(send, number, which):
+    try:
+        send(number, which)
     except OSError:
         pass  # it has ended by itself
+
+for group in groups:
+    end(os.kill, group, signal.SIGSTOP)
+ended = set()
+while found := {*(each for group in groups for each in below(group)), *inside({*groups.values()} - {0})} - ended:
+    for process in found - groups.keys():
+        end(os.kill, process, signal.SIGKILL)
+    ended |= found
+for group in groups:
+    end(os.killpg, group, signal.SIGKILL)
 """
-"""A program that kills process groups once its input ends. A line is the number of a group to watch, or, negative, of
-one to forget. It imports nothing of this package: it starts in milliseconds, and holds no copy of its owner's
-memory."""
+"""A program that kills process groups, with all processes below their leaders and in their networks, once its input
+ends. A line has the number of a group to watch, or, negative, of one to forget, and its network, 0 for a shared one. It
+imports nothing of this package: it starts in milliseconds, and holds no copy of its owner's memory."""
 
 
 def forked(child: Callable[[], None]) -> int:
@@ -180,13 +211,56 @@ def worked_seconds(group: int) -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def end_group(group: int, *, is_over: bool) -> None:
-    """Kill every process of a group; its leader is waited for, unless that `is_over` already."""
-    with suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
+def network_of(process: int | Literal["self"]) -> int:
+    """Return the number of the network namespace of a process, 0 if unknown."""
+    try:
+        return os.stat(_PROC / str(process) / "ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def end_group(group: int, *, network: int = 0, is_over: bool) -> None:
+    """Kill every process of a group, those below its leader, and those in its `network` (0: it shares that of others).
+
+    The leader is waited for, unless that `is_over` already.
+    """
+    if not is_over:
+        _send(os.kill, group, signal.SIGSTOP)  # it starts no more processes
+        _end_each(lambda: _below(group))
+    _send(os.killpg, group, signal.SIGKILL)
     if not is_over:
         with suppress(OSError):
             os.waitpid(group, 0)
+    if network:
+        _end_each(lambda: _inside(network))
+
+
+def _end_each(find: Callable[[], Iterable[int]]) -> None:
+    """Kill the processes that `find` returns until it finds no others."""
+    ended: set[int] = set()
+    while found := set(find()) - ended:
+        for process in found:
+            _send(os.kill, process, signal.SIGKILL)
+        ended |= found
+
+
+def _send(send: Callable[[int, int], None], number: int, which: signal.Signals) -> None:
+    with suppress(OSError):  # it has ended
+        send(number, which)
+
+
+def _below(process: int) -> Iterator[int]:
+    """Yield the processes that a process started, and those that they started; none where the system does not list."""
+    threads = _PROC / str(process) / "task"
+    with suppress(OSError):
+        for thread in os.listdir(threads):
+            for child in map(int, (threads / thread / "children").read_text("utf-8").split()):
+                yield child
+                yield from _below(child)
+
+
+def _inside(network: int) -> Iterator[int]:
+    yield from (int(name) for name in os.listdir(_PROC) if name.isdigit() and network_of(int(name)) == network)
 
 
 def send(pipe: int, message: Any) -> None:
@@ -275,7 +349,7 @@ class Inbox:
 
 
 class Reaper:
-    """A small process that kills the groups that it watches as soon as this process has ended, for any reason."""
+    """A small process that kills what it watches as soon as this process has ended, for any reason."""
 
     def __init__(self) -> None:
         null = subprocess.DEVNULL
@@ -284,13 +358,13 @@ class Reaper:
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
 
-    def watch(self, group: int) -> None:
-        """Kill this group as well."""
-        self._send(group)
+    def watch(self, group: int, network: int = 0) -> None:
+        """Kill this group as well, and the processes in its network if that is not shared."""
+        self._send(group, network)
 
     def forget(self, group: int) -> None:
         """Do not kill this group: it has ended, and its number may be reused."""
-        self._send(-group)
+        self._send(-group, 0)
 
     def leave(self) -> None:
         """Close the pipe in a process that was forked from this one."""
@@ -301,5 +375,5 @@ class Reaper:
         self.leave()
         self._process.wait()
 
-    def _send(self, number: int) -> None:
-        os.write(self._pipe.fileno(), b"%d\n" % number)
+    def _send(self, number: int, network: int) -> None:
+        os.write(self._pipe.fileno(), b"%d %d\n" % (number, network))

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.engine.confinement import adopt_orphans
 from pytest_promptfmt.engine.processes import (
     Inbox,
     MemoryUse,
@@ -32,6 +33,7 @@ from pytest_promptfmt.engine.processes import (
     hidden,
     limit_memory,
     limit_processor_time,
+    network_of,
     receive,
     sealed_sender,
     send,
@@ -89,7 +91,10 @@ class Lost:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """One worker process as its owner sees it: `given` are its jobs, the first of them under way."""
+    """One worker process as its owner sees it: `given` are its jobs, the first of them under way.
+
+    `network` is the number of its own network, 0 if it shares that of its owner, None until it is ready.
+    """
 
     pid: int
     jobs: int
@@ -97,6 +102,7 @@ class _Worker:
     inbox: Inbox
     given: deque[Job] = field(default_factory=deque)
     group: int | None = None
+    network: int | None = None
     since: float = 0.0
     worked: float | None = None
     baseline: float | None = None
@@ -192,6 +198,7 @@ class _Work:
         limit_memory(memory.data() + limits.memory)  # the data of the copied process does not count
         before = memory.resident()
         self.prepare()
+        send_result(network_of("self"))
         is_first = True
         while True:
             try:
@@ -305,6 +312,7 @@ class Pool:
                 self._reaper.leave()
             jobs, results = hidden(jobs_read), hidden(results_write)
             drop_descriptors(but=(jobs, results))
+            adopt_orphans()
             self._work.serve(jobs, sealed_sender(results, key))
 
         pid = forked(begin)
@@ -347,6 +355,11 @@ class Pool:
     def _take(self, worker: _Worker, written: bytes) -> None:
         """Take one message of a worker; raises ValueError for anything but the result of its job."""
         message = json.loads(written)
+        if worker.network is None:
+            worker.network = 0 if message == network_of("self") else int(message)
+            if self._reaper is not None:
+                self._reaper.watch(worker.pid, worker.network)
+            return
         if not worker.given or not _is_result(message, worker.given[0]):
             raise ValueError("not the result of the job")
         _, found, was_first, is_full = message
@@ -419,7 +432,7 @@ class Pool:
         self._selector.unregister(worker.results)
         for pipe in (worker.jobs, worker.results):
             os.close(pipe)
-        end_group(worker.pid, is_over=worker.status is not None)
+        end_group(worker.pid, network=worker.network or 0, is_over=worker.status is not None)
         if self._reaper is not None:
             with suppress(OSError):
                 self._reaper.forget(worker.pid)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.core import gate, limits
+from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Position, PromptfmtError
 from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
@@ -69,7 +69,7 @@ def confinement_of(config: pytest.Config) -> Confinement:
     """Return the restrictions of each worker of a run, and find out which of them are possible here.
 
     A worker writes temporary files, the caches of Hugging Face's libraries, frozen tokenizers, and, if the run updates
-    snapshots, below the folders that the run may read. It has a network if the run has.
+    snapshots, below the rootdir and the paths of the command line. It has a network if the run has.
     """
     possible()
     folders = [tempfile.gettempdir(), *hub_caches()]
@@ -79,7 +79,8 @@ def confinement_of(config: pytest.Config) -> Confinement:
     tokenizers = private_directory("tokenizers")
     folders += [str(tokenizers)] if tokenizers is not None else []
     if config.option.update_snapshots or config.option.update_new_snapshots_only:
-        folders += gate.folders()
+        places = [config.rootpath, *(Path(path.partition("::")[0]) for path in config.args)]
+        folders += [str(place if place.is_dir() else place.parent) for place in places]
     has_network = not is_offline() or bool(SettingLookup(config).value("download"))
     return Confinement(writable=tuple(folders), has_network=has_network)
 

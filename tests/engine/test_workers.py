@@ -217,6 +217,29 @@ def test_children_of_a_job_end_with_the_pool(pool: Made) -> None:
     assert gone([child])
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at /proc")
+def test_a_process_without_a_parent_in_a_session_of_its_own_ends_with_the_pool(pool: Made, tmp_path: Path) -> None:
+    def run(_: int) -> int:
+        started = tmp_path / "pid"
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                (tmp_path / "new").write_text(str(os.getpid()), "utf-8")
+                (tmp_path / "new").rename(started)
+                time.sleep(3600)
+            os._exit(0)
+        os.wait()
+        while not started.exists():
+            time.sleep(0.01)
+        return int(started.read_text("utf-8"))
+
+    jobs = pool(run)
+    child = jobs.result(0)
+    assert is_alive(child)
+    jobs.close()
+    assert gone([child])
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 def test_a_child_that_holds_the_pipe_does_not_hide_that_its_worker_ended(pool: Made) -> None:
     def run(number: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
+from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.engine.processes import CAN_FORK
 
 pytestmark = [
@@ -28,6 +29,11 @@ def endless():
     time.sleep(3600)
 
 def text(doc):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            endless()
+        os._exit(0)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     multiprocessing.get_context("fork").Process(target=endless).start()
     if os.fork() == 0:
@@ -57,6 +63,38 @@ def wait_for(condition: Callable[[], object], *, seconds: float = 900) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+LEAVING = """
+import os, subprocess, sys, time
+
+def text(doc):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            code = "import time; open('started', 'w').close(); time.sleep(3600)"
+            command = ["env", "{mark}", sys.executable, "-c", code]
+            subprocess.Popen(command, start_new_session=True)
+        os._exit(0)
+    while not os.path.exists("started"):
+        time.sleep(0.01)
+    {then}
+    return "Q"
+"""
+
+
+@pytest.mark.parametrize("then", ["pass", "while True: pass", "import ctypes; ctypes.string_at(0)"])
+@pytest.mark.skipif(not (CAN_FORK and possible().network), reason="this kernel confines no network")
+def test_a_process_that_leaves_its_group_is_ended(project: Project, then: str) -> None:
+    mark = f"{MARK}-{project.root.name}"
+    project.write("utils.py", LEAVING.format(then=then, mark=mark))
+    file = project.task("one.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.write("promptfmt.yaml", "time_limit: 2\n")
+    result = project.run("-q", "--promptfmt-profile", "plain", "-m", "promptfmt_snapshot")
+    assert result.parseoutcomes()["failed"] == 1
+    assert (project.root / "started").exists()
+    assert wait_for(lambda: not processes(mark), seconds=50)
 
 
 @pytest.mark.parametrize(
