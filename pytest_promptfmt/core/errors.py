@@ -139,6 +139,12 @@ class TokenizerError(PromptfmtError):
     """A tokenizer that cannot be found, read or loaded, or a text that it cannot encode."""
 
 
+class TokenizerBudgetError(TokenizerError, UnavailableError):
+    """A tokenizer that is not loaded, because others that failed took all the time that a run has for them."""
+
+    reason = "tokenizers that are not loaded, because others that failed took too long"
+
+
 class ModelError(PromptfmtError):
     """A model that cannot be loaded, reached or queried, or whose response cannot be read."""
 

@@ -9,9 +9,11 @@ Processor time is counted, so that a verdict is the same on a busy machine. Size
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import random
 import signal
+import struct
 import sys
 import threading
 import time
@@ -142,6 +144,34 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 _FRAMES_IN_SIGNAL: Final = 4
 _LIMIT_CODE: Final = (_Limit.__enter__.__code__, _Limit.__exit__.__code__, _wind.__code__)
+
+
+class RunBudget:
+    """Processor seconds that a run, with all processes that are forked from this one, may spend on one kind of work."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._spent = mmap.mmap(-1, _DOUBLE.size)  # shared with forks
+
+    def begin(self) -> None:
+        """Forget what was spent: a run begins."""
+        self._spent[:] = _DOUBLE.pack(0)
+
+    def spend(self, seconds: float) -> None:
+        """Note that so many seconds were spent."""
+        self._spent[:] = _DOUBLE.pack(_DOUBLE.unpack(self._spent)[0] + seconds)
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether nothing is left."""
+        spent: float = _DOUBLE.unpack(self._spent)[0]
+        return spent >= self.seconds
+
+
+_DOUBLE: Final = struct.Struct("d")
+
+TOKENIZERS: Final = RunBudget(300)
+"""For tokenizers that transformers cannot load, or only slowly."""
 
 
 # -- network: Hugging Face's libraries read these variables when they are imported -------------------------------------

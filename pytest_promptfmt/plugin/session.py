@@ -16,7 +16,7 @@ import pytest
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean
-from pytest_promptfmt.core.limits import go_offline
+from pytest_promptfmt.core.limits import TOKENIZERS, go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
@@ -83,6 +83,7 @@ def activate(config: pytest.Config) -> None:
         raise SettingsError("prompts are compared through syrupy, which is switched off", hint="drop -p no:syrupy")
     # No network by default: user code that would load data or metrics from a hub fails at once, without retries.
     go_offline()
+    TOKENIZERS.begin()
     # As for pytest's testpaths: settings choose the paths only where the rootdir is the invocation directory.
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS or config.invocation_params.dir != config.rootpath
     places = [Path(path.partition("::")[0]) for path in config.args] if is_named else [config.rootpath]

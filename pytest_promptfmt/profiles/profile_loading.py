@@ -72,7 +72,7 @@ def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:
     try:
         tokenizer = load_tokenizer(profile.tokenizer, download=download)
     except TokenizerError as error:
-        raise TokenizerError(error.message, position=error.position or profile.origin, hint=error.hint) from error
+        raise type(error)(error.message, position=error.position or profile.origin, hint=error.hint) from error
     known = replace(profile, special_tokens=tokenizer.special_tokens)
     if profile.template_name is not None:
         known = replace(known, chat_template=_own_template(profile, tokenizer))

@@ -20,7 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.core.errors import Position, TokenizerError
+from pytest_promptfmt.core.errors import Position, TokenizerBudgetError, TokenizerError
+from pytest_promptfmt.core.limits import TOKENIZERS
 from pytest_promptfmt.profiles import frozen_tokenizers
 from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
 from pytest_promptfmt.profiles.tokenizer_sources import Source
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 900
 
+PROCESSOR_SECONDS: Final = 300
+"""The processor time of one load, where the system limits it."""
+
+_USUAL_SECONDS: Final = 60
 _ERROR: Final = "error.json"
 _EXTRAS: Final = {
     "sentencepiece": "sentencepiece",
@@ -54,7 +59,31 @@ _PROBES: Final = (
 
 
 def freeze(source: Source, made: Path, digest: str) -> None:
-    """Write the frozen form of a source into the folder `made`; raises TokenizerError when transformers cannot."""
+    """Write the frozen form of a source into the folder `made`; raises TokenizerError when transformers cannot.
+
+    Raises TokenizerBudgetError if others took all the processor time that a run has for those that fail.
+    """
+    if TOKENIZERS.is_spent:
+        raise TokenizerBudgetError(
+            f"not loaded: tokenizers that failed took {TOKENIZERS.seconds:g} s of processor time",
+            position=Position(source.place),
+            hint="fix or remove those that fail; each that loads is kept for later runs",
+        )
+    before, has_failed = _seconds_of_children(), True
+    try:
+        _freeze_in_process(source, made, digest)
+        has_failed = False
+    finally:
+        used = _seconds_of_children() - before
+        TOKENIZERS.spend(used if has_failed else max(0.0, used - _USUAL_SECONDS))
+
+
+def _seconds_of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _freeze_in_process(source: Source, made: Path, digest: str) -> None:
     with tempfile.TemporaryDirectory(prefix="promptfmt-") as scratch:
         raw = _raw_file(source)
         request = {**arguments(source, Path(scratch)), "made": str(made), "digest": digest, "raw": raw and str(raw)}
@@ -341,6 +370,10 @@ def load_in_python(source: Source) -> PythonBackend:
 
 def main() -> None:
     """Freeze the tokenizer that the first argument describes; an error goes to a file, for the parent to report."""
+    with suppress(ImportError, ValueError, OSError):  # a lower limit may be set, or none be possible
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     request = json.loads(sys.argv[1])
     made = Path(request.pop("made"))
     try:

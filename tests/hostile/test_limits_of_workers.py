@@ -94,6 +94,21 @@ def test_code_that_runs_while_tasks_are_collected_has_limits_too(project: Projec
     assert output.count(said) >= 2
 
 
+def test_tokenizers_that_fail_have_a_budget_together(project: Project) -> None:
+    pytest.importorskip("transformers")
+    names = ("first", "second", "third")
+    for name in names:
+        project.write(f"{name}/tokenizer_config.json", json.dumps({"tokenizer_class": "NoSuchClass", "name": name}))
+    profiles = {name: {"tokenizer": name, "chat_template": "chatml"} for name in names}
+    project.write("promptfmt.yaml", json.dumps({"profiles": profiles, "default_profiles": [*names]}))
+    project.write("conftest.py", "from pytest_promptfmt.core.limits import TOKENIZERS\nTOKENIZERS.seconds = 0.1\n")
+    project.task("t.yaml")
+    options = ("-o", "promptfmt_profiles=", "--promptfmt-workers", "1", "-m", "promptfmt_snapshot", "-q", "-rs")
+    result = project.run(*options)
+    assert result.parseoutcomes() == {"failed": 1, "skipped": 2}
+    assert "tokenizers that are not loaded, because others that failed took too long" in result.stdout.str()
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 def test_children_of_a_task_are_gone_when_the_run_is_over(project: Project) -> None:
     sleep = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)', 'left-behind-by-a-task'])"
