@@ -30,7 +30,7 @@ _MAX_MESSAGE: Final = 4000
 _CHUNK: Final = 2**20
 
 _SETTINGS: Final = {
-    "core.fsmonitor": "false",  # may name a program that is asked for changed files
+    "core.fsmonitor": "false",  # may name a program that lists changed files
     "core.hooksPath": "/dev/null",  # the folder with hooks; post-index-change runs when an index is written
     "core.splitIndex": "false",  # an index of ours would write its shared part into the repository
     "core.sshCommand": "false",
@@ -54,7 +54,7 @@ _TURNED_OFF: Final = {
 """Settings for each filter and hook that is configured by a name of its own."""
 
 _VARIABLES: Final = {
-    "GIT_ALLOW_PROTOCOL": "none",  # goes before protocol.<name>.allow of the repository
+    "GIT_ALLOW_PROTOCOL": "none",  # overrides protocol.<name>.allow of the repository
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -182,7 +182,7 @@ def _run(
                 stdin=typed,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # a group to kill, without a terminal to ask at
+                start_new_session=True,  # a group to kill, without a terminal for questions
             )
         except OSError as error:
             raise GitError(f"git {arguments[0]} cannot be started: {error.strerror or error}") from None
