@@ -116,9 +116,12 @@ def leads_out(path: Path | str, root: Path) -> bool:
     That is the one around the root, or the root itself, and the one around the working directory, if any: which folder
     is the root can depend on files of the repository.
     """
-    real, written = os.path.realpath(path), Path(os.path.abspath(path))
-    above = {gate.real_folder(str(each)) for each in (written, *written.parents)}
-    return any(top in above and not gate.is_below(real, (top,)) for top in _tops(root, Path.cwd()))
+    real = os.path.realpath(path)
+    others = [top for top in _tops(root, Path.cwd()) if not gate.is_below(real, (top,))]
+    if not others:
+        return False
+    written = Path(os.path.abspath(path))
+    return any(gate.real_folder(str(each)) in others for each in (written, *written.parents))
 
 
 @lru_cache(maxsize=64)
@@ -161,6 +164,8 @@ def _refusal(place: Path, folder: str, also: Iterable[Path]) -> str:
 
 def _is_of_git(place: Path) -> bool:
     """Return whether a place is in git's own folder of a work tree, or is that folder."""
+    if not any(part.casefold() in _GIT for part in place.parts):
+        return False
     for each in (place, *place.parents):
         if each.name.casefold() in _GIT:
             return True

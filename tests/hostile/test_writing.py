@@ -246,7 +246,7 @@ def repository(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     project.root = project.root / "root"
     project.root.mkdir()
     monkeypatch.chdir(project.root)
-    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\naddopts = -q\n")
     project.write("../outside/file", PRECIOUS)
     write_task(project.root, "t")
     project.write("rows.jsonl", '{"question": "x", "answer": "y"}\n')
