@@ -36,6 +36,7 @@ DEFAULT_MEMORY: Final = 1024
 _GC_THRESHOLDS: Final = (10_000, 20, 20)
 """Of Python's collector in a worker: the many objects of a task are freed without it."""
 
+_MOST_WARNINGS: Final = 100
 _PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
 _MARKS: Final = ("skip", "skipif", "xfail")
 _KNOWN_PLUGINS: Final = ("_pytest.", "pytest_promptfmt.", "syrupy", "xdist", "_hypothesis_", "anyio.")
@@ -233,10 +234,13 @@ class ItemRunner:
         return data
 
     def warn(self, message: warnings.WarningMessage, when: str, nodeid: str, location: Any) -> None:
-        """Send a warning with the reports of its item."""
+        """Send a warning with the reports of its item; a long text is cut, and after many of them no more is sent."""
+        [(_, text)] = bounded([("", str(message.message))])
+        if len(self._warnings) >= _MOST_WARNINGS:
+            return
         self._warnings.append(
             {
-                "text": str(message.message),
+                "text": text,
                 "module": message.category.__module__,
                 "category": message.category.__qualname__,
                 "filename": message.filename,

@@ -192,6 +192,15 @@ def test_a_gigabyte_of_output_is_not_in_the_memory_of_pytest(project: Project) -
     assert peaks["loud"] - peaks["quiet"] < 20 * 1024  # in KiB: a fiftieth of what was printed
 
 
+def test_warnings_are_bounded(project: Project) -> None:
+    warn = "warnings.warn_explicit(str(n) + 'A' * 2**17, UserWarning, 'x', n + 1)"
+    body = f"    import warnings\n    for n in range(300): {warn}\n"
+    task_with_code(project, body)
+    result = project.run(*QUIET, "--snapshot-update")
+    assert result.parseoutcomes()["warnings"] == 100
+    assert len(result.stdout.str()) < 10_000_000
+
+
 def test_printed_output_gives_no_command_to_a_terminal_or_server(project: Project) -> None:
     body = "    print('\\x1b[31mred\\n::error::stop\\n##[error]stop')\n    raise ValueError\n"
     task_with_code(project, body)
