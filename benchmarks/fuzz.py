@@ -38,9 +38,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, partial
+from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -151,6 +152,112 @@ def read_settings(folder: Path, data: bytes) -> object:
     assert path is not None
     file = read_settings_file(path, is_at_rootdir=True)
     return file.values, defined_profiles(file, rootdir=folder)
+
+
+def read_ini(folder: Path, data: bytes) -> object:
+    """Read an ini as pytest does, and the settings of a folder from it."""
+    from pytest_promptfmt.core.errors import PromptfmtError
+    from pytest_promptfmt.core.profile import DEFAULT_PROFILES
+    from pytest_promptfmt.settings.tree import SettingsTree
+
+    path = _written(folder, "pytest.ini", data)
+    config = _config(path)
+    if isinstance(config, str):
+        return config
+    try:
+        return SettingsTree(config, DEFAULT_PROFILES).of(folder, folder)
+    except PromptfmtError as error:
+        return str(error)
+
+
+def _config(path: Path) -> Any:
+    """Return a config of pytest with our ini values, or the message of pytest for a file that it refuses."""
+    import pytest
+    from _pytest.config.findpaths import load_config_dict_from_file
+
+    from pytest_promptfmt.plugin import pytest_addoption
+
+    config = pytest.Config(pytest.PytestPluginManager())
+    pytest_addoption(config._parser)
+    config.option = config._parser.parse_known_args([])
+    config._rootpath, config._inipath = path.parent, path
+    try:
+        vars(config)["_inicfg"] = load_config_dict_from_file(path) or {}
+        for name in config._parser._inidict:
+            config.getini(name)
+    except (pytest.UsageError, ValueError, TypeError) as error:
+        return str(error)
+    return config
+
+
+def read_last_run(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.core.files import private_directory
+    from pytest_promptfmt.results.pending import LastRun, Problem, _name, keep_last_run, last_run_around
+
+    with Watch.paused():
+        below = private_directory("last-runs")
+        assert below is not None
+        (below / _name(folder)).write_bytes(data)
+    read = last_run_around(folder)
+    problem = Problem(path="t.yaml", task="t", profile="plain", category="changed", key="", title="x")
+    run = LastRun(rootdir=str(folder), folder=str(folder), options=("-k", "\udcff"), problems=(problem,))
+    with Watch.paused():
+        keep_last_run(run)
+        assert last_run_around(folder) == run, "what was written is not there"
+    return read
+
+
+def read_finished_run(folder: Path, data: bytes) -> object:
+    """Compare a run with another as `promptfmt compare` does, and print what it prints as UTF-8."""
+    import typer
+
+    from pytest_promptfmt.cli.compare import _compare_runs
+
+    names = {b"{": "run/samples_t_2026-01-01T00-00-00.1.jsonl", b"[": "run/results_2026-01-01T00-00-00.1.json"}
+    with Watch.paused():
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        for below in ("run", "other"):
+            _written(folder / below, "samples_t_2026-01-01T00-00-00.1.jsonl", _SAMPLES)
+            _written(folder / below, "results_2026-01-01T00-00-00.1.json", _RESULTS)
+    name, first, second = names[b"{"], folder / "run", folder / "other"
+    if b'"key"' in data:
+        name, first, second = "run/answers.jsonl", folder / "run/answers.jsonl", folder / "other.jsonl"
+        _written(folder, "other.jsonl", _ANSWERS)
+    elif b'"configs"' in data:
+        name = names[b"["]
+    _written(folder, name, data)
+    printed = TextIOWrapper(BytesIO(), "utf-8")
+    for as_json in (False, True):
+        with redirect_stdout(printed):
+            try:
+                _compare_runs(first, second, None, as_json=as_json)
+            except typer.Exit:
+                pass
+            finally:
+                printed.flush()
+    return printed.buffer.getvalue().decode()
+
+
+def read_conversations(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.systems.templates.conversations import conversations_beside, read_conversations as read
+
+    path = _written(folder / "chats", "own.conversations.yaml", data)
+    own = list(read(path).values())[:20]
+    shown = [(each.states, each.requests, each.units, each.is_regular, each.has_parts) for each in own]
+    return shown, len(conversations_beside(path.parent))
+
+
+def read_engine_recording(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.systems.templates.server_engines import RecordedEngine
+
+    engine = RecordedEngine(_written(folder, "engine.jsonl", data))
+    found = []
+    for content in ("Hello", "Hi"):
+        try:
+            found.append(engine.render({"messages": [{"role": "user", "content": content}]}))
+        except RuntimeError as error:
+            found.append(str(error))
+    return engine.name, found
 
 
 def read_helm(folder: Path, data: bytes) -> object:
@@ -326,7 +433,7 @@ def read_store(folder: Path, data: bytes) -> object:
 
 def read_store_run(folder: Path, data: bytes) -> object:
     """Run pytest with rows of JSON as its outcomes of earlier runs; two tasks are as their snapshots say, one is not."""
-    from pytest_promptfmt.engine.store import FILE_NAME
+    from pytest_promptfmt.engine.store import FILE_NAME, store_folder
 
     with Watch.paused():
         project = folder / "remembering"
@@ -340,8 +447,9 @@ def read_store_run(folder: Path, data: bytes) -> object:
             for path in [_written(project / "tasks", "t.yaml", changed), *project.rglob("*")]:
                 os.utime(path, (1_600_000_000, 1_600_000_000))
             assert _pytest(project, plugins=())[0] == 1
-        store = project / ".pytest_cache/d/promptfmt" / FILE_NAME
-        with closing(sqlite3.connect(store)) as connection, connection:
+        below = store_folder(project)
+        assert below is not None
+        with closing(sqlite3.connect(below / FILE_NAME)) as connection, connection:
             for kind, path, content in connection.execute("SELECT kind, path, content FROM rows").fetchall():
                 at = random.Random(data).randrange(len(content) + 1)
                 row = random.Random(f"{data!r}{path}").choice(
@@ -452,6 +560,19 @@ _TASK_MORE: Final = (
     "task: t\ndataset_path: folder\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: a\n",
 )
 
+_SAMPLES: Final = (
+    b'{"doc_id": 0, "doc": {"q": "x"}, "target": "a", "arguments": [["Q: x", " a"]], "filter": "none", "doc_hash": "d", "prompt_hash": "p", "target_hash": "t"}\n'
+    b'{"doc_id": 1, "doc": {"q": "y"}, "target": "b", "arguments": {"gen_args_0": {"arg_0": "Q: y", "arg_1": {"until": ["."]}}}, "doc_hash": "d"}\n'
+)
+_RESULTS: Final = (
+    b'{"config": {"model": "m", "gen_kwargs": null, "random_seed": 0}, "configs": {"t": {"task": "t", "doc_to_text": "{{q}}", "num_fewshot": 0}}, '
+    b'"versions": {"t": 1.0}, "task_hashes": {"t": "h"}, "model_name": "m", "chat_template_sha": null, "lm_eval_version": "0.4.13"}'
+)
+_ANSWERS: Final = (
+    b'{"task": "t", "profile": "plain", "doc": 0, "request": 0, "key": "k", "sent": "s", "model": "m", "with": {"tokenizers": "0.22"}}\n'
+    b'{"task": "t", "profile": "plain", "doc": 1, "request": 0, "key": "l", "model": "m"}\n'
+)
+
 READERS: Final = (
     Reader("task", lambda: _files("**/*.yaml")() + [text.encode() for text in _TASK_MORE], read_task, YAML_PIECES, share=6),
     Reader(
@@ -465,6 +586,45 @@ READERS: Final = (
         read_settings,
         YAML_PIECES,
         share=3,
+    ),
+    Reader(
+        "ini",
+        _texts(
+            "[pytest]\npromptfmt = true\npromptfmt_profiles = plain chat-chatml\npromptfmt_docs = 3\npromptfmt_ignore = PF201\n",
+            "[pytest]\npromptfmt_tokenizer = archetype:bytelevel\npromptfmt_chat_template = chatml\npromptfmt_allow_code =\n  lib\n  ..\n",
+        ),
+        read_ini,
+        tuple(f"\npromptfmt_{name} = ".encode() for name in ("docs", "rules", "memory", "workers", "time_limit", "scoring", "paths", "clock"))
+        + (b"[pytest]\n", b"\n  ", b" = ", b"%(x)s"),
+    ),
+    Reader(
+        "conversations",
+        lambda: [path.read_bytes() for path in sorted((ROOT / "pytest_promptfmt/data/conversations").glob("*.yaml"))]
+        + [
+            b"tools: {t: [{type: function, function: {name: f}}]}\nconversations:\n  x:\n    about: a\n    base: question\n    tools: t\n"
+            b"    clock: 2026-01-02\n    template_args: {a: 1}\n    severity: info\n    messages:\n"
+            b"    - {role: user, content: [{type: text, text: Hi}]}\n"
+            b"    - {role: assistant, content: '', tool_calls: [{type: function, function: {name: f, arguments: '{\"a\": 1}'}}]}\n"
+        ],
+        read_conversations,
+        (*YAML_PIECES, b"messages: ", b"role: ", b"content: ", b"tool_calls: ", b"function: ", b"arguments: ", b"clock: ", b"tools: "),
+        share=2,
+    ),
+    Reader(
+        "prompts of an engine",
+        _texts('{"engine": "e", "from": "x", "key": "k", "text": "t"}\n{"engine": "e", "key": "l", "refused": "r"}\n'),
+        read_engine_recording,
+        JSON_PIECES,
+    ),
+    Reader("finished run", lambda: [_SAMPLES, _RESULTS, _ANSWERS], read_finished_run, JSON_PIECES, share=2),
+    Reader(
+        "last run",
+        _texts(
+            '{"rootdir": "/r", "folder": "/r", "options": ["-k", "x"], "problems": [{"path": "t.yaml", "task": "t", '
+            '"profile": "plain", "category": "changed", "key": "k", "title": "x"}]}'
+        ),
+        read_last_run,
+        JSON_PIECES,
     ),
     Reader("helm", _files("helm/**/*.json", "bugs/**/*.json"), read_helm, JSON_PIECES, share=2),
     Reader("docs.jsonl", _files("**/*.jsonl"), read_docs("docs.jsonl"), JSON_PIECES, share=2),
@@ -970,7 +1130,8 @@ def report(state: State) -> Iterator[str]:
 
 _PRELOADED: Final = (
     "answers.recordings", "results.pending", "formats.format_registry", "models.recording", "results.baseline",
-    "settings.profiles", "snapshots.changes", "snapshots.lock", "study.scoring", "systems.task_files", "profiles.tokenizer_loader",
+    "answers.run_samples", "cli.compare", "plugin", "settings.tree", "systems.templates.conversations",
+    "systems.templates.server_engines", "settings.profiles", "snapshots.changes", "snapshots.lock", "study.scoring", "systems.task_files", "profiles.tokenizer_loader",
 )  # fmt: skip
 """What children would import again for each batch."""
 
