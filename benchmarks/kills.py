@@ -110,7 +110,10 @@ def main() -> None:
     parser.add_argument("--whom", choices=("parent", "worker", "both"), default="parent")
     parser.add_argument("--xdist", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop at the latest")
     given = parser.parse_args()
+    until = time.monotonic() + given.seconds
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each run compiles the package again
     chance = random.Random(given.seed)
     options = ["-n", str(given.xdist)] if given.xdist else []
     problems: list[str] = []
@@ -130,7 +133,7 @@ def main() -> None:
         run(root, "--snapshot-update", *options)
         seconds = time.monotonic() - began
         kills = updates = number = 0
-        while kills < given.kills:
+        while kills < given.kills and time.monotonic() < until:
             number += 1
             state = STATES[number % 2]
             write_state(root, state)
