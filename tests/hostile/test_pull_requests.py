@@ -186,7 +186,7 @@ def test_a_hostile_run_opens_nothing_but_the_repository_python_and_its_own(
     own = [str(place) for place in (root, PACKAGE, Path(__file__).parent, project.root / "temporary")]
     own += [str(project.root / "cache"), sys.prefix, sys.base_prefix, "/usr/lib", "/usr/local/lib", "/lib", "/dev/null"]
     measures = re.compile(
-        r"/proc/(?:self|[0-9]+)/(?:statm|stat)|/proc/(?:cpuinfo|meminfo)|/sys/(?:devices|fs/cgroup)/.*"
+        r"/proc/(?:self|[0-9]+)/(?:statm|stat|task/[0-9]+/children)|/proc/(?:cpuinfo|meminfo)|/sys/(?:devices|fs/cgroup)/.*"
     )
     allowed = tuple(os.path.realpath(place) for place in (*own, *filter(None, sys.path)))
     strangers = [
