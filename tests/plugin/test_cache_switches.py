@@ -1,0 +1,150 @@
+"""Switches of everyday use that change no prompt: the outcomes of the run before hold after each of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import forked_runs
+import pytest
+from plugin_project import Project
+from promptfmt_command import git, promptfmt
+
+from pytest_promptfmt.engine.processes import CAN_FORK
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+
+FUNCTION = "from helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
+
+FILES = 2
+"""All but the first, which is run each time: it says what concerns the profiles of the run."""
+
+
+@pytest.fixture
+def tree(cached_project: Project, kept: Path) -> Project:
+    """Return a repository with three task files, one of them with code, whose prompts are accepted and committed."""
+    project = cached_project
+    project.make_once(kept / "tree", lambda: _write(project))
+    project.settle()
+    return project
+
+
+def _write(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\n")
+    project.write(".gitignore", "settled.py\n.pytest_cache/\n__pycache__/\n")
+    project.write("helpers.py", "def mark():\n    return '?'\n")
+    project.task("tasks/arc.yaml")
+    project.task("tasks/sub/boolq.yaml")
+    project.write("tasks/code/utils.py", FUNCTION)
+    file = project.task("tasks/code/cola.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    git(project.root, "init", "--quiet")
+    _commit(project, "first")
+
+
+def _commit(project: Project, message: str) -> None:
+    git(project.root, "add", ".")
+    git(project.root, "commit", "--quiet", "--allow-empty", "-m", message)
+
+
+def unchanged(project: Project, *options: str) -> int:
+    """Return the number of files that a run shows as unchanged."""
+    counts = project.run("tasks", *options).parseoutcomes()
+    assert counts.keys() <= {"passed", "unchanged", "warnings", "warning"}
+    return counts.get("unchanged", 0)
+
+
+def _touched(project: Project) -> None:
+    for path in (project.root / "tasks").rglob("*"):
+        if path.is_file():
+            os.utime(path)
+
+
+def _checked_out_again(project: Project) -> None:
+    git(project.root, "checkout", "--quiet", "-b", "other")
+    project.edit("tasks/arc.yaml", "Q: ", "Question: ")
+    _commit(project, "other")
+    git(project.root, "checkout", "--quiet", "-")
+
+
+def _made_anew(project: Project) -> None:
+    """Write all files again: other times, other numbers, the same contents."""
+    for path in sorted((project.root / "tasks").rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            path.unlink()
+            path.write_bytes(content)
+
+
+VARIABLES = {
+    "LANG": "de_DE.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "LC_TIME": "fr_FR.UTF-8",
+    "TZ": "Asia/Tokyo",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_that_no_code_reads_changes_nothing(
+    tree: Project, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.run("tasks")
+    monkeypatch.setenv(name, VARIABLES[name])
+    assert unchanged(tree) == FILES
+
+
+CHANGES: dict[str, Callable[[Project], None]] = {
+    "touched": _touched,
+    "checked out again": _checked_out_again,
+    "made anew": _made_anew,
+    "an empty commit": lambda project: _commit(project, "empty"),
+    "a file of another kind": lambda project: shutil.copy(project.root / "pytest.ini", project.root / "notes.txt"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_with_the_same_content_are_unchanged(tree: Project, change: str) -> None:
+    tree.run("tasks")
+    CHANGES[change](tree)
+    assert unchanged(tree) == FILES
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ("-k", "arc"),
+        ("-n", "2"),
+        ("-W", "ignore::ResourceWarning"),
+        ("--snapshot-update",),
+        ("-p", "no:cacheprovider"),
+        ("-v",),
+        ("--promptfmt-no-cache",),
+    ],
+    ids=" ".join,
+)
+def test_a_run_with_other_options_in_between_throws_nothing_out(tree: Project, before: tuple[str, ...]) -> None:
+    tree.run("tasks")
+    tree.run("tasks", *before)
+    assert unchanged(tree) == FILES
+
+
+def test_the_run_after_an_update_runs_nothing(tree: Project) -> None:
+    tree.edit("tasks/arc.yaml", "Q: ", "Question: ")
+    tree.run("tasks", "--snapshot-update")
+    assert unchanged(tree) == FILES
+
+
+def test_pytest_its_module_and_the_command_share_outcomes(tree: Project) -> None:
+    tree.run("tasks")  # python -m pytest
+    script = forked_runs.run("pytest", "--promptfmt", "tasks", folder=tree.root, on_path=False)
+    assert f"{FILES} unchanged" in script.stdout
+    checked = promptfmt("check", "tasks", folder=tree.root)
+    assert f"{FILES} unchanged" in checked.stdout + checked.stderr
