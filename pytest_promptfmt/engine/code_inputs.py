@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Final
 
-from pytest_promptfmt.engine.contents import HUB, PLATFORM, PROCESSORS, program, variable
+from pytest_promptfmt.engine.contents import HUB, PLATFORM, PROCESSORS, ZONE, program, variable
 
 _ASKING_MODULES: Final = frozenset(
     ("ctypes", "fsspec", "getpass", "glob", "inspect", "locale", "pkgutil", "pwd", "runpy", "secrets", "time")
@@ -46,6 +46,9 @@ _PROCESSORS: Final = frozenset(
 )
 """Functions that return the number of processors."""
 
+_LOCAL_TIMES: Final = frozenset({"astimezone", "fromtimestamp", "timestamp"})
+"""Methods of dates that use the time zone of the machine."""
+
 _PURE: Final = {
     "os": frozenset(
         ("path", "getcwd", "chdir", "kill", "putenv", "remove", "removedirs", "rename", "rmdir", "system", "unlink")
@@ -74,7 +77,7 @@ class CodeInputs:
 
     Among the files are folders, with a slash, in which an import searches a name. `asks` is the first thing that it
     uses and that is not an input, "" for none. It `loads` if it may read the caches of a hub, and `reads` if it opens a
-    file while it is imported.
+    file while it is imported. `places` are the folders of the search path in which something that it imports was found.
     """
 
     files: frozenset[str] = frozenset()
@@ -82,6 +85,7 @@ class CodeInputs:
     facts: frozenset[str] = frozenset()
     loads: bool = False
     reads: bool = False
+    places: frozenset[str] = frozenset()
 
 
 def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool]) -> CodeInputs:
@@ -102,6 +106,7 @@ def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Cal
         frozenset[str]().union(*(each.facts for each in found.values())),
         any(each.loads for each in found.values()),
         any(each.reads for each in found.values()),
+        frozenset[str]().union(*(each.places for each in found.values())),
     )
 
 
@@ -125,10 +130,12 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
         asks = asks or ("" if id(node) in facts else _asked_by(node, is_owner=id(node) in owners))
         if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
             asks = f"pathlib's {node.attr}"
-    files = {file for places, parts in imported for place in places for file in _files_of(place, parts)}
+    searched = [(place, [*_files_of(place, parts)]) for places, parts in imported for place in places]
+    files = frozenset(file for _, found in searched for file in found)
     loads = any(not _LOADING.isdisjoint(_names_of(node)) for node in nodes)
     asked = frozenset(filter(None, (*facts.values(), HUB if loads else "")))
-    return CodeInputs(frozenset(files), asks, asked, loads, _reads(module))
+    places = frozenset(place for place, found in searched if found and place in folders)
+    return CodeInputs(files, asks, asked, loads, _reads(module), places)
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -188,6 +195,8 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             yield node, PLATFORM
         case ast.Attribute() as asked if _dotted(asked) in _PROCESSORS:
             yield asked, PROCESSORS
+        case ast.Attribute(attr=name) if name in _LOCAL_TIMES:
+            yield node, ZONE
 
 
 def _chain(node: ast.expr) -> Iterator[ast.expr]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.files import cache_directory, hub_cache, hub_caches
+from pytest_promptfmt.core.files import cache_directory, hub_cache, hub_caches, is_installed
 
 ABSENT: Final = "-"
 """The digest of a path without a file or folder."""
@@ -35,6 +35,9 @@ OTHER: Final = ""
 _SETTLED_NS: Final = 2_000_000_000
 """The age from which the times of a file prove that it has not changed since: some file systems count in two
 seconds."""
+
+_FOLDERS_OF_SNAPSHOTS: Final = 3
+"""The folders that writing a snapshot may make: of all snapshots, of a file, of a task."""
 
 _MOST_BYTES: Final = 2**30
 
@@ -57,8 +60,16 @@ PROCESSORS: Final = f"{_FACT}processors"
 """The number of processors, and which of them this process may use."""
 
 HUB: Final = f"{_FACT}hub"
-"""The names in the caches of Hugging Face's libraries."""
+"""The names in the caches of Hugging Face's libraries, and the variables that these libraries read."""
 
+ZONE: Final = f"{_FACT}zone"
+"""The time zone of this process."""
+
+SEARCHED: Final = f"{_FACT}searched"
+"""The folders, in their order, in which Python searches for modules that are not installed."""
+
+_HUB_VARIABLES: Final = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_")
+_ZONE_FILE: Final = "/etc/localtime"
 _HUB_LEVELS: Final = 5
 """Folders of a hub's cache that name its content: repository, revision, and the configurations of a dataset."""
 
@@ -84,6 +95,7 @@ class Contents:
     def __init__(self) -> None:
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
+        self._wrote: dict[str, str] = {}
         self._fact = cache(_digest_of_fact)  # a hub's cache has many names
         self._real = cache(os.path.realpath)
         self._shared_stamp = cache(lambda path: self._fact(path) if is_fact(path) else _stamp_of(path))
@@ -93,6 +105,18 @@ class Contents:
         """Read a folder now: at the end of the run it must hold the same names."""
         self.input(folder)
         self._taken.add(folder)
+
+    def wrote(self, path: str, digest: str) -> None:
+        """Note the digest of a file that this run wrote: as long as the file has it, the file has not changed since.
+
+        The folders above it hold the names that they have now.
+        """
+        self._wrote[path] = digest
+        folders = [f"{folder}/" for folder in list(Path(path).parents)[:_FOLDERS_OF_SNAPSHOTS]]
+        for each in (path, *folders):
+            self._found.pop(each, None)
+            self._found.pop(each.rstrip("/"), None)
+        self._taken.update(folders)
 
     def input(self, path: str) -> Input:
         """Return a path with its content now; of a path that ends with a slash, the names in the folder count."""
@@ -179,6 +203,8 @@ class Contents:
             return found[1] == OTHER
         if found[0] in self._taken:
             return self._look(found[0], None)[1] != found[1]
+        if found[0] in self._wrote:
+            return self._look(found[0], None)[1] != self._placed(found[0], self._wrote[found[0]])
         try:
             status = os.stat(found[0])
         except OSError:
@@ -202,12 +228,15 @@ class Contents:
         is_settled = time.time_ns() - max(stamp[1], stamp[2]) > _SETTLED_NS
         try:
             digest, has_links = _listed(path) if path.endswith("/") else (_read(path, status), False)
-            real = self._led_to(path.rstrip("/"))
+            digest = self._placed(path, digest)
         except OSError:
             return path, OTHER, None
-        if real != path.rstrip("/"):
-            digest = digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))  # messages name its place
         return path, digest, stamp if is_settled and not has_links else None
+
+    def _placed(self, path: str, digest: str) -> str:
+        """Return the digest of a path that a link leads elsewhere with its place, which messages name."""
+        real = self._led_to(path.rstrip("/"))
+        return digest if real == path.rstrip("/") else digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))
 
     def _led_to(self, path: str) -> str:
         """Return a path with links resolved; those of its folder are resolved once."""
@@ -297,7 +326,17 @@ def _value_of(fact: str) -> str:
     if fact == PROCESSORS:
         may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
         return repr((os.cpu_count(), sorted(may_use)))
-    return repr([found for folder in hub_caches() for found in sorted(_names_below(folder, _HUB_LEVELS))])
+    if fact == ZONE:
+        return repr((os.environ.get("TZ"), os.path.realpath(_ZONE_FILE)))
+    if fact == SEARCHED:
+        return repr([*dict.fromkeys(os.path.realpath(each) for each in search_path() if not is_installed(each))])
+    names = [found for folder in hub_caches() for found in sorted(_names_below(folder, _HUB_LEVELS))]
+    return repr((names, sorted(item for item in os.environ.items() if item[0].startswith(_HUB_VARIABLES))))
+
+
+def search_path() -> list[str]:
+    """Return the folders in which Python searches for modules."""
+    return [folder for folder in sys.path if folder and os.path.isdir(folder)]
 
 
 def _names_below(folder: str, levels: int) -> list[str]:

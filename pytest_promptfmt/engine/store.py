@@ -13,7 +13,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,9 @@ _MOST_BYTES_OF_ROW: Final = 2**26
 _SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
 _DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors of a database that is damaged or not ours; messages quote its content, which need not be text."""
+
+_CONTEXTS: Final = "contexts"
+_MOST_CONTEXTS: Final = 4
 
 _PATIENCE_SECONDS: Final = 2.0
 _KEPT_SECONDS: Final = 90 * 24 * 3600
@@ -75,11 +78,17 @@ def _remove_unused(above: Path) -> None:
 class Store:
     """Rows of JSON by kind and path, in a folder; None for nowhere.
 
-    If the file cannot be used, reading finds nothing and writing does nothing.
+    If the file cannot be used, reading finds nothing and writing does nothing. Rows of the kinds `by_context` belong to
+    the `context` of this run, a digest without spaces: those of the last few others stay beside them.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(
+        self, folder: Path | None, *, by_context: Collection[str] = (), context: Callable[[], str] = str
+    ) -> None:
         self.is_on = folder is not None
+        self._by_context = frozenset(by_context)
+        self._context = context
+        self._forgotten: list[str] = []
         self._path = (folder or Path()) / FILE_NAME
         self._changed: dict[tuple[str, str], Any] = {}
         self._reading: sqlite3.Connection | None = None
@@ -90,17 +99,20 @@ class Store:
 
     def text(self, kind: str, path: str) -> object:
         """Return the content of a row as it is stored, to be `parsed` later; None for a missing row."""
-        found = self._select("SELECT content FROM rows WHERE kind = ? AND path = ?", kind, path)
+        found = self._select("SELECT content FROM rows WHERE kind = ? AND path = ?", self._kind(kind), path)
         return found[0][0] if found else None
 
     def rows(self, kind: str) -> dict[str, Any]:
         """Return all rows of a kind by their paths, as earlier runs wrote them."""
-        found = self._select("SELECT path, content FROM rows WHERE kind = ?", kind)
+        found = self._select("SELECT path, content FROM rows WHERE kind = ?", self._kind(kind))
         return {path: parsed(content) for path, content in found}
 
     def paths(self, kind: str) -> list[str]:
         """Return the paths of a kind."""
-        return [path for (path,) in self._select("SELECT path FROM rows WHERE kind = ?", kind)]
+        return [path for (path,) in self._select("SELECT path FROM rows WHERE kind = ?", self._kind(kind))]
+
+    def _kind(self, kind: str) -> str:
+        return f"{kind} {self._context()}" if kind in self._by_context else kind
 
     def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         if self._reading is None and self.is_on:
@@ -118,7 +130,17 @@ class Store:
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row of JSON values until it is written; None removes it."""
         if self.is_on:
-            self._changed[kind, path] = content
+            self._changed[self._kind(kind), path] = content
+
+    def keep_context(self) -> None:
+        """Note that this run used its context, and forget the one that was used least recently if there are many."""
+        used = {context: last for context, last in self.rows(_CONTEXTS).items() if isinstance(last, int)}
+        context, last = self._context(), max(used.values(), default=0)
+        if used.get(context) != last or not used:
+            self.put(_CONTEXTS, context, last + 1)
+        for old in sorted(used.keys() - {context}, key=used.__getitem__)[: -(_MOST_CONTEXTS - 1)]:
+            self.put(_CONTEXTS, old, None)
+            self._forgotten.append(old)
 
     def write(self) -> None:
         """Write all rows that were put, in one transaction."""
@@ -148,6 +170,7 @@ class Store:
             rows = ((*key, json.dumps(content, separators=(",", ":"))) for key, content in self._changed.items())
             kept = [row for row in rows if row[2] != "null" and len(row[2]) <= _MOST_BYTES_OF_ROW]
             connection.executemany("DELETE FROM rows WHERE kind = ? AND path = ?", gone)
+            connection.executemany("DELETE FROM rows WHERE kind LIKE '% ' || ?", [(each,) for each in self._forgotten])
             connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", kept)
 
     def _is_whole(self) -> bool:

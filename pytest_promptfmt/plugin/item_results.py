@@ -38,8 +38,8 @@ def is_sent(result: object, nodeid: str) -> bool:
         _check(result, nodeid)
         for file, paths, refused in result["seen"]["files"]:
             listed([file, *paths, refused])
-        for question, about in result["seen"]["asked"]:
-            listed([question, about])
+        for pair in (*result["seen"]["asked"], *result["seen"]["wrote"]):
+            _, _ = listed(pair)
     except Exception:  # invalid data of any kind
         return False
     return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +92,8 @@ class OutcomeCache:
     def __init__(
         self, config: pytest.Config, folders: Folders, folder: Path | None, tree: Tree, *, shows: bool
     ) -> None:
-        self.store = Store(folder)
+        kinds = (_OUTCOMES, _SUMMARIES, _ITEMS, *KINDS)
+        self.store = Store(folder, by_context=kinds, context=lambda: self._context)
         self._folders = folders
         self._tree = tree
         self._contents = Contents()
@@ -112,6 +113,11 @@ class OutcomeCache:
     def is_on(self) -> bool:
         """Return whether this run reads and writes the cache."""
         return self.store.is_on
+
+    @cached_property
+    def _context(self) -> str:
+        """Return the inputs shared by all tasks of the rootdir; outcomes of several contexts are side by side."""
+        return self._shared.digest(self._folders.settings)
 
     # -- cached outcomes -----------------------------------------------------------------------------------------------
 
@@ -258,6 +264,7 @@ class OutcomeCache:
         if self.folders is not None:
             found = {name: self._result_of(name) for name in {*self.watched.files, *self._found}}
             self.folders.write(found, expected)
+        self.store.keep_context()
         if self.store.is_changed:
             self._remove_missing()
         self.store.write()

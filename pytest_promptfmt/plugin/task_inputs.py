@@ -6,12 +6,13 @@ libraries are represented by their versions, those of this package by their cont
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -20,11 +21,11 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.core.files import LIBRARY_FOLDERS, is_installed
+from pytest_promptfmt.core.files import LIBRARY_FOLDERS, VARIABLE as CACHE_VARIABLE, hub_caches, is_installed
 from pytest_promptfmt.core.profile import NODE_ENGINE, RECORDED
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.engine.code_inputs import CodeInputs, reached_from
-from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
+from pytest_promptfmt.engine.contents import OTHER, SEARCHED, Contents, digest_of, search_path
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import AccessedPaths, Trace
 from pytest_promptfmt.formats.format_registry import format_files
@@ -41,7 +42,14 @@ _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _OWN_CODE: Final = "code"
 """The row with the digest of this package."""
 
-_ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
+_FLAGS: Final = ("dev_mode", "int_max_str_digits", "optimize", "utf8_mode")
+"""The options of Python that change what code does."""
+
+_METRICS: Final = ("HF_EVALUATE_OFFLINE", "HF_MODULES_CACHE")
+"""The variables by which metrics of a hub are found, in addition to its caches."""
+
+_SETTING: Final = "PROMPTFMT_"
+"""The beginning of the variables that are settings."""
 
 
 class SharedInputs:
@@ -59,7 +67,9 @@ class SharedInputs:
 
     def reached_from(self, modules: Iterable[str], settings: Settings) -> CodeInputs:
         """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
-        reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self.is_library)
+        reached = reached_from(modules, (str(settings.rootdir), *search_path()), self.is_library)
+        if not all(map(is_installed, reached.places)):
+            reached = replace(reached, facts=reached.facts | {SEARCHED})
         if not reached.asks and any(self._is_linked(name) for name in reached.files if not name.endswith("/")):
             return CodeInputs(reached.files, "a module behind a link, which it may look for its files by")
         return reached
@@ -85,22 +95,22 @@ class SharedInputs:
     def _of_this_run(self) -> Iterator[object]:
         """Yield the inputs of every task: versions, the code of this package and of conftests, options."""
         config = self._config
-        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), str(config.rootpath)
-        yield self._digest_of_package()
-        for folder in _search_path():
-            with suppress(OSError):
-                yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
-            if _is_below(folder, str(config.rootpath)):
-                yield folder, sorted(_importable_in(folder))
-        plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
         root = str(config.rootpath)
+        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), root
+        yield [getattr(sys.flags, name) for name in _FLAGS], locale.getencoding(), os.environ.get("PYTHONHASHSEED")
+        yield self._digest_of_package()
+        yield sorted({name for folder in search_path() for name in _distributions_in(folder)})
+        below = {folder for folder in search_path() if _is_below(folder, root)}
+        yield sorted((folder, sorted(_importable_in(folder))) for folder in {root, *below})
+        plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
         own = [name for name in plugins if name.startswith(root) and not self.is_library(name)]
         reached = reached_from(own, (root,), self.is_library)
         yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
         yield OTHER if reached.reads else None  # files that they open while pytest imports them are not traced
-        yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
+        yield sys.warnoptions, config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
-        yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
+        yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] != CACHE_VARIABLE)
+        yield hub_caches(), *(os.environ.get(name) for name in _METRICS)
         baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
         yield None if baseline is None else self._contents.input(str(baseline))[:2], update
 
@@ -146,10 +156,6 @@ class FileTrace(Trace):
         super().__init__(lambda path: _is_library(path, rootdir), is_offline=is_offline)
 
 
-def _search_path() -> list[str]:
-    return [folder for folder in sys.path if folder and os.path.isdir(folder)]
-
-
 def _is_library(path: str, rootdir: Path) -> bool:
     """Return whether a file belongs to an installed distribution, to Python or to this package: its version counts."""
     if path.startswith(f"{_PACKAGE}{os.sep}"):
@@ -162,6 +168,13 @@ def _is_library(path: str, rootdir: Path) -> bool:
 
 def _is_below(path: str, rootdir: str) -> bool:
     return path == rootdir or path.startswith(f"{rootdir}{os.sep}")
+
+
+def _distributions_in(folder: str) -> list[str]:
+    """Return the names of what is installed in a folder, with versions."""
+    with suppress(OSError):
+        return [name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link"))]
+    return []
 
 
 def _importable_in(folder: str) -> Iterator[str]:
@@ -311,11 +324,15 @@ class WatchedFiles:
             self.files[str(path)].refuse(reason)
 
     def settle(self, item: pytest.Item, shown: Shown, seen: Mapping[str, Any]) -> None:
-        """Add the result of an item, and the trace of its worker."""
+        """Add the result of an item, and the trace of its worker; a snapshot that it wrote matches from then on."""
         watched = self.files.get(str(item.path))
         if watched is None:
             return
-        watched.items[name_of(item)] = shown
+        for path, digest in seen["wrote"]:
+            self._contents.wrote(path, digest)
+        watched.items[name_of(item)] = (
+            {**shown, "counted": ["matched" for _ in shown["counted"]]} if seen["wrote"] else shown
+        )
         if getattr(item, "introduces", None):
             watched.refuse("findings about a profile")
         if _may_be_renamed(shown):

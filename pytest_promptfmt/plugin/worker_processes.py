@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Posi
 from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
 from pytest_promptfmt.engine.confinement import Confinement, possible
+from pytest_promptfmt.engine.contents import digest_of
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.items.item import PromptItem
@@ -28,6 +29,7 @@ from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.task_inputs import FileTrace
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.paths import take_written
 
 MEGABYTE: Final = 2**20
 DEFAULT_MEMORY: Final = 1024
@@ -205,7 +207,7 @@ class ItemRunner:
             if outcome is not None:
                 self._run.tally.add(outcome, report.nodeid)
         return {
-            "seen": {"files": self._trace.taken(), "asked": sorted(asked)},
+            "seen": {"files": self._trace.taken(), "asked": sorted(asked), "wrote": _digests_of(take_written())},
             "reports": [self._serialized(report) for report in self._reports],
             "warnings": self._warnings,
             "counted": snapshots.taken(self._config, since=assertions),
@@ -259,3 +261,7 @@ def has_other_plugins(config: pytest.Config, hooks: Sequence[str]) -> bool:
         for hook in hooks
         for implementation in getattr(config.hook, hook).get_hookimpls()
     )
+
+
+def _digests_of(written: Mapping[str, bytes]) -> list[tuple[str, str]]:
+    return [(path, digest_of(content)) for path, content in written.items()]

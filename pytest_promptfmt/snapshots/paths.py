@@ -155,10 +155,21 @@ def require_no_link(path: str | Path) -> None:
             break
 
 
+_written: Final[dict[str, bytes]] = {}
+
+
 def write_snapshot(path: str | Path, content: str | bytes) -> None:
     """Write a file, whole or not at all; raises OSError, also where a link or another place is in the way."""
     require_no_link(path)
     writing.write(path, content)
+    _written[str(path)] = content if isinstance(content, bytes) else content.encode()
+
+
+def take_written() -> dict[str, bytes]:
+    """Return the files that this process wrote since the last call, with their contents."""
+    taken = dict(_written)
+    _written.clear()
+    return taken
 
 
 def delete_snapshot(path: Path) -> None:

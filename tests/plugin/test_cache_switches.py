@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import forked_runs
 import pytest
 from plugin_project import Project
-from promptfmt_command import git, promptfmt
+from promptfmt_command import git
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
@@ -80,7 +82,7 @@ def _made_anew(project: Project) -> None:
 
 
 VARIABLES = {
-    "LANG": "de_DE.UTF-8",
+    "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
     "LC_TIME": "fr_FR.UTF-8",
     "TZ": "Asia/Tokyo",
@@ -130,21 +132,31 @@ def test_files_with_the_same_content_are_unchanged(tree: Project, change: str) -
     ],
     ids=" ".join,
 )
-def test_a_run_with_other_options_in_between_throws_nothing_out(tree: Project, before: tuple[str, ...]) -> None:
+def test_a_run_with_other_options_in_between_throws_nothing_out(
+    tree: Project, before: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree.run("tasks")
-    tree.run("tasks", *before)
+    with monkeypatch.context() as context:
+        context.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # processes of xdist do not find the plugin there
+        tree.run("tasks", *before)
     assert unchanged(tree) == FILES
 
 
 def test_the_run_after_an_update_runs_nothing(tree: Project) -> None:
-    tree.edit("tasks/arc.yaml", "Q: ", "Question: ")
-    tree.run("tasks", "--snapshot-update")
-    assert unchanged(tree) == FILES
+    tree.edit("tasks/sub/boolq.yaml", "Q: ", "Question: ")
+    tree.task("tasks/sub/cb.yaml")
+    tree.settle()
+    assert "updated" in tree.run("tasks", "--snapshot-update").stdout.str()
+    assert unchanged(tree) == FILES + 1
 
 
-def test_pytest_its_module_and_the_command_share_outcomes(tree: Project) -> None:
+def test_pytest_its_module_and_the_command_share_outcomes(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "")
     tree.run("tasks")  # python -m pytest
-    script = forked_runs.run("pytest", "--promptfmt", "tasks", folder=tree.root, on_path=False)
-    assert f"{FILES} unchanged" in script.stdout
-    checked = promptfmt("check", "tasks", folder=tree.root)
-    assert f"{FILES} unchanged" in checked.stdout + checked.stderr
+    script = [str(Path(sys.executable).with_name("pytest")), "--promptfmt", "tasks"]
+    ran = subprocess.run(script, cwd=tree.root, capture_output=True, text=True, check=True)
+    assert f"{FILES} unchanged" in ran.stdout
+    tree.edit("tasks/sub/boolq.yaml", "task: ", "# of the command\ntask: ")
+    tree.settle()
+    forked_runs.run("pytest_promptfmt", "check", "tasks", folder=tree.root)
+    assert unchanged(tree) == FILES
