@@ -103,7 +103,7 @@ def test_a_variable_that_no_code_reads_changes_nothing(
     assert unchanged(tree) == FILES
 
 
-CHANGES: dict[str, Callable[[Project], None]] = {
+CHANGES: dict[str, Callable[[Project], object]] = {
     "touched": _touched,
     "checked out again": _checked_out_again,
     "made anew": _made_anew,

@@ -529,7 +529,7 @@ def test_what_a_link_to_nothing_leads_to_is_an_input_once_it_is_there(tree: Proj
 def folders_kept(project: Project) -> dict[str, list[tuple[str, str | None]]]:
     """Return the folders that are kept, with the state of each file."""
     with contextlib.closing(sqlite3.connect(project.store)) as connection:
-        rows = connection.execute("SELECT path, content FROM rows WHERE kind = 'folders'").fetchall()
+        rows = connection.execute("SELECT path, content FROM rows WHERE kind LIKE 'folders %'").fetchall()
     return {path: json.loads(content)["children"] for path, content in rows}
 
 
@@ -556,8 +556,11 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     assert result(project)["counts"] == {"passed": 6}
 
 
-@pytest.mark.parametrize("name", ["HF_TEST", "LC_TEST", "PROMPTFMT_TEST"])
-def test_variables_that_libraries_read_are_inputs_of_all_tasks(
+VARIABLES_OF_ALL = {"HF_HOME": "/nowhere", "HF_MODULES_CACHE": "/nowhere", "PROMPTFMT_TEST": "1", "PYTHONHASHSEED": "1"}
+
+
+@pytest.mark.parametrize("name", VARIABLES_OF_ALL)
+def test_variables_that_change_what_tasks_find_are_inputs_of_all(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for task in ("a", "b"):
@@ -566,8 +569,43 @@ def test_variables_that_libraries_read_are_inputs_of_all_tasks(
     project.accept("tasks")
     warm(project)
     assert unchanged(project) == 1
-    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv(name, VARIABLES_OF_ALL[name])
     assert unchanged(project) == 0
+    monkeypatch.delenv(name)
+    assert unchanged(project) == 1
+
+
+def test_a_module_elsewhere_on_the_path_of_imports_is_an_input(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("a/helpers.py", HELPER)
+    project.write("b/helpers.py", HELPER.replace("?", "!"))
+    project.write("tasks/utils.py", FUNCTION.replace("tasks.code.helpers", "helpers"))
+    for task in ("a", "b"):
+        file = project.task(f"tasks/{task}.yaml", doc_to_text=None)
+        file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(project.root / folder) for folder in (".", "a", "b")))
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 1
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(project.root / folder) for folder in (".", "b", "a")))
+    assert project.run("tasks").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_time_zone_is_an_input_of_code_that_uses_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write(
+        "tasks/utils.py",
+        'import datetime\n\n\ndef text(doc):\n    return f"Q: {datetime.datetime.fromtimestamp(0).hour}\\nA:"\n',
+    )
+    project.task("tasks/a.yaml")
+    file = project.task("tasks/b.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 1
+    monkeypatch.setenv("TZ", "America/Lima")
+    assert project.run("tasks").ret == pytest.ExitCode.TESTS_FAILED
 
 
 LOADING = """
@@ -847,7 +885,7 @@ def test_what_is_gone_or_has_changed_is_forgotten(tree: Project) -> None:
     def kept() -> tuple[list[str], list[str]]:
         with contextlib.closing(sqlite3.connect(store)) as connection:
             rows = connection.execute("SELECT kind, path, content FROM rows").fetchall()
-        files = [Path(path).name for kind, path, _ in rows if kind in ("outcomes", "met")]
+        files = [Path(path).name for kind, path, _ in rows if kind.split()[0] in ("outcomes", "met")]
         return files, [json.loads(content)[0] for kind, _, content in rows if kind == "inputs"]
 
     files, inputs = kept()
