@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import LIBRARY_FOLDERS, VARIABLE as CACHE_VARIABLE, hub_caches, is_installed
 from pytest_promptfmt.core.profile import NODE_ENGINE, RECORDED
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
@@ -50,6 +51,9 @@ _METRICS: Final = ("HF_EVALUATE_OFFLINE", "HF_MODULES_CACHE")
 
 _SETTING: Final = "PROMPTFMT_"
 """The beginning of the variables that are settings."""
+
+_PLACES: Final = (CACHE_VARIABLE, gate.VARIABLE)
+"""The variables that name where caches are, and where this run may read and write."""
 
 
 class SharedInputs:
@@ -109,7 +113,8 @@ class SharedInputs:
         yield OTHER if reached.reads else None  # files that they open while pytest imports them are not traced
         yield sys.warnoptions, config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
-        yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] != CACHE_VARIABLE)
+        yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] not in _PLACES)
+        yield sorted(folder for folder in gate.allowed_folders() or () if not _is_below(folder, os.path.realpath(root)))
         yield hub_caches(), *(os.environ.get(name) for name in _METRICS)
         baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
         yield None if baseline is None else self._contents.input(str(baseline))[:2], update

@@ -128,6 +128,7 @@ def test_files_with_the_same_content_are_unchanged(tree: Project, change: str) -
         ("--snapshot-update",),
         ("-p", "no:cacheprovider"),
         ("-v",),
+        ("--promptfmt-json=found.json",),
         ("--promptfmt-no-cache",),
     ],
     ids=" ".join,
