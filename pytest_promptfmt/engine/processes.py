@@ -17,7 +17,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
@@ -36,6 +36,9 @@ _LENGTH: Final = struct.Struct(">I")
 _DIGEST_BYTES: Final = 16
 _HEAD: Final = _LENGTH.size + _DIGEST_BYTES
 _START: Final = _HEAD + _DIGEST_BYTES
+_PATIENCE_SECONDS: Final = 10.0
+"""The time in which a process ends that has nothing left to do."""
+
 _PROC: Final = Path("/proc")
 _DESCRIPTORS: Final = "/dev/fd"
 _HIGH: Final = 4096
@@ -86,6 +89,14 @@ for group in groups:
 """A program that kills process groups, with all processes below their leaders and in their networks, once its input
 ends. A line has the number of a group to watch, or, negative, of one to forget, and its network, 0 for a shared one. It
 imports nothing of this package: it starts in milliseconds, and holds no copy of its owner's memory."""
+
+
+def pipe(opened: ExitStack) -> tuple[int, int]:
+    """Return a pipe whose two ends are closed with others that are `opened`; raises OSError."""
+    ends = os.pipe()
+    for end in ends:
+        opened.callback(os.close, end)
+    return ends
 
 
 def forked(child: Callable[[], None]) -> int:
@@ -371,9 +382,13 @@ class Reaper:
         self._pipe.close()
 
     def close(self) -> None:
-        """End it; the groups that it still watches are killed."""
+        """End it; the groups that it still watches are killed, unless it has been stopped."""
         self.leave()
-        self._process.wait()
+        try:
+            self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _send(self, number: int, network: int) -> None:
         os.write(self._pipe.fileno(), b"%d %d\n" % (number, network))

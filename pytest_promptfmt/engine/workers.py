@@ -18,7 +18,7 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -34,6 +34,7 @@ from pytest_promptfmt.engine.processes import (
     limit_memory,
     limit_processor_time,
     network_of,
+    pipe,
     receive,
     sealed_sender,
     send,
@@ -81,10 +82,10 @@ class Lost:
     """The result of a number that ended its worker: over one of the limits, or by ending the process itself.
 
     `forged`: something else arrived than the result of the worker. `status` is the exit status of the worker, negative
-    for the number of a signal; `limit` is in the unit of the limit.
+    for the number of a signal, or the `errno` for one that was `unstarted`; `limit` is in the unit of the limit.
     """
 
-    reason: Literal["processor", "memory", "waiting", "ended", "forged"]
+    reason: Literal["processor", "memory", "waiting", "ended", "forged", "unstarted"]
     status: int = 0
     limit: float = 0
 
@@ -303,8 +304,6 @@ class Pool:
     def _start(self) -> _Worker:
         if self._reaper is None:
             self._reaper = Reaper()
-        jobs_read, jobs_write = os.pipe()
-        results_read, results_write = os.pipe()
         key = secrets.token_bytes(_KEY_BYTES)
 
         def begin() -> None:
@@ -315,7 +314,11 @@ class Pool:
             adopt_orphans()
             self._work.serve(jobs, sealed_sender(results, key))
 
-        pid = forked(begin)
+        with ExitStack() as opened:
+            jobs_read, jobs_write = pipe(opened)
+            results_read, results_write = pipe(opened)
+            pid = forked(begin)
+            opened.pop_all()
         os.close(jobs_read)
         os.close(results_write)
         self._reaper.watch(pid)
@@ -430,8 +433,8 @@ class Pool:
     def _end(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         self._selector.unregister(worker.results)
-        for pipe in (worker.jobs, worker.results):
-            os.close(pipe)
+        for end in (worker.jobs, worker.results):
+            os.close(end)
         end_group(worker.pid, network=worker.network or 0, is_over=worker.status is not None)
         if self._reaper is not None:
             with suppress(OSError):

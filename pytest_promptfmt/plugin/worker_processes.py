@@ -148,6 +148,9 @@ def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededE
     elif lost.reason == "forged":
         text = f"{name} wrote to the pipe of its worker"
         hint = "look for code that writes to file descriptors that it did not open"
+    elif lost.reason == "unstarted":
+        text = f"{name} did not run: no worker can be started ({os.strerror(lost.status)})"
+        hint = "raise the limits of open files and processes (ulimit), or use fewer workers (--promptfmt-workers)"
     elif lost.status < 0:
         text = f"{name} ended the process that it ran in, by signal {-lost.status}"
         hint = "look for native code that crashes"

@@ -164,9 +164,12 @@ class WorkerRuns:
     def _reports_of(self, item: PromptItem) -> Iterator[pytest.TestReport]:
         result = self._run.cache.shown(item)
         if result is None:
-            if self._pool is None:
-                self._pool = self._start(item.session)
-            sent = self._pool.result(self._numbers[item])
+            try:
+                if self._pool is None:
+                    self._pool = self._start(item.session)
+                sent = self._pool.result(self._numbers[item])
+            except OSError as error:
+                sent = Lost("unstarted", error.errno or 0)
             if isinstance(sent, Lost) or not is_sent(sent, item.nodeid):
                 yield self._lost(item, sent if isinstance(sent, Lost) else Lost("forged"))
                 return
@@ -230,7 +233,7 @@ class WorkerRuns:
         return report
 
     def _lost(self, item: PromptItem, lost: Lost) -> pytest.TestReport:
-        """Return the report of an item that ended its worker."""
+        """Return the report of an item that ended its worker, or got none."""
         outcome = Outcome(task=item.task.id if item.task is not None else item.name, file=str(item.path))
         name = item.nodeid.partition("::")[2]
         call = pytest.CallInfo.from_call(
