@@ -153,6 +153,7 @@ def _start(request: Mapping[str, Any], files: Sequence[int], path: Sequence[str]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # it may be another one in this environment
     sys.argv = ["", *request["args"]]
     sys.path[:] = [os.getcwd(), *path]
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -25,7 +25,7 @@ from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.printed_output import PrintedOutput, bounded, capture_of
-from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.task_inputs import FileTrace
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -84,7 +84,7 @@ def confinement_of(config: pytest.Config) -> Confinement:
     if config.option.update_snapshots or config.option.update_new_snapshots_only:
         places = [config.rootpath, *(Path(path.partition("::")[0]) for path in config.args)]
         folders += [str(place if place.is_dir() else place.parent) for place in places]
-    has_network = not is_offline() or bool(SettingLookup(config).value("download"))
+    has_network = not is_offline() or config.stash[RUN].settings.download
     return Confinement(writable=tuple(folders), has_network=has_network)
 
 

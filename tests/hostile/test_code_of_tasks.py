@@ -78,13 +78,14 @@ def test_a_job_that_returns_twice_is_counted_once(project: Project) -> None:
 
 
 REPORT = {"when": "call", "passed": 0.1, "promptfmt": {"task": "t", "file": "t.yaml"}}
-RESULT = {"reports": [REPORT], "warnings": [], "counted": [], "seen": {"files": [], "asked": []}}
+RESULT = {"reports": [REPORT], "warnings": [], "counted": [], "seen": {"files": [], "asked": [], "wrote": []}}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [None, [], {}, {"reports": []}, {"reports": 3}, {"reports": [{}]}, {"warnings": [3]}, {"counted": ["x"]},
-     {"seen": {}}, {"seen": {"files": [[1, [], ""]], "asked": []}}, {"reports": [{**REPORT, "passed": "x"}]},
+     {"seen": {}}, {"seen": {"files": [[1, [], ""]], "asked": [], "wrote": []}},
+    {"seen": {"files": [], "asked": [], "wrote": [["x", 1]]}}, {"reports": [{**REPORT, "passed": "x"}]},
      {"reports": [{**REPORT, "when": "later"}]}, {"reports": [{**REPORT, "promptfmt": {"task": 1}}]},
      {"reports": [{**REPORT, "promptfmt": {"task": "t", "file": "t", "category": "unknown"}}]},
      {"reports": [{**REPORT, "promptfmt": {"task": "t", "file": "t", "unknown": 1}}]},

@@ -51,8 +51,10 @@ def write(project: Project) -> None:
 
 @contextlib.contextmanager
 def rows_of(project: Project, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a kind by path, and write them back."""
+    """Yield the rows of a kind by path, and write them back; there is one context at most."""
     with contextlib.closing(sqlite3.connect(project.store)) as connection, connection:
+        kinds = connection.execute("SELECT DISTINCT kind FROM rows WHERE kind = ? OR kind LIKE ? || ' %'", (kind, kind))
+        [(kind,)] = kinds.fetchall() or [(kind,)]
         found = connection.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,)).fetchall()
         rows = {path: json.loads(content) for path, content in found}
         yield rows
@@ -176,7 +178,7 @@ def test_the_package_counts_by_its_contents(warm: Project, monkeypatch: pytest.M
             shutil.copyfile(name, installed / name.relative_to(PACKAGE))
 
     install()
-    assert warm.run("tasks").parseoutcomes() == {"passed": 2}
+    assert warm.run("tasks").parseoutcomes() == UNCHANGED
     install()
     assert warm.run("tasks").parseoutcomes() == UNCHANGED
     with (installed / "core/text.py").open("a") as module:
