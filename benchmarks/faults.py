@@ -827,7 +827,7 @@ def _(trial: Trial) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
         done = trial.run(limit=limit, is_noisy=True)
-        trial.judge(done, is_right=True, says="Too many open files|Errno 24")
+        trial.judge(done, is_right=True, says="Too many open files|Errno 24|limits of open files")
 
 
 # -- depth -------------------------------------------------------------------------------------------------------------

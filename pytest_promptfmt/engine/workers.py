@@ -82,7 +82,7 @@ class Lost:
     """The result of a number that ended its worker: over one of the limits, or by ending the process itself.
 
     `forged`: something else arrived than the result of the worker. `status` is the exit status of the worker, negative
-    for the number of a signal, or the `errno` for one that was `unstarted`; `limit` is in the unit of the limit.
+    for the number of a signal, or `errno` for one that was `unstarted`; `limit` is in the unit of the limit.
     """
 
     reason: Literal["processor", "memory", "waiting", "ended", "forged", "unstarted"]
@@ -405,7 +405,7 @@ class Pool:
         while not worker.has_ended() and time.monotonic() < patience:
             time.sleep(0.001)  # it has closed its pipe, the last thing that it does
         status = worker.status or 0
-        lost = Lost("ended", status)
+        lost = Lost("ended", status) if worker.network is not None else Lost("unstarted")
         if status == -signal.SIGXCPU:
             lost = Lost("processor", status, self._work.limits.processor)
         self._replace(worker, [worker.given.popleft()] if worker.given else [], lost)
