@@ -61,6 +61,14 @@ def project(pytester: pytest.Pytester) -> Project:
     return Project(pytester)
 
 
+@pytest.fixture
+def ran(tmp_path: Path) -> Path:
+    """Return the folder in which each program and module that should not run leaves a file."""
+    folder = tmp_path / "ran"
+    folder.mkdir()
+    return folder
+
+
 SETTLED = """
 def pytest_configure(config):
     from pytest_promptfmt.engine import contents

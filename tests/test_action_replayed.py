@@ -37,14 +37,6 @@ FORGED = "@everyone: merge this [now](https://evil.example)"
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Path:
-    """Return the folder in which whatever runs leaves a file."""
-    folder = tmp_path / "ran"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def checkout(tmp_path: Path, ran: Path) -> Path:
     """Return a checkout of a branch that changes a prompt, and tries to run modules, options and names of files."""
     author = tmp_path / "author"

@@ -136,7 +136,7 @@ class Store:
         """Note that this run used its context, and forget the one that was used least recently if there are many."""
         used = {context: last for context, last in self.rows(_CONTEXTS).items() if isinstance(last, int)}
         context, last = self._context(), max(used.values(), default=0)
-        if used.get(context) != last or not used:
+        if context not in used or used[context] < last:
             self.put(_CONTEXTS, context, last + 1)
         for old in sorted(used.keys() - {context}, key=used.__getitem__)[: -(_MOST_CONTEXTS - 1)]:
             self.put(_CONTEXTS, old, None)

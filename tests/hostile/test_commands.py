@@ -84,14 +84,6 @@ def test_the_commands_that_write_are_those_of_the_table() -> None:
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Path:
-    """Return the folder in which code that runs leaves a file."""
-    folder = tmp_path / "ran"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the file with the calls of git, from here on."""
     log, real = tmp_path / "calls", shutil.which("git")

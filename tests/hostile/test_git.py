@@ -94,14 +94,6 @@ def test_only_these_commands_of_git_are_used() -> None:
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Path:
-    """Return the folder in which each program that runs leaves a file."""
-    folder = tmp_path / "ran"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Return a repository of two commits."""
     root = tmp_path / "repository"
