@@ -69,10 +69,10 @@ class Scoring:
 
 
 def stops_of(instances: Sequence[Instance]) -> tuple[Any, ...]:
-    """Return the stop sequences of the first request as they are given, one text as a tuple of it."""
+    """Return the stop sequences of the first request as they are given, anything but a list as a tuple of it."""
     requests = instances[0].requests if instances else ()
     until = (requests[0].generation_kwargs or {}).get("until") or () if requests else ()
-    return (until,) if isinstance(until, str) else tuple(until)
+    return tuple(until) if isinstance(until, list | tuple) else (until,)
 
 
 _KEYS: Final = ("id", "completion", "expected", "correct", "doc", "pipeline", "task")

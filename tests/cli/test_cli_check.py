@@ -216,9 +216,10 @@ def test_watch_checks_again_after_a_change(tasks: Path) -> None:
             time.sleep(2)
             edit(tasks / "stones.yaml", "Question:", "Q:")
             assert "+| Q: Which rusts" in _until(running, "found problems")
-        finally:
             running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 0
+            assert running.wait(120) == 0
+        finally:
+            running.kill()
 
 
 def _until(running: subprocess.Popen[bytes], end: str) -> str:

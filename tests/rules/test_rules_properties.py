@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from linting import linted, study_of
 
 from pytest_promptfmt.core.errors import PromptfmtError
@@ -207,6 +207,7 @@ def assert_sound(first: LintResult, second: LintResult) -> None:
 
 @settings(max_examples=200)
 @given(st.one_of(configs, whole_configs, whole_configs), st.sampled_from((PLAIN, CHAT)))
+@example({"task": "a", "doc_to_text": "", "doc_to_target": "", "generation_kwargs": {"until": 1}}, PLAIN)
 def test_no_rule_raises_and_findings_are_stable(config: dict[str, Any], profile: Profile) -> None:
     first, second = checked(config, profile), checked(config, profile)
     if first is None or second is None:
