@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.study.contract import Form, contract_of, without_begun
 from pytest_promptfmt.tasks import Question
 
 _LABEL_TARGET: Final = re.compile(r"([(\[\"'* ]*)([A-Za-z]|[1-9]|[α-ω]|[ㄱ-ㅎ가-하])([)\].\"'*: ]*)")
@@ -134,96 +135,30 @@ class Phrasing:
     number: str | None = None
 
 
-_CERTAIN: Final = (
-    r"\\boxed\{[^{}]*\}|\$[A-Z]{4,}|\([XN]\)|\[X\]|\bYOUR[_ ]ANSWER\b"
-    r"|[\[<{(][\w ]*(?:answer|letter|number|option|choice)[\w ]*[\]>})]"
-)
-"""Placeholders that nothing else looks like."""
-
-_PLACEHOLDER: Final = re.compile(rf"{_CERTAIN}|(?<![\w$])[XN](?!\w)|_{{3,}}|\.\.\.|…", re.IGNORECASE)
-_CERTAIN_PLACEHOLDER: Final = re.compile(_CERTAIN, re.IGNORECASE)
-_TAGGED: Final = re.compile(r"(<(\w+)>)[^<>]*(</\2>)")
-_QUOTED: Final = re.compile(r"[\"“«'`]([^\"“”«»'`\n]{3,80})[\"”»'`]")
-_END: Final = re.compile(r"(?i)(?:\b(?:end|finish|conclude)\b|\blast line\b)[^.\n]*\Z")
-"""Words before a quoted sentence that is the end of an answer, with any placeholder."""
-
-_UNQUOTED: Final = re.compile(
-    rf"(?im)(?:#{{4}} ?|(?:\bthe (?:\w+ ){{0,2}})?\banswer(?: is)?:? ?)(?:{_CERTAIN})"
-    r"|#{4} ?(?:[XN](?!\w)|_{3,}|\.\.\.|…)"
-)
-"""A sentence to end with that the prompt shows without quotes."""
-
-_BARE_LABEL: Final = re.compile(
-    r"(?i)\b(?:only|just|single)\b[^.\n]{0,30}\bletter\b(?! of)|\bletter\b[^.\n]{0,40}\bonly\b"
-    r"|\bsingle letter\b|\b(?:answer|respond|reply) with (?:only )?(?:the|a) (?:correct )?letter\b"
-)
-_BARE_NUMBER: Final = re.compile(
-    r"(?i)\b(?:answer|respond|reply|output|write)[^.\n]{0,20}\b(?:only|just)\b[^.\n]{0,12}\bnumber\b|\bnumber only\b"
-)
 _OTHER_FORM: Final = re.compile(
     r"(?i)\bjson\b|\bxml\b|\byaml\b|</\w+>|\\boxed|\bformat|\bformato\b|\bin (?:the|this) (?:form|manner)\b"
     r"|格式|形式|형식|формат|\blast line\b|\b(?:end|finish|conclude) (?:your|the|with|by)\b"
     r"|\bcode block\b|\blist of\b|```"
 )
-_SHOWN: Final = re.compile(r"(?:[Tt]he (?:final )?answer is|####):? (\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.MULTILINE)
-_LEAST_SHOWN: Final = 2
-"""Solved examples that show how an answer ends; a single one may be anything."""
 
 
 def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[str]:
     """Return the sentences in which a prompt requests the answer, filled with it; each once.
 
-    Those are quoted ones with a placeholder, how the solved examples end that the text itself shows, and the label or
-    number where the prompt requests nothing else. A sentence that the prompt itself has begun, by a gen prefix,
-    continues where the prefix ends.
+    They are the forms of its contract, or the label or number where the prompt requests nothing else. A sentence that
+    the prompt itself has begun, by a gen prefix, continues where the prefix ends.
     """
-    bare = answers.labels[answers.gold]
-    found = []
-    for match in _QUOTED.finditer(prompt):
-        sentence = match[1]
-        tagged = _TAGGED.search(sentence)
-        if tagged is not None:
-            found.append(f"{sentence[: tagged.end(1)]}{bare}{sentence[tagged.start(3) :]}")
-            continue
-        places = list(_PLACEHOLDER.finditer(sentence))
-        is_the_end = _END.search(prompt[max(0, match.start() - 40) : match.start()])
-        certain = places and (is_the_end or _CERTAIN_PLACEHOLDER.fullmatch(places[0][0]))
-        if len(places) == 1 and (_asked().search(sentence) or (certain and places[0][0] != sentence)):
-            found.append(_filled(sentence, places[0], bare))
-    if not found:
-        unquoted = [match[0] for match in _UNQUOTED.finditer(prompt)]
-        found += [_filled(one, list(_PLACEHOLDER.finditer(one))[-1], bare) for one in unquoted[-1:]]
-    if not found and (_BARE_LABEL if answers.kind == "choice" else _BARE_NUMBER).search(prompt):
-        found += [bare] if answers.kind != "text" and not _OTHER_FORM.search(prompt) else []
-    shown = list(_SHOWN.finditer(prompt))
-    if len(shown) >= _LEAST_SHOWN:
-        last = shown[-1]
-        found.append(f"{prompt[last.start() : last.start(2)]}{bare}{last[3]}")
-    begun = prefix.strip()
-    if begun:
-        found = [f" {one[len(begun) :].strip()}" if one.startswith(begun) else one for one in found]
-    return list(dict.fromkeys(found))
-
-
-@cache
-def _asked() -> re.Pattern[str]:
-    return re.compile(rf"(?i)answer|boxed|####|{'|'.join(map(re.escape, answer_words().values()))}")
+    contract, bare = contract_of(prompt), answers.labels[answers.gold]
+    found = [form.written(bare) for form in contract.wrapped]
+    if not found and answers.kind != "text" and not asks_another_form(prompt):
+        form: Form = "letter" if answers.kind == "choice" else "number"
+        found += [bare] if any(one.is_certain for one in contract.of(form)) else []
+    return without_begun(found, prefix)
 
 
 def asks_another_form(prompt: str) -> bool:
     """Return whether a prompt requests more than the mere answer: JSON, tags, a box, a last line, code."""
     return bool(_OTHER_FORM.search(prompt))
-
-
-def _filled(sentence: str, place: re.Match[str], bare: str) -> str:
-    held = place[0]
-    if held.lower().startswith("\\boxed"):
-        made = f"\\boxed{{{bare}}}"
-    elif held in ("(X)", "(x)", "(N)", "(n)"):
-        made = f"({bare})"
-    else:
-        made = bare
-    return sentence[: place.start()] + made + sentence[place.end() :]
 
 
 def answer_words() -> Mapping[str, str]:

@@ -31,6 +31,7 @@ class OutputFormat(StrEnum):
     """How findings are printed."""
 
     TEXT = "text"
+    CONCISE = "concise"
     JSON = "json"
     GITHUB = "github"
     SARIF = "sarif"
@@ -39,12 +40,16 @@ class OutputFormat(StrEnum):
 def check(
     paths: Paths = None,
     output_format: Annotated[
-        OutputFormat, typer.Option("--output-format", help="As text, JSON, annotations of GitHub, or SARIF.")
+        OutputFormat,
+        typer.Option("--output-format", help="As text, one line each, JSON, annotations of GitHub, or SARIF."),
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,
         typer.Option("--base", metavar="REV", help="Also report prompts that changed since REV without a new version."),
     ] = None,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Only print how often each rule reported something.")
+    ] = False,
     fix: Annotated[bool, typer.Option("--fix", help="First do what `promptfmt fix --write` does.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check again whenever a file changes.")] = False,
     task: Tasks = None,
@@ -80,7 +85,13 @@ def check(
 
         options = pytest_options(profiles=profile, no_code=no_code)
         versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
-    _print(result, versions, output_format, verbose=verbose)
+    if statistics:
+        from pytest_promptfmt.results.sarif import statistics_lines
+
+        for counted in statistics_lines(result):
+            typer.echo(counted)
+    else:
+        _print(result, versions, output_format, verbose=verbose)
     for line in checked.notes:
         note(line)
     note(_ending(checked))
@@ -107,6 +118,11 @@ def _print(
             for file, line, text, tasks in _forgotten(versions or ())
         ]
         typer.echo(sarif_report(result, more), nl=False)
+    elif output_format is OutputFormat.CONCISE:
+        from pytest_promptfmt.results.sarif import concise_lines
+
+        for shown in (*concise_lines(result), *version_lines(versions or (), verbose=True)):
+            say(shown)
     elif output_format is OutputFormat.GITHUB:
         from pytest_promptfmt.results.sarif import github_annotation, github_annotations
 

@@ -1,8 +1,9 @@
-"""The result of a run for code scanning: SARIF 2.1.0, a rule for each code, and annotations of GitHub's runner."""
+"""The result of a run for other programs: SARIF 2.1.0, annotations of GitHub's runner, one line per finding."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -91,6 +92,35 @@ def github_annotations(result: RunResult) -> Iterator[str]:
         at = {"file": below(cluster.members[0].file, result.rootdir)}
         size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
         yield github_annotation(level, at, f"{cluster.category}, {size}", cluster.title)
+
+
+def concise_lines(result: RunResult) -> Iterator[str]:
+    """Yield `file:line:column CODE message` for each place of a finding, and `file category title` for other problems.
+
+    `[*]` marks findings of rules with a fix.
+    """
+    known = known_rules()
+    for group in result.findings:
+        rule = known.get(group.code)
+        mark = " [*]" if rule is not None and any(part.fix is not None for part in rule.all_parts) else ""
+        for place in group.places:
+            at = ":".join(str(part) for part in (below(place.file, result.rootdir), place.line, place.column) if part)
+            yield printable(f"{at or group.where} {group.code} {group.message}{mark}".lstrip())
+    for cluster in result.clusters:
+        for file in dict.fromkeys(below(member.file, result.rootdir) for member in cluster.members):
+            yield printable(f"{file} {cluster.category} {cluster.title or _OF_CATEGORY[cluster.category]}")
+
+
+def statistics_lines(result: RunResult) -> Iterator[str]:
+    """Yield how often each rule reported something, the most frequent first: `12 PF201 double-delimiter`."""
+    known, counts = known_rules(), Counter[tuple[str, str]]()
+    for group in result.findings:
+        counts[group.code, group.name] += group.count
+    width = max((len(str(count)) for count in counts.values()), default=0)
+    for (code, name), count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        rule = known.get(code)
+        mark = " [*]" if rule is not None and any(part.fix is not None for part in rule.all_parts) else ""
+        yield f"{count:>{width}} {code} {name}{mark}"
 
 
 def github_annotation(level: str, place: dict[str, str], title: str, message: str) -> str:

@@ -36,6 +36,9 @@ _ODD: Final = re.compile(
     r"(?<![:.\d]):\.(?!\w)|(?<=[a-z]{2}) ,(?= )|,,|;;|(?<=[a-z])\?\?(?!\?)|(?<=[a-z]{3})\.,(?= )|,\.(?=\s|$)"
 )
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
+_CODE: Final = re.compile(r"^\s*(?:def|class|import|from|return|#include|public|function|assert)\b|```", re.MULTILINE)
+"""Code, in which an entity is a literal."""
+
 _MOJIBAKE: Final = re.compile(
     "\u00c3[\u0080-\u00bf\u0192\u00a0]|\u00e2\u20ac[\u0080-\u2122]|\u00c2[\u00a0-\u00bf]|\ufffd|\u00ef\u00bb\u00bf"
 )
@@ -132,7 +135,7 @@ def damaged_text(study: Study) -> Iterator[Finding]:
     for instance in study.real_instances:
         for span in own_spans(study, instance):
             damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
-            if damaged is not None and span.origin.field is not None:
+            if damaged is not None and span.origin.field is not None and not _CODE.search(span.text):
                 yield finding(
                     "the data have HTML entities or text in the wrong encoding",
                     around(span.text, damaged, 16)[:SHOWN],

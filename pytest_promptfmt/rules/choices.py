@@ -9,6 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_message
+from pytest_promptfmt.study.gold import compares_likelihoods
 from pytest_promptfmt.systems import replaced_rules
 
 _LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
@@ -183,6 +184,7 @@ def single_choice(study: Study) -> Iterator[Finding]:
     """Report a multiple-choice doc with one choice: it is always right.
 
     Why: the only candidate always wins and raises the score. The list of choices was cut, or is only the gold answer.
+    `exact_match` is not reported: it counts whether a choice is what the model would write.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}
@@ -194,7 +196,7 @@ def single_choice(study: Study) -> Iterator[Finding]:
 
     Real: google/BIG-bench #869 (arithmetic: entries with one target).
     """
-    for instance in study.real_instances:
+    for instance in study.real_instances if compares_likelihoods(study) else ():
         choices = choices_of(study, instance)
         if len(choices) == 1:
             yield finding("a doc has one choice, which is always right", choices[0][:60], "doc_to_choice", instance)

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.instructions import listed_labels
-from pytest_promptfmt.rules.rule_views import finding, literal_of, words
+from pytest_promptfmt.rules.rule_views import finding, first_text, literal_of, words
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
 
@@ -278,7 +278,8 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
 def column_names_as_choices(study: Study) -> Iterator[Finding]:
     """Report a list of choices that are the names of columns, not what is in them.
 
-    Why: `[ending0, ending1]` scores these words for every doc. lm-eval renders no element of such a list.
+    Why: `[ending0, ending1]` scores these words for every doc. lm-eval renders no element of such a list. Names that
+    the prompt shows as labels, such as `A. {{A}}`, are meant.
 
     Example:
         doc_to_choice: ["ending0", "ending1"]
@@ -294,6 +295,12 @@ def column_names_as_choices(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:
         return
-    for doc in study.real_docs[:1]:
-        if all(isinstance(choice, str) and choice in doc for choice in choices):
+    for doc, instance in zip(study.real_docs[:1], study.real_instances, strict=False):
+        named = all(isinstance(choice, str) and choice in doc for choice in choices)
+        if named and not all(_is_shown(instance, str(choice)) for choice in choices):
             yield finding("the choices are names of columns", ", ".join(choices), "doc_to_choice", 0)
+
+
+def _is_shown(instance: Instance, name: str) -> bool:
+    """Return whether the prompt shows a name itself, as the label of an option or in an instruction."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", first_text(instance)) is not None

@@ -17,10 +17,12 @@ from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, r
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.systems import known_systems
+from pytest_promptfmt.tasks import shot_split
 
 _OWN_KEYS: Final[Sequence[str]] = data_table("rules")["own_keys"].split()
 _BOOLEANS: Final = words("boolean_keys")
 _NUMBERS: Final = words("number_keys")
+_USUAL_SPLITS: Final = ("train", "validation", "test", "dev", "val", "valid")
 _CUT: Final = re.compile(
     r"[ \t]*(?:- +)?(description|doc_to_(?:text|target)|gen_prefix|regex_pattern|(?:fewshot|target)_delimiter):"
     r"[ \t]+(?:([^'\"|>\[{&*!#\s][^#]*?)[ \t]+)?(#{2,}.*|#[^#\s].*)"
@@ -220,6 +222,42 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
             yield finding("unknown key of metadata.promptfmt", str(key), ("metadata", "promptfmt", str(key)), do=do)
 
 
+@rule("PF116", "docs-of-another-split", severity=Severity.WARNING, family=Family.CONFIG)
+def docs_of_another_split(study: Study) -> Iterator[Finding]:
+    r"""Report a sidecar with docs of a split that the task does not use, while synthetic docs are tested.
+
+    Why: `arc.docs.validation.jsonl` next to a task whose `test_split` is evaluated is read by nothing. The author
+    believes that the prompts show the rows of that file.
+
+    Example:
+        metadata: {note: no docs}
+        # file: example.docs.validation.jsonl
+        {"question": "Which metal rusts?", "choices": ["iron", "gold"], "answer": 0}
+
+    Silent with:
+        # file: example.docs.test.jsonl
+        {"question": "Which metal rusts?", "choices": ["iron", "gold"], "answer": 0}
+
+    Fix: name the file after the evaluated split, or `<task>.docs.jsonl` for any split.
+
+    Real: data sets whose public rows are those of another split than the one that is evaluated.
+    """
+    task, path = study.task, study.task.path
+    if path is None or study.docs is None or study.docs.kind != "synthetic":
+        return
+    data = task.dataset
+    own = (data.training_split, data.validation_split, data.test_split, data.fewshot_split)
+    splits = {*_USUAL_SPLITS, *(split for split in own if split)} - {data.evaluation_split, shot_split(task)}
+    folder = study.settings.docs_folder(path)
+    for place in (path.parent, *([folder] if folder is not None else [])):
+        for stem in dict.fromkeys((task.name, path.stem)):
+            for split in sorted(splits):
+                if gate.is_there(place / f"{stem}.docs.{split}.jsonl"):
+                    saw = f"{stem}.docs.{split}.jsonl, and {data.evaluation_split!r} is evaluated"
+                    yield finding("docs of a split that is not evaluated are not read", saw, "test_split")
+                    return
+
+
 @rule("PF108", "overridden-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
 def overridden_by_prompt(study: Study) -> Iterator[Finding]:
     """Report a field mapping next to `use_prompt`, which replaces it.
@@ -348,7 +386,8 @@ def quoted_value(study: Study) -> Iterator[Finding]:
     r"""Report a boolean or number that is in quotes, so that it is text.
 
     Why: the text `"false"` is true to Python, so that `do_sample: "false"` samples and `ignore_case: "false"` ignores
-    the case. `temperature: "0.0"` is not equal to 0. The text false is an error.
+    the case. `temperature: "0.0"` is not equal to 0. The text false is an error. Any other word, such as `flase`, is
+    true as well.
 
     Example:
         output_type: generate_until
@@ -369,6 +408,9 @@ def quoted_value(study: Study) -> Iterator[Finding]:
                 saw = f'{key}: "{value}"'
                 severity = Severity.ERROR if value.strip().casefold() == "false" else None
                 yield finding("a boolean or number is text", saw, (*keys, key), severity=severity)
+            elif key in _BOOLEANS and isinstance(value, str):
+                do = did_you_mean(value, ("true", "false")) or "write true or false"
+                yield finding("a boolean is another word", f"{key}: {value}", (*keys, key), do=do)
 
 
 def _is_quoted(key: Any, value: Any) -> bool:

@@ -99,10 +99,14 @@ def page(rule: Rule) -> str:
     """Return the page of a rule in docs/rules."""
     parts = documentation_of(rule)
     lines = [f"# {rule.code} {rule.name}", "", parts.summary, ""]
-    fixable = " `promptfmt fix` fixes it where one edit does." if rule.fix is not None else ""
+    is_fixable = any(part.fix is not None for part in rule.all_parts)
+    fixable = " `promptfmt fix` fixes it where one edit does." if is_fixable else ""
     lines += [f"Severity: {rule.severity}. Family: {rule.family}.{fixable}", ""]
     if parts.why:
         lines += ["## Why", "", parts.why, ""]
+    others = [documentation_of(part) for part in rule.parts]
+    if others:
+        lines += ["## Other forms of it", "", *(f"- {_form(each)}" for each in others), ""]
     if parts.example:
         lines += ["## Example that triggers it", "", "```yaml", parts.example, "```", ""]
     if parts.silent:
@@ -113,6 +117,12 @@ def page(rule: Rule) -> str:
     if parts.real:
         lines += ["## Seen in", "", parts.real, ""]
     return "\n".join(lines)
+
+
+def _form(part: Documentation) -> str:
+    """Return one line about a further part of a rule: what it reports, and how to fix that."""
+    summary = part.summary.removeprefix("Report ")
+    return f"{summary[:1].upper()}{summary[1:]}{f' Fix: {part.fix}' if part.fix else ''}"
 
 
 def index_page(rules: Iterable[Rule]) -> str:

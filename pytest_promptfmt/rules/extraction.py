@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
-from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import filters_of, scored_answers
 from pytest_promptfmt.rules.instructions import asks_for_label_alone
-from pytest_promptfmt.rules.rule_views import comparing_key, finding, scores_exact_match
+from pytest_promptfmt.rules.rule_views import comparing_key, finding
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _CODE: Final = "def double(x):\n    return 2 * x"
 _LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
-_SHORT_GOLD: Final = 60
-"""Characters of a gold answer that a sentence may end with."""
-
 _FEW_WORDS: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
 
@@ -171,55 +164,6 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
     for number, tag in missed[:1]:
         saw = f"```{tag} is read, ``` is not"
         yield finding("a filter finds code only in a block that names its language", saw, ("filter_list", number))
-
-
-@rule("PF525", "asked-sentence-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
-def asked_sentence_compared(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for a sentence with the answer, where whole completions are compared with the answer.
-
-    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong, because no filter picks `Lisbon`.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
-
-    Fix: add a filter that picks the answer, or ask for the answer only.
-
-    Real: facebookresearch/multiloko #10.
-    """
-    if not study.generates or looks_for_answers(study.task) or study.has_own_scorer or study.has_guessed_text:
-        return
-    chain, answers = (scored_answers(study) if scores_exact_match(study) else None) or (None, ())
-    for trial in answers[:1]:
-        gold = trial.gold
-        if not gold or len(gold) > _SHORT_GOLD or "\n" in gold:
-            return
-        given = Answers(kind="text", labels=(gold,), texts=("",), targets=(gold,), gold=0)
-        demanded = contract_sentences(trial.instance.prompts[0].text, given, str(study.task.gen_prefix or ""))
-        for sentence in (one for one in demanded if _WORD.search(one.replace(gold, ""))):
-            if chain is None or any(_is_right(chain, one, trial, sentence) for one in chain.pipelines):
-                return
-            yield finding(
-                "the prompt asks for a sentence, and the whole completion is compared with the answer",
-                f"{sentence!r}, gold {gold!r}",
-                comparing_key(study),
-            )
-            return
-
-
-def _is_right(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, sentence: str) -> bool:
-    """Return whether a sentence scores as the answer in it does; so does one that cannot be tried."""
-    stages = chain.read(pipeline, sentence, trial.instance.doc, "the sentence that the prompt asks for")
-    try:
-        return stages.problem is not None or chain.is_right(trial.question, trial.instance.doc, stages.extracted)
-    except PromptfmtError:
-        raise
-    except Exception:
-        return True
 
 
 @rule("PF534", "label-compared-whole", severity=Severity.WARNING, family=Family.EXTRACTION)

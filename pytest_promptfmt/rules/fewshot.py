@@ -8,7 +8,14 @@ from typing import Any
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_views import Shot, finding, has_given_shots, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import (
+    Shot,
+    finding,
+    has_given_shots,
+    question_message,
+    severity_of_shots,
+    shots_of,
+)
 from pytest_promptfmt.tasks import leaves_evaluated_doc_out
 
 
@@ -75,10 +82,11 @@ def ignored_indices(study: Study) -> Iterator[Finding]:
 
 @rule("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
 def shots_from_test(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples from the evaluated split because the task has no other one.
+    """Report few-shot examples from the evaluated split.
 
     Why: without a few-shot, training or validation split, lm-eval silently draws from the test split, and does not
-    leave the evaluated doc out. Some prompts then contain their own answer.
+    leave the evaluated doc out. Some prompts then contain their own answer. Where `fewshot_split` names the evaluated
+    split, the doc is left out, but its neighbours are shown with their answers, although there is another split.
 
     Example:
         num_fewshot: 2
@@ -90,10 +98,16 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
     """
-    task = study.written
-    if task.fewshot.samples is not None or _pool_split(task) is not None:
+    task, data = study.written, study.written.dataset
+    if task.fewshot.samples is not None and _pool_split(task) is None:
         return
-    data = task.dataset
+    own = _pool_split(task)
+    if own is not None:
+        others = {data.training_split, data.validation_split} - {None, own}
+        if own == data.evaluation_split and others and (task.num_fewshot or 0) > 0:
+            saw = f"split {own!r}, not {' or '.join(sorted(map(repr, others)))}"
+            yield finding("few-shot examples come from the evaluated split", saw, "fewshot_split")
+        return
     if data.training_split is None and data.validation_split is None and data.test_split is not None:
         yield finding(
             "few-shot examples come from the test split, including the evaluated doc",
@@ -211,6 +225,7 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
                 empty[0].question[-60:],
                 ("fewshot_config", "doc_to_target"),
                 instance,
+                severity=severity_of_shots(study),
                 do="give every few-shot example a target",
             )
             return

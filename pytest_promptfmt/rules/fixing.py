@@ -278,11 +278,11 @@ def _fixes_of(
 ) -> Iterator[tuple[Reported, Fix]]:
     for finding in findings:
         rule = selection.rules.get(finding.code)
-        if rule is None or rule.fix is None or finding.severity is Severity.INFO:
-            continue
-        fix = rule.fix(view if rule.scope == "file" else study, finding)
-        if fix is not None and fix.position.line is not None:
-            yield finding, fix
+        for part in rule.all_parts if rule is not None and finding.severity is not Severity.INFO else ():
+            fix = part.fix(view if part.scope == "file" else study, finding) if part.fix is not None else None
+            if fix is not None and fix.position.line is not None:
+                yield finding, fix
+                break
 
 
 def _place(fix: Fix) -> tuple[int, int]:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import respelt, without_trailing_space
-from pytest_promptfmt.rules.rule_views import around, finding, first_text, questions, shots_of, words
+from pytest_promptfmt.rules.rule_views import (
+    around,
+    finding,
+    first_text,
+    questions,
+    severity_of_shots,
+    shots_of,
+    words,
+)
 from pytest_promptfmt.rules.stops import UNTIL
+from pytest_promptfmt.study.gold import accepted_texts
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import METRICS
 
@@ -60,7 +69,8 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
 def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     """Report a stop sequence inside the gold answer or inside the answer of a few-shot example.
 
-    Why: a model that answers exactly like the examples is cut off early and scored as wrong.
+    Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning where the
+    stop sequence leaves another accepted answer whole, and where only `--num_fewshot` shows examples.
 
     Example:
         output_type: generate_until
@@ -77,28 +87,30 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     if not study.generates:
         return
     prefix = str(study.task.gen_prefix or "")
-    shown: Sequence[tuple[int, Any]] = [
-        (instance.index, (shot.answer or "").removeprefix(prefix))  # which is not generated
+    shown = [
+        (instance.index, ((shot.answer or "").removeprefix(prefix),))  # which is not generated
         for instance in study.demonstrated[:1]
         for shot in shots_of(instance)
     ]
-    golds: Sequence[tuple[int, Any]] = ()
+    golds: list[tuple[int, Sequence[str]]] = []
     if set(study.metrics or ("exact_match",)) <= _EXACT and study.written.process_results is None:
-        golds = [(instance.index, instance.target) for instance in study.real_instances]
+        golds = [(instance.index, accepted_texts(instance.target)) for instance in study.real_instances]
+    kinds = (("gold answer", golds, None), ("answer of a few-shot example", shown, severity_of_shots(study)))
     for number, stop in enumerate(study.stop_texts):
-        for kind, answers in (("answer of a few-shot example", shown), ("gold answer", golds)):
-            texts = [(doc, text) for doc, text in answers if isinstance(text, str)]
-            hit = next(((doc, text) for doc, text in texts if stop and _cuts(stop, text.strip())), None)
-            if hit is not None:
-                at = hit[1].find(stop)
-                saw = f"{stop!r} in {around(hit[1], at, 30, 20)}"
-                yield finding(f"a stop sequence is inside the {kind}", saw, (*UNTIL, number), hit[0])
+        for kind, answers, severity in kinds:
+            cut = [(doc, texts, [one for one in texts if _cuts(stop, one)]) for doc, texts in answers]
+            cut = sorted((one for one in cut if one[2]), key=lambda one: len(one[2]) < len(one[1]))
+            for doc, texts, lost in cut[:1]:
+                saw = f"{stop!r} in {around(lost[0], lost[0].find(stop), 30, 20)}"
+                mild = severity or (Severity.WARNING if len(lost) < len(texts) else None)
+                yield finding(f"a stop sequence is inside the {kind}", saw, (*UNTIL, number), doc, severity=mild)
                 return
 
 
 def _cuts(stop: str, answer: str) -> bool:
     """Return whether a stop sequence removes a part of an answer: it is inside it, or equal to it."""
-    return stop == answer or stop in answer.removesuffix(stop)
+    answer = answer.strip()
+    return bool(stop) and (stop == answer or stop in answer.removesuffix(stop))
 
 
 @rule("PF904", "full-stop-ends-reasoning", severity=Severity.ERROR, family=Family.GENERATION)

@@ -7,6 +7,7 @@ import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from io import StringIO
+from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core import gate
@@ -22,6 +23,7 @@ from pytest_promptfmt.rules.rule_views import (
     finding,
     question_message,
     question_template,
+    questions,
     severity_of_shots,
     skeleton,
     words,
@@ -35,9 +37,13 @@ _ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
 _TWO_SPACES: Final = re.compile(r"(?<=[^\s.!?])(?<!\uFFFD)  (?=\S)|(?<=\uFFFD)  (?=[^\s\uFFFD])")
 _MANY_SPACES: Final = re.compile(r" {3}|\t")
-_GLUED_LABEL: Final = re.compile(
-    r"\{\{-?\s*(\w+)\s*\}\}((?:Answer|Question|Options?|Choices|Response|Context|Passage)\s?:|\(?[A-E][.)] ?\{\{)"
+_ELEMENT: Final = re.compile(
+    r"#{1,6} ?\w|```|[-*•](?= )"
+    r"|(?![a-z\d\u2e80-\u9fff\u3040-\u30ff\uac00-\ud7af])[^\W_][^\s:：]{1,20}(?: [^\s:：]{1,12}){0,2}:(?=\s|$)"
+    r"|\(?[A-E][.)] ?$"
 )
+"""A heading, a fence, a bullet, a label with its colon or the label of an option, at the start of a text."""
+
 _MOST_DOUBLED: Final = 3
 """Double spaces of a template that does not align with them."""
 
@@ -106,10 +112,10 @@ def space_doubled(study: Study) -> Iterator[Finding]:
 
 @rule("PF263", "label-glued-to-column", severity=Severity.WARNING, family=Family.PROMPT)
 def label_glued_to_column(study: Study) -> Iterator[Finding]:
-    r"""Report a label directly after a column, without a space or newline.
+    r"""Report a label, a heading, a bullet or a fence directly after a column, without a space or newline.
 
     Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline. It is
-    an info after a passage or another column of long texts, which may end so.
+    an info after a passage or another column of long texts, and after columns of uncommon names, where that may be so.
 
     Example:
         doc_to_text: "Question: {{question}}Answer:"
@@ -120,15 +126,28 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
     Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: add a newline before the label.
+    Fix: add a newline before it.
 
     Real: eval-framework #195 (naturalqs).
     """
-    match = None if study.has_real_docs else _GLUED_LABEL.search(question_template(study))
-    if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
-        saw = question_template(study)[max(0, match.start() - 16) : match.end()]
-        severity = Severity.INFO if match[1] in _LONG_TEXTS else None
-        yield finding("a label follows a column without a space or newline", saw, "doc_to_text", severity=severity)
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        for before, after in pairwise([span for span in message.content if span.text]):
+            name = before.origin.field
+            if name is None or after.origin.field is not None or before.text[-1].isspace():
+                continue
+            element = _ELEMENT.match(after.text)
+            if element is None or (element[0] in "-*•" and message.text.count(f"\n{element[0]} ") < 1):
+                continue
+            is_open = not study.has_real_docs and (name in _LONG_TEXTS or name not in COMMON)
+            yield finding(
+                "a label or other mark follows a column without a space or newline",
+                f"{before.text[-20:]}{after.text[:24]}",
+                after,
+                instance,
+                field=name,
+                severity=Severity.INFO if is_open else None,
+            )
+            return
 
 
 @rule("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)

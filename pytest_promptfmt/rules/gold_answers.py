@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding, first_text, scores_exact_match
 from pytest_promptfmt.study.configuration import read_template
-from pytest_promptfmt.tasks import looks_for_answers
+from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.tasks import looks_for_answers, questions_of
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
 _GOLD_COLUMN: Final = re.compile(
@@ -28,7 +31,8 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
     """Report a doc without a correct choice: the gold index is out of range, or the gold text is not among the choices.
 
     Why: lm-eval compares the target with the choices byte for byte and counts a doc without a match as wrong. Labels
-    that count from 1, used as indices, make the last one fail and shift all others by one.
+    that count from 1, used as indices, make the last one fail and shift all others by one. All local docs are checked,
+    not only those that are rendered.
 
     Example:
         doc_to_target: "{{answer + 1}}"
@@ -40,28 +44,53 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
     """
-    if not study.has_choices:
+    if not study.has_choices or gold_kind(study) == "nothing":
         return
+    is_clean = True
     for instance in study.real_instances:
         if len(instance.prompts) != 1:
             continue
         choices = choices_of(study, instance)
-        target = instance.target
-        lost = isinstance(target, list) and any(isinstance(one, int) and one >= len(choices) for one in target)
-        if not choices or (any(request.gold for request in instance.requests) and not lost):
-            continue
-        if lost:
-            message = "one of the gold indices is out of range"
-        elif isinstance(target, int):
-            what = "negative, as in a split without labels" if target < 0 else "out of range"
-            message = f"the gold index is {what}"
-        elif isinstance(target, list) and not target:
-            message = "the list of gold answers is empty"
-        else:
-            message = "the gold answer is not among the choices"
-        yield finding(
-            message, f"{target!r} for {choices!r}", "doc_to_target", instance, do=_closest(target, choices) or ""
-        )
+        lost = _has_lost(instance.target, choices)
+        if choices and (lost or not any(request.gold for request in instance.requests)):
+            is_clean = False
+            yield _not_a_choice(instance.target, choices, instance.index)
+    if is_clean and study.real_instances and len(study.real_instances[0].prompts) == 1:
+        yield from _later_golds(study)
+
+
+def _later_golds(study: Study) -> Iterator[Finding]:
+    """Yield the first doc after those that are rendered whose gold answer is not a choice."""
+    docs = study.local_docs
+    try:
+        asked = questions_of(study.bound, docs) if len(docs) > len(study.real_docs) else ()
+    except PromptfmtError:
+        return  # a doc that cannot be rendered
+    for number, question in enumerate(asked):
+        choices, target = question.choices, question.target
+        if not isinstance(choices, list | tuple) or question.has_several_inputs or isinstance(target, bool):
+            return
+        texts = [str(choice) for choice in choices]
+        is_lost = _has_lost(target, texts) or (isinstance(target, int) and not 0 <= target < len(texts))
+        if is_lost or target == [] or (isinstance(target, str) and target not in texts):
+            yield _not_a_choice(target, texts, number)
+            return
+
+
+def _has_lost(target: Any, choices: Sequence[str]) -> bool:
+    return isinstance(target, list) and any(isinstance(one, int) and one >= len(choices) for one in target)
+
+
+def _not_a_choice(target: Any, choices: Sequence[str], doc: int) -> Finding:
+    if _has_lost(target, choices):
+        message = "one of the gold indices is out of range"
+    elif isinstance(target, int):
+        message = f"the gold index is {'negative, as in a split without labels' if target < 0 else 'out of range'}"
+    elif isinstance(target, list) and not target:
+        message = "the list of gold answers is empty"
+    else:
+        message = "the gold answer is not among the choices"
+    return finding(message, f"{target!r} for {choices!r}", "doc_to_target", doc, do=_closest(target, choices) or "")
 
 
 def _closest(target: Any, choices: Sequence[str]) -> str | None:
@@ -298,7 +327,7 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
     r"""Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text.
 
     Why: `exact_match` compares `Lisbon` with `Lisbon.` and scores 0. Few-shot examples would show the mark; a task
-    without them does not. Answers that are sentences are not reported.
+    without them does not. Answers that are sentences, or that the prompt itself asks for, are not reported.
 
     Example:
         output_type: generate_until
@@ -320,5 +349,6 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
     if any(one.get("ignore_punctuation") or one.get("regexes_to_ignore") for one in entries):
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
-    if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds):
+    asked = "".join(join(constant_spans(instance)) for instance in study.instances[:1])
+    if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
         yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -20,10 +20,6 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.study import constant_spans
 
 _ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"
-_YES_NO: Final = re.compile(
-    rf"{_ASK}[\s(\"'“‘`*](yes|true|correct|y)\b[\"'”’`*]*(?:,| or|/| und)+ ?[\"'“‘`*]*(no|false|incorrect|wrong|n)\b",
-    re.IGNORECASE,
-)
 _LETTER: Final = re.compile(
     rf"{_ASK}\b(?:only|single|just)?\s?(?:the|a|one|by)?\s?(?:single |capital |correct )*letter\b", re.IGNORECASE
 )
@@ -40,13 +36,11 @@ _TOGETHER: Final = re.compile(
     r"(?:\b(?:letter|option|choice|answer)s?|\bone) (?:is |are |one )*(?:of|from) \(?(A[B-Z]{1,9})\b", re.IGNORECASE
 )
 _OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", re.MULTILINE)
-_OPTION_TEXT: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
-_SYNTHETIC: Final = "«"
-_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
-"""Filters that leave the words of a completion as they are."""
-
 _OPTION_LABEL: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]*$", re.MULTILINE)
 _LETTERS: Final = tuple("ABCDEFGHIJ")
+_LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
+"""A letter before the text of its option, with or without a space."""
+
 _ASKS_LETTER: Final = re.compile(
     r"\bletter\b|\b(?:option|choice)s?\b|multiple[- ]choice|\bA, B(?:,| or| and)|\bA or B\b", re.IGNORECASE
 )
@@ -99,74 +93,8 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
             scored = {str(request.continuation).strip() for request in instance.requests}
         if not scored or not all(one in _LETTERS for one in scored) or not _ASKS_LETTER.search(text):
             return
-        if not any(re.search(rf"(?<!\w)[(\[]?{one}[)\].:,=-]*[ \t]+\w", text) for one in sorted(scored)):
+        if not any(re.search(_LISTED.format(one), text) for one in sorted(scored)):
             yield finding("the prompt asks for a letter, but lists no options", text[-80:], "doc_to_text", instance)
-
-
-@rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
-def asked_form(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for yes or no, or for a letter, where something else is scored.
-
-    Why: a model that follows the prompt is never right. Choices are often forgotten when the prompt is rewritten.
-
-    Example:
-        doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
-        doc_to_choice: ["correct", "wrong"]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_choice: ["yes", "no"]
-
-    Fix: ask for the answers that are scored.
-
-    Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
-    """
-    if study.has_own_scorer or study.has_guessed_text or _may_translate(study):
-        return
-    for instance in study.instances[:1]:
-        text = join(constant_spans(instance))
-        scored = _scored(study)
-        if not scored or any(_SYNTHETIC in one for one in scored):
-            scored = []
-        asked = _YES_NO.search(text)
-        if asked is not None and scored:
-            words = {asked[1].casefold(), asked[2].casefold()}
-            bare = {one.strip(" .,!()[]\"'").casefold() for one in scored}
-            if len(bare) > 1 and not words & bare:
-                saw = f"asks for {asked[1]} or {asked[2]}, scored are {', '.join(map(repr, scored[:4]))}"
-                yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", instance)
-                return
-        if study.generates and _LETTER.search(text):
-            options = dict(_OPTION_TEXT.findall(first_text(instance)))
-            target = instance.target
-            if isinstance(target, str) and len(options) > 1 and len(target.strip()) > 1:
-                letter = next((letter for letter, option in options.items() if option == target.strip()), None)
-                if letter is not None:
-                    yield finding(
-                        "the prompt asks for a letter, but the text of an option is the answer",
-                        f"{target.strip()!r} is option {letter}",
-                        "doc_to_target",
-                        instance,
-                    )
-
-
-def _may_translate(study: Study) -> bool:
-    """Return whether a filter may turn one form of an answer into another."""
-    pipelines = study.task.filter_list or ()
-    steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
-    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
-
-
-def _scored(study: Study) -> list[str]:
-    """Return the answers that are scored: the fixed choices, or the gold answers of several docs."""
-    choices = study.written.doc_to_choice
-    if isinstance(choices, list):
-        return [one.strip() for one in choices if isinstance(one, str)]
-    if choices is not None and not study.generates:
-        return [one.strip() for instance in study.real_instances[:1] for one in choices_of(study, instance)]
-    targets = [instance.target for instance in study.instances]
-    are_texts = all(isinstance(target, str) for target in targets)
-    return [one.strip() for one in dict.fromkeys(targets)] if are_texts else []
 
 
 @rule("PF715", "labels-unlike-listed", severity=Severity.ERROR, family=Family.ANSWERS)

@@ -30,6 +30,9 @@ _SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"
 _LABEL_END: Final = re.compile(r"(?:^|\n)[ \t]*\(?[A-Z][.):]\Z")
 """The label of an option, without the space after it."""
 
+_GLUED: Final = re.compile(r"(?<![\w./@])\w*[a-z]{2}[.!?:](?=(?:[A-Z][a-z]+ ?){1,2}:(?:\s|$))")
+"""The end of a sentence, directly before a label."""
+
 _WIDE: Final = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
 )
@@ -69,9 +72,8 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             if is_doubled or (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")):
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
-    if study.task.brings_delimiter and not study.task.num_fewshot:
-        return  # no delimiter is added to its request, so that the target has to bring the space
-    for instance in study.demonstrated[:1]:
+    # without few-shot examples PF202 reports the space of the question, and PF702 that of the answer
+    for instance in study.instances[:1] if study.shots else ():
         for shot in shots_of(instance):
             first = shot.messages[0]
             between = join(first.delimiter)
@@ -207,12 +209,12 @@ def glued_description(study: Study) -> Iterator[Finding]:
 
 @rule("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
 def glued_text(study: Study) -> Iterator[Finding]:
-    r"""Report an instruction glued to a column, or a column glued to the next label.
+    r"""Report an instruction glued to a column, or the label of an option glued to its text.
 
-    Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`, and `{{question}}Answer:` reads
-    `…was it builtAnswer:`. A newline was forgotten, or lost when lines were joined. The same applies to the space
-    after the label of an option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text. It
-    is an info where several options are written so; PF239 reports those that differ.
+    Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`. A newline was forgotten, or lost when lines
+    were joined, as between an instruction and the label after it. The same applies to the space after the label of an
+    option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text. It is an info where
+    several options are written so; PF239 reports those that differ.
 
     Example:
         doc_to_text: "Answer the question with one word.{{question}}\nAnswer:"
@@ -226,7 +228,14 @@ def glued_text(study: Study) -> Iterator[Finding]:
     """
     for instance, message in questions(study.instances[:1]):
         spans = [span for span in message.content if span.text]
-        glued = [pair for pair in pairwise(spans) if _is_glued(*pair, is_real=study.has_real_docs)]
+        within = next(filter(None, (_GLUED.search(span.text) for span in spans if span.origin.field is None)), None)
+        if within is not None:
+            saw = around(within.string, within, 20, 12)
+            yield finding(
+                "a sentence and the label after it have no space or newline between", saw, "doc_to_text", instance
+            )
+            return
+        glued = [pair for pair in pairwise(spans) if _is_glued(*pair)]
         others = [pair for pair in glued if not _LABEL_END.search(pair[0].text)]
         for before, after in (others or glued)[:1]:  # the options of a list are glued alike
             yield finding(
@@ -239,16 +248,13 @@ def glued_text(study: Study) -> Iterator[Finding]:
             )
 
 
-def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:
+def _is_glued(before: Span, after: Span) -> bool:
     first = after.text[0]
     if before.origin.field is None and after.origin.field is not None:
         starts = first.isalnum() or first == "«"
         if starts and not _WIDE.match(first) and _LABEL_END.search(before.text):
             return True
         return starts and _SENTENCE_END.search(before.text[-3:]) is not None and not _WIDE.match(first)
-    if before.origin.field is not None and after.origin.field is None and is_real:  # real texts may end a line
-        ends = before.text[-1].isalnum() or before.text[-1] in "»?.!"
-        return ends and re.match(r"(?:Answer|Question|A|Q|Choices|Options|Response)\s*:", after.text) is not None
     return False
 
 

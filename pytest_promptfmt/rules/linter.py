@@ -245,7 +245,8 @@ class _Suppression:
         """Yield the globs for the file without those that only concern other scopes, whose use is not known."""
         is_apart = _TRIED_APART.issuperset(scopes)
         for glob, codes in self._globs.items():
-            found = {rule.scope for rule in self._run.selection.chosen if rule.code.startswith(codes)}
+            chosen = (rule for rule in self._run.selection.chosen if rule.code.startswith(codes))
+            found: set[Scope] = {scope for rule in chosen for scope in rule.scopes}
             if found.intersection(scopes) if is_apart else found - _TRIED_APART or not found:
                 yield glob
 
@@ -254,7 +255,7 @@ class _Suppression:
         if study is None or study.failure is not None:
             return  # what was not rendered may well have needed it
         # What the other scopes found, this run may not see: another profile, or scoring that is not tried.
-        chosen = {rule.code for rule in selection.chosen if rule.scope in (*scopes, "ignores")}
+        chosen = {rule.code for rule in selection.chosen if rule.scopes <= {*scopes, "ignores"}}
         for code in self._written:
             own = study.task.position("metadata", "promptfmt", "ignore", code)
             inherited = own is not None and study.task.path is not None and own.path.name != study.task.path.name

@@ -10,6 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.instructions import listed_labels
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     around,
@@ -26,6 +27,8 @@ from pytest_promptfmt.study.study import constant_spans
 _LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
 _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
+_LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
+_OTHER_SCRIPTS: Final = 0x0500
 _LEAST: Final = 2
 _MOST: Final = 26
 _OPTION_START: Final = re.compile(r"\s*\(?[A-Z][.):]\s")
@@ -181,6 +184,8 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
         labels = listing.labels
         if len(labels) > len({option.index for option in listing.options}):
             continue  # listed twice, which PF253 reports
+        if len(listed_labels(instance)) >= len(labels):
+            continue  # lines of options in order: a text that another one contains is found in its line as well
         follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
         if (follow and labels[0] in _FIRST) or not _is_of_one_kind(labels):
             continue
@@ -222,6 +227,8 @@ def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
     """Return whether labels look counted: equal, or close together; other letters are meant as they are."""
     codes = [ord(label) for label in labels]
+    if max(codes) >= _OTHER_SCRIPTS:
+        return len(set(codes)) == 1  # alphabets whose lists leave letters out, as Thai and Korean do
     steps = {after - before for before, after in pairwise(codes)}
     return steps <= {0, 1} or (len(steps) > 1 and max(codes) - min(codes) <= len(codes) and codes == sorted(codes))
 
@@ -314,6 +321,10 @@ def label_twice(study: Study) -> Iterator[Finding]:
     """
     for instance, prompt in first_prompts(study.instances[:3]):
         own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
+        again = _LINE_TWICE.search(join(constant_spans(instance)))
+        if again is not None and not study.has_guessed_text:
+            yield finding("a label is printed twice in a row", again[0], "doc_to_text", instance)
+            return
         twice = list(_TWICE.finditer(own))
         of_words = [one for one in twice if one[1].endswith(":")]
         # One doubled letter may be the initials of a name.
@@ -351,8 +362,10 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
         listing = _listing(study, instance)
         if listing is None:
             continue
-        counts = [sum(option.index == index for option in listing.options) for index in range(len(listing.options))]
-        if sum(count >= _LEAST for count in counts) >= _LEAST:
+        indices = [option.index for option in listing.options]
+        count = len(set(indices))
+        # all of them, in their order, and then again: an option may be a name that the passage has after a mark
+        if len(indices) == 2 * count and indices == 2 * sorted(set(indices)):
             yield finding(
                 "the options are listed twice", ", ".join(listing.labels), "doc_to_text", instance, field=listing.column
             )

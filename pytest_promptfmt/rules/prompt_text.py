@@ -36,7 +36,7 @@ _BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
 _GLUED_LABEL: Final = re.compile(
     r"(?<![\\\w])\w*[a-z](?:[.!?)](?:Q|A)|[.!?)]?(?:Question|Answer|Input|Output)): ?(?=[A-Z\0]|$)"
 )
-_LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+)(: ?)\0", re.MULTILINE)
+_LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""

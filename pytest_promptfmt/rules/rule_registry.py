@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -57,7 +57,8 @@ class Rule:
     the `Ignores` of a task once all others have run. `scores` marks a rule about tasks whose findings spoil the score:
     where the lint of a task does not run, the item `scoring` applies it. `effect` is what its findings are expected to
     do to the score, None where `effect_of` derives it from family and severity. `fix` gives the edit that fixes one of
-    its findings, where there is a mechanical one (`rules/fixes.py`).
+    its findings, where there is a mechanical one (`rules/fixes.py`). `parts` are further functions with the same code,
+    each for another way in which the same mistake arises.
     """
 
     code: str
@@ -70,9 +71,21 @@ class Rule:
     scores: bool = False
     fix: FixRule | None = None
     effect: Effect | None = None
+    parts: list[Rule] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def all_parts(self) -> tuple[Rule, ...]:
+        """Return the rule itself, then its further parts."""
+        return (self, *self.parts)
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """Return the scopes of all its parts."""
+        return frozenset(part.scope for part in self.all_parts)
 
 
 _rules: dict[str, Rule] = {}
+_parts: dict[str, list[Rule]] = {}
 
 
 def rule(
@@ -115,7 +128,42 @@ def rule(
             scores=scores,
             fix=fix,
             effect=None if effect is None else Effect(effect),
+            parts=_parts.setdefault(code, []),
         )
+        return function
+
+    return register
+
+
+def also(
+    code: str,
+    *,
+    severity: Severity = Severity.WARNING,
+    scope: Scope = "task",
+    scores: bool = False,
+    fix: FixRule | None = None,
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a function as a further part of the built-in rule `code`.
+
+    Its docstring is what it reports, and its own `Fix`; an example of each part is in tests/rules/parts.yaml.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        parts = _parts.setdefault(code, [])
+        if all(_source(part.function) != _source(function) for part in parts):
+            parts.append(
+                Rule(
+                    code=code,
+                    name="",
+                    severity=severity,
+                    family=Family.RULES,
+                    scope=scope,
+                    function=function,
+                    is_builtin=True,
+                    scores=scores,
+                    fix=fix,
+                )
+            )
         return function
 
     return register
@@ -129,6 +177,10 @@ def known_rules(files: Iterable[Path] = ()) -> Mapping[str, Rule]:
     _load_installed()
     for file in files:
         _load_file(file)
+    for code, parts in _parts.items():
+        head = _rules[code]
+        parts[:] = [replace(part, name=head.name, family=head.family, effect=head.effect) for part in parts]
+        parts.sort(key=lambda part: _source(part.function))
     return dict(sorted(_rules.items()))
 
 

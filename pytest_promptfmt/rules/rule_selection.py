@@ -80,7 +80,7 @@ class Selection:
         """Return the rules of a scope that apply to tasks of a system; None for all systems."""
         known = self._about.get((scope, system))
         if known is None:
-            found = (rule for rule in self.chosen if rule.scope == scope)
+            found = (part for rule in self.chosen for part in rule.all_parts if part.scope == scope)
             known = self._about[scope, system] = tuple(
                 rule for rule in found if system is None or concerns(rule.code, rule.function.__module__, system)
             )
@@ -89,7 +89,7 @@ class Selection:
     @cached_property
     def looks_at_profiles(self) -> bool:
         """Return whether a rule about profiles runs."""
-        return any(rule.scope in ("profile", "template") for rule in self.chosen)
+        return any(rule.scopes & {"profile", "template"} for rule in self.chosen)
 
     def is_asked_for(self, code: str) -> bool:
         """Return whether a rule was selected by code or prefix, so that its infos are shown, too."""

@@ -11,6 +11,7 @@ from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, t
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
+from pytest_promptfmt.study.gold import gold_kind
 
 _METRICS: Final = ("metric_list",)
 _ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
@@ -162,8 +163,8 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
     trials = trials_of(study)
     if scoring_failure(study) is not None:
         return
-    for trial in trials.answers:
-        if _is_scored(trial, trials) and not _beats_nonsense(trial) and not trials.scoring.is_synthetic:
+    for trial in trials.answers if gold_kind(study) != "tests" else ():
+        if _is_scored(trial, trials) and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
             yield finding(
                 "the gold answer scores as nonsense does",
                 f"{trial.gold!r} scores {trial.best:g}",
@@ -322,6 +323,20 @@ def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
     """Return whether there are scores to compare; those of a task's own function may be on any scale."""
     scores = (trial.best, trial.empty, trial.nonsense)
     return None not in scores and not trials.scoring.has_own_code
+
+
+def gold_forms(study: Study, trial: AnswerTrial) -> tuple[str, ...]:
+    """Return the gold answer as it is, and in the forms in which the prompt asks for it."""
+    label = str(trial.answers.labels[trial.answers.gold])
+    return (trial.gold, *(form.written(label) for form in study.contract.wrapped))
+
+
+def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
+    """Return whether the gold answer scores more than nonsense, in one of its forms."""
+    if _beats_nonsense(trial) or trials.chain is None or trial.nonsense is None:
+        return True
+    scores = (trials.chain.score(trial.question, trial.instance.doc, form) for form in gold_forms(study, trial)[1:])
+    return any(score is not None and score > trial.nonsense for score in scores)
 
 
 def _beats_nonsense(trial: AnswerTrial) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
@@ -13,8 +14,9 @@ from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import finding, words
-from pytest_promptfmt.rules.scores import scored_by
+from pytest_promptfmt.rules.scores import gold_forms, scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import METRICS, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
@@ -237,7 +239,8 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc.
 
     Why: a distance is reported as if it were a similarity, or the function compares the wrong thing. With
-    `higher_is_better: true` the worst model leads. The gold choice is tried as the likeliest one, too.
+    `higher_is_better: true` the worst model leads. The gold answer is tried as it is and in the form that the prompt
+    asks for, a gold choice as the likeliest one. Code with another measure than a gold answer is left out.
 
     Example:
         output_type: generate_until
@@ -261,19 +264,20 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     trials = _trials(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
+    if gold_kind(study) in ("tests", "nothing"):
+        return
+    is_better = {metric.name: metric.higher_is_better for metric in trials.scoring.metrics}
+    signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
     differences: dict[str, list[float]] = {}
     for trial in trials.answers:
         if trial.gold.strip():
-            _compare(differences, _values(trials, trial, trial.gold), _values(trials, trial, NONSENSE))
+            given = [_values(trials, trial, form) for form in gold_forms(study, trial)]
+            _compare(differences, signs, given, _values(trials, trial, NONSENSE))
     for choice in trials.choices:
-        _compare(differences, choice.gold_best, choice.other_best)
-    better = {metric.name: metric for metric in trials.scoring.metrics}
-    for name, found in differences.items():
-        metric = better.get(name)
-        is_own = study.task.process_results is not None or name not in METRICS
-        if metric is None or not isinstance(metric.higher_is_better, bool) or not is_own:
+        _compare(differences, signs, [choice.gold_best], choice.other_best)
+    for name, signed in differences.items():
+        if study.task.process_results is None and name in METRICS:
             continue
-        signed = [each if metric.higher_is_better else -each for each in found]
         if all(each <= 0 for each in signed) and (
             any(each < 0 for each in signed) or len(differences) == 1
         ):  # of several, each may judge other docs
@@ -281,15 +285,82 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
 
 
-def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
-    for name, value in (gold or {}).items():
-        right, wrong = _number(value), _number((other or {}).get(name))
-        if right is not None and wrong is not None:
-            found.setdefault(name, []).append(right - wrong)
+def _compare(
+    found: dict[str, list[float]],
+    signs: Mapping[str, int],
+    golds: Sequence[Mapping[str, Any] | None],
+    other: Mapping[str, Any] | None,
+) -> None:
+    """Add how much better than `other` the best form of the gold answer is, by metric."""
+    for name, sign in signs.items():
+        wrong = _number((other or {}).get(name))
+        values = [_number((gold or {}).get(name)) for gold in golds]
+        right = [sign * value for value in values if value is not None]
+        if right and wrong is not None:
+            found.setdefault(name, []).append(max(right) - sign * wrong)
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+@rule("PF619", "near-miss-scores", severity=Severity.WARNING, family=Family.SCORING, scores=True)
+def near_miss_scores(study: Study) -> Iterator[Finding]:
+    r"""Report scoring code for which a wrong answer that begins with the gold answer, or contains it, is right.
+
+    Why: `gold in prediction` counts 15 as 5, and `prediction.startswith("B")` counts `Both are wrong` as B. Only code
+    of the task is tried: what filters of lm-eval misread other rules report.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        metric_list: [{metric: !function helper.holds, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: "What is 2 + 3?", answer: "5"}]}}
+        # file: helper.py
+        def holds(references, predictions):
+            return float(references[0] in predictions[0])
+
+    Silent with:
+        # file: helper.py
+        def holds(references, predictions):
+            return float(references[0] in predictions[0].split())
+
+    Fix: compare whole words or numbers: `re.search(rf"\b{gold}\b", prediction)`.
+
+    Real: metrics that look for the gold answer in the completion.
+    """
+    trials = _trials(study)
+    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
+        return
+    for trial in trials.answers if gold_kind(study) == "text" else ():
+        gold, chain = str(trial.answers.labels[trial.answers.gold]).strip(), trials.chain
+        for miss in _near_misses(gold):
+            try:
+                read = [
+                    chain.read(one, text, trial.instance.doc, "a probe")
+                    for one in chain.pipelines
+                    for text in (gold, miss)
+                ]
+                right = [chain.is_right(trial.question, trial.instance.doc, one.extracted) for one in read]
+            except LimitExceededError:
+                raise
+            except Exception:
+                return  # which other rules report
+            beats = trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
+            if beats and right and all(right) and not any(one.problem for one in read):
+                saw = f"{miss!r} for {gold!r}"
+                yield finding(
+                    "a wrong answer that contains the gold answer is right", saw, scored_by(trials), trial.instance
+                )
+                return
+
+
+def _near_misses(gold: str) -> tuple[str, ...]:
+    """Return wrong answers that contain a number, or begin with a letter."""
+    if re.fullmatch(r"\d{1,6}", gold):
+        return (f"{gold}0", f"1{gold}")
+    words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
+    return (words[gold],) if gold in words else ()
 
 
 @rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)

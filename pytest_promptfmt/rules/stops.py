@@ -14,6 +14,7 @@ from pytest_promptfmt.core.prompt import Span, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, shots_of
+from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -63,14 +64,14 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
             yield finding("a stop sequence is at the end of the prompt", f"{stop!r} in {end!r}", (*_UNTIL, number))
 
 
-@rule("PF613", "no-stop-before-next-question", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@rule("PF613", "no-stop-before-next-question", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
     r"""Report stop sequences that do not match the text after an answer in the few-shot examples.
 
     Why: a base model continues with the next question. If nothing stops it, the filters may read the answer to that
-    question. It is a warning if the filters read the same with the next question behind the answer, and an info if a
-    stop is the marker of a turn, as in tasks for chat models. PF910 reports a stop that is a label, such as `Q:`, and
-    PF902 a literal `\n`.
+    question. It is a warning without docs of your own and if the filters read the same with the next question behind
+    the answer, and an info if a stop is the marker of a turn, as in tasks for chat models. PF910 reports a stop that is
+    a label, such as `Q:`, and PF902 a literal `\n`.
 
     Example:
         output_type: generate_until
@@ -84,12 +85,11 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2945 (mmlu_pro).
     """
-    stops = study.scoring.stops
-    texts = [stop for stop in stops if isinstance(stop, str) and stop]
+    texts = [stop for stop in study.stop_texts if stop]
     if not study.generates or not texts or question_labels(study) or any(map(is_literal, texts)):
         return
-    shown = study.scoring.instances if study.shots > 0 else study.demonstrated
-    if not shown:
+    shown = study.instances if study.shots > 0 else study.demonstrated
+    if not shown or not shown[0].prompts:
         return
     spans = shown[0].prompts[0].spans
     shots = sorted({span.origin.shot for span in spans if span.origin.shot is not None})
@@ -106,8 +106,7 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
         return
     plain = unicodedata.normalize("NFKC", following)
     similar = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
-    is_sure = study.shots > 0 and has_given_shots(study)
-    if similar or is_sure:
+    if similar or study.shots > 0:
         yield finding(
             "no stop sequence matches the text after an answer",
             f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
@@ -121,17 +120,23 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
 
 
 def _severity(study: Study, stops: Sequence[str], answer: str, following: str) -> Severity | None:
-    """Return a milder severity where generating on changes nothing: for models that end their turns, or by filters."""
+    """Return a milder severity where generating on changes nothing: for models that end their turns, or by filters.
+
+    Without rows nobody knows how the texts of the data begin, so that it is a warning.
+    """
     if any(map(_TURN.search, stops)):
         return Severity.INFO
-    chain = trials_of(study).chain
-    if chain is None or not looks_for_answers(study.task):
-        return None
+    mild = None if has_given_shots(study) else Severity.WARNING
+    if not looks_for_answers(study.task):
+        return mild
+    chain = trials_of(study).chain if scoring_failure(study) is None else None
+    if chain is None:
+        return mild
     doc = study.scoring.instances[0].doc
     for pipeline in chain.pipelines:
         alone, longer = (chain.read(pipeline, text, doc, "a probe") for text in (answer, f"{answer}{following}"))
         if alone.problem is not None or longer.problem is not None or alone.extracted != longer.extracted:
-            return None
+            return mild
     return Severity.WARNING
 
 

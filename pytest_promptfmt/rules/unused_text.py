@@ -24,6 +24,9 @@ _FOR_READERS: Final = re.compile(
     r"\b(?:language )?models?\b|\bLLMs?\b|@(?:inproceedings|article|misc)\{|https?://(?:arxiv\.org|github\.com)/|arXiv:\d"
 )
 _MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
+_TURN: Final = re.compile(
+    r"<\|(?:im_start|im_end|user|assistant|start_header_id|eot_id)\|>|\[/?INST\]|<(?:start|end)_of_turn>"
+)
 _PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
 _MEANS_PYTHON: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
 """Where a list of Python may be meant."""
@@ -33,7 +36,7 @@ _OBJECT: Final = re.compile(
     r"|<generator object [\w.<>]+|<(?:class '[\w.]+'|\w[\w.]* object at 0x[0-9a-f]+)>|\bdict_(?:keys|values|items)\(\["
 )
 _NAMED: Final = re.compile(
-    r"%\((\w+)\)s|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
+    r"%\((\w+)\)s|<<[a-z_]{3,}>>|@@\w{3,}@@|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
 )
 _NOTE: Final = re.compile(
     r"\b(?:TODO|FIXME|XXX)\b|\blorem ipsum\b|\[(?:INSERT|ADD|YOUR)\b[^\]\n]{0,40}\]"
@@ -48,9 +51,10 @@ _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|``
 
 @rule("PF236", "mask-token", severity=Severity.WARNING, family=Family.PROMPT)
 def mask_token(study: Study) -> Iterator[Finding]:
-    """Report the mask or separator token of a masked language model in a prompt.
+    """Report the mask token of a masked language model, or the turn markers of a chat model, in a prompt.
 
-    Why: `[MASK]` was a place to fill in for BERT. A model that generates reads it as text.
+    Why: `[MASK]` was a place to fill in for BERT. A model that generates reads it as text. The turn markers of one chat
+    model are text to every other one, and double where a chat template adds them.
 
     Example:
         doc_to_text: "{{question}} [MASK]"
@@ -66,6 +70,11 @@ def mask_token(study: Study) -> Iterator[Finding]:
         found = _MASK.search(text)
         if found is not None:
             yield finding("a token of a masked language model is in the prompt", found[0], template.keys)
+            continue
+        turn = _TURN.search(text)
+        if turn is not None:
+            do = "remove the markers: --apply_chat_template adds those of the model"
+            yield finding("the turn markers of one chat template are in the prompt", turn[0], template.keys, do=do)
 
 
 @rule("PF244", "list-printed-as-python", severity=Severity.WARNING, family=Family.PROMPT)

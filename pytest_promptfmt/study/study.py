@@ -24,6 +24,7 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile, load_profile
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
+from pytest_promptfmt.study.contract import Contract, contract_of
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_completions
 from pytest_promptfmt.tasks import (
     TaskRenderer,
@@ -38,6 +39,9 @@ from pytest_promptfmt.tasks import (
 
 _TRIED_SHOTS: Final = 2
 """Few-shot examples that rules look at where the run shows none."""
+
+_MOST_LOCAL: Final = 500
+"""Docs of the user whose gold answers rules look at."""
 
 T = TypeVar("T")
 Load = Callable[[Profile], LoadedProfile]
@@ -243,6 +247,14 @@ class Study(Configuration):
         """Return the evaluated docs when they are the user's own."""
         return self.docs.evaluated if self.docs is not None and self.has_real_docs else ()
 
+    @cached_property
+    def local_docs(self) -> Sequence[Doc]:
+        """Return the evaluated docs that are the user's own, many more than are rendered."""
+        if self.has_real_docs and self.renders_fields:
+            with suppress(PromptfmtError), self._limit():
+                return load_docs(self.bound, count=_MOST_LOCAL, num_fewshot=0).evaluated
+        return self.real_docs
+
     @property
     def real_instances(self) -> Sequence[Instance]:
         """Return the rendered docs when the docs are the user's own."""
@@ -274,8 +286,8 @@ class Study(Configuration):
     @cached_property
     def _tried_shots(self) -> tuple[Sequence[Instance], DocsKind, PromptfmtError | None]:
         """Return the first doc with few-shot examples, of which kind they are, and what stopped them."""
-        if self.failure is not None or not self.given.has_question:
-            return (), "synthetic", None
+        if self.failure is not None or not self.given.has_question or self.task.num_fewshot == 0:
+            return (), "synthetic", None  # lm-eval 0.4.13 does not let the command line change a written 0
         kind: DocsKind = "synthetic"
         try:
             task, docs = self.bound, self.material.docs
@@ -309,6 +321,11 @@ class Study(Configuration):
     def has_guessed_text(self) -> bool:
         """Return whether the question is what Python code makes of synthetic docs, so that its ends mean nothing."""
         return self.asks_by_code and not self.has_real_docs
+
+    @cached_property
+    def contract(self) -> Contract:
+        """Return the answer that the task's own text asks for, read without the columns of the first doc."""
+        return contract_of("".join(join(constant_spans(instance)) for instance in self.instances[:1]))
 
     @cached_property
     def asks_for_reasoning(self) -> bool:

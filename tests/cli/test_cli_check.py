@@ -144,6 +144,24 @@ def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
     assert not any("%0A{{" in line for line in lines)
 
 
+def test_concise_output_is_one_line_for_each_place_of_a_finding_or_change(tasks: Path) -> None:
+    edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
+    found = promptfmt(tasks.parent, "check", "--output-format", "concise")
+    assert found.returncode == 1
+    assert found.stdout.splitlines()[0] == (
+        "tasks/woods.yaml:4:1 PF201 double space between the question and the answer [*]"
+    )
+    assert any(line.startswith("tasks/woods.yaml changed ") for line in found.stdout.splitlines())
+
+
+def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:
+    for name in ("woods", "stones"):
+        edit(tasks / f"{name}.yaml", 'Answer:"', 'Answer: "')
+    found = promptfmt(tasks.parent, "check", "--statistics")
+    assert found.returncode == 1
+    assert found.stdout.splitlines()[0] == "2 PF201 double-delimiter [*]"
+
+
 def test_sarif_lists_findings_changes_and_versions(tasks: Path) -> None:
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "tasks"]):
         git(tasks.parent, *command)

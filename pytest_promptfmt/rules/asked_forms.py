@@ -1,0 +1,251 @@
+"""Rules about the answer that a prompt asks for: it has to score, in the form that is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pytest_promptfmt.answers.completions import Chain, Stages
+from pytest_promptfmt.answers.metric_scores import with_gold
+from pytest_promptfmt.answers.trials import AnswerTrial
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.prompt import join
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.completion_reader import scored_answers
+from pytest_promptfmt.rules.generation import BUDGETS
+from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text
+from pytest_promptfmt.study.contract import AskedForm, without_begun
+from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.tasks import looks_for_answers
+
+_LONGEST: Final = 60
+"""Characters of a gold answer that a sentence may end with."""
+
+_IMAGINED: Final = ("42", "B", "b", "Yes", "iron")
+"""Answers that a filter may look for, where synthetic docs do not show what an answer is."""
+
+_MARKED: Final = re.compile(r"boxed|####|answer is|</?\w+>|answer:", re.IGNORECASE)
+"""A gold answer that has a form of its own."""
+
+_FEW_WORDS: Final = 3
+_SYNTHETIC: Final = "«"
+_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
+"""Filters that leave the words of a completion as they are."""
+
+_NO_LABELS: Final = frozenset({"json", "yaml", "xml", "markdown", "text", "english", "word", "number", "letter"})
+_NUMBER: Final = re.compile(r"[-+$€£]?[\d.,/]+ ?%?|[IVXLC]+")
+_WORDS: Final = re.compile(r"\w+")
+"""A word is at least one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An answer in the form that a prompt asks for, where it is lost, and how."""
+
+    form: AskedForm
+    text: str
+    message: str
+    saw: str
+    keys: tuple[str | int, ...]
+
+
+@rule("PF525", "asked-form-scores-nothing", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
+    r"""Report a right answer that scores nothing in the form in which the prompt asks for it.
+
+    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong because no filter picks `Lisbon`, because the
+    filter looks for other words, because a stop sequence ends the completion before the answer, or because the token
+    budget has no room for the form. The gold answers are put into the form and go through stop sequences, filters and
+    metrics. Forms are quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
+    warning where the place of the answer is only `X` or dots.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Silent with:
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
+
+    Fix: make filters and stop sequences fit the form, or ask for the form that they expect.
+
+    Real: facebookresearch/multiloko #10, lm-evaluation-harness #3438.
+    """
+    if not study.generates or study.has_guessed_text or gold_kind(study) in ("tests", "nothing"):
+        return
+    forms = study.contract.wrapped
+    chain, trials = (scored_answers(study) if forms else None) or (None, ())
+    if chain is None or (study.has_own_scorer and not study.has_real_docs):
+        return
+    for trial in trials:
+        lost = _lost(study, chain, trial, forms)
+        if lost is not None:
+            severity = None if lost.form.is_certain else Severity.WARNING
+            yield finding(lost.message, lost.saw, lost.keys, trial.instance, severity=severity)
+            return
+
+
+def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedForm]) -> _Lost | None:
+    """Return the first form in which the answer of a doc is lost; None where one of them scores."""
+    gold = trial.answers.labels[trial.answers.gold]
+    if trial.error or not gold.strip() or len(gold) > _LONGEST or "\n" in gold or _MARKED.search(gold):
+        return None
+    is_open = trial.answers.kind == "text" and study.docs is not None and study.docs.kind == "synthetic"
+    answers = (gold, *_IMAGINED) if is_open else (gold,)
+    lost = None
+    for form in forms:
+        for answer in answers:
+            text = without_begun([form.written(answer)], str(study.task.gen_prefix or ""))[0]
+            found = _stage(study, chain, trial, form, text, answer)
+            if found is None:
+                return None
+            lost = lost or found
+    return lost
+
+
+def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> _Lost | None:
+    """Return where an answer is lost; None where it scores, or cannot be tried."""
+    said = form.said.strip()
+    budget = _budget(study)
+    if budget is not None and len(_WORDS.findall(text)) > budget:
+        message = "the token budget has no room for the form that the prompt asks for"
+        return _Lost(form, text, message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
+    own = answer == trial.answers.labels[trial.answers.gold]
+    question = trial.question if own else with_gold(trial.question, answer, 0)
+    wrong: list[Stages] = []
+    for pipeline in chain.pipelines:
+        stages = chain.read(pipeline, text, trial.instance.doc, "the form that the prompt asks for")
+        try:
+            if stages.problem is not None or chain.is_right(question, trial.instance.doc, stages.extracted):
+                return None
+        except PromptfmtError:
+            raise
+        except Exception:
+            return None
+        wrong.append(stages)
+    first = wrong[0]
+    if first.stopped != first.answer:
+        stop = next((stop for stop in study.stop_texts if stop in first.answer), "")
+        message = "a stop sequence is inside the form of the answer that the prompt asks for"
+        at = study.stop_texts.index(stop) if stop in study.stop_texts else 0
+        return _Lost(form, text, message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
+    if not looks_for_answers(study.task) and not study.has_own_scorer:
+        message = "the prompt asks for a sentence, and the whole completion is compared with the answer"
+        return _Lost(form, text, message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
+    message = "the answer scores nothing in the form that the prompt asks for"
+    saw = f"{said!r} is asked for, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
+    return _Lost(form, text, message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
+
+
+def _budget(study: Study) -> int | None:
+    kwargs: Any = study.task.generation_kwargs
+    values = [kwargs.get(key) for key in BUDGETS] if isinstance(kwargs, Mapping) else []
+    limits = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return max(limits, default=None)
+
+
+@rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+def asked_form(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that asks for some labels, a letter or a number, where something else is scored.
+
+    Why: a model that follows the prompt is never right. Choices are often forgotten when the prompt is rewritten, and
+    a gold answer is the text of an option where its letter is asked for. Labels that differ only in letter case count
+    where they are compared as text.
+
+    Example:
+        doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
+        doc_to_choice: ["correct", "wrong"]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent with:
+        doc_to_choice: ["yes", "no"]
+
+    Fix: ask for the answers that are scored.
+
+    Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
+    """
+    if study.has_own_scorer or study.has_guessed_text or _may_translate(study) or not study.instances:
+        return
+    scored = _scored(study)
+    scored = [] if any(_SYNTHETIC in one for one in scored) else scored
+    yield from _other_labels(study, scored)
+    if study.generates:
+        yield from _letter_or_number(study, scored)
+
+
+def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a set of labels that the prompt names of which none is scored, or all in another letter case."""
+    bare = {one.strip(" .,!()[]\"'") for one in scored}
+    folded = {one.casefold() for one in bare}
+    if not bare or max(len(one.split()) for one in bare) > _FEW_WORDS:
+        return
+    sets = [one for one in study.contract.of("labels") if not {label.casefold() for label in one.labels} & _NO_LABELS]
+    fits = [one for one in sets if {label.casefold() for label in one.labels} & folded]
+    is_named = any(_has_word(_own_text(study), one) for one in bare)
+    for form in [] if fits or is_named else sets[:1]:
+        saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
+        yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", 0)
+    for form in fits:
+        saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
+        asked = {label.casefold() for label in form.labels}
+        hidden = [one for one in folded - asked if not _has_word(_own_text(study), one)]
+        minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
+        if hidden and asked - folded and len(asked) == len(folded):
+            yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", 0)
+            return
+        if minds and not set(form.labels) & bare:
+            yield finding("the prompt asks for answers in another letter case than is scored", saw, "doc_to_target", 0)
+            return
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _own_text(study: Study) -> str:
+    return "".join(join(constant_spans(instance)) for instance in study.instances[:1])
+
+
+def _minds_case(study: Study) -> bool:
+    entries = study.task.metric_list or ({"metric": "exact_match"},)
+    return all(entry.get("metric") == "exact_match" and not entry.get("ignore_case") for entry in entries)
+
+
+def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield the text of an option as gold where its letter is asked for, and words where a number is."""
+    for instance in study.instances[:1] if study.contract.of("letter") else ():
+        gold = instance.target.strip() if isinstance(instance.target, str) else ""
+        option = rf"(?<!\w)[(\[]?([A-Z])[)\].:、：]+\s*{re.escape(gold)}(?!\w)"
+        label = re.search(option, first_text(instance)) if len(gold) > 1 else None
+        if label is not None:
+            message = "the prompt asks for a letter, but the text of an option is the answer"
+            yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
+            return
+    for form in study.contract.of("number"):
+        golds = scored if study.has_real_docs else ()
+        if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):
+            saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
+            yield finding("the prompt asks for a number, and the gold answers are more than that", saw, "doc_to_target")
+            return
+
+
+def _may_translate(study: Study) -> bool:
+    """Return whether a filter may turn one form of an answer into another."""
+    pipelines = study.task.filter_list or ()
+    steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
+    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
+
+
+def _scored(study: Study) -> list[str]:
+    """Return the answers that are scored: the fixed choices, or the gold answers of several docs."""
+    choices = study.written.doc_to_choice
+    if isinstance(choices, list):
+        return [one.strip() for one in choices if isinstance(one, str)]
+    if choices is not None and not study.generates:
+        return [one.strip() for instance in study.real_instances[:1] for one in choices_of(study, instance)]
+    targets = [instance.target for instance in study.instances]
+    are_texts = all(isinstance(target, str) for target in targets)
+    return [one.strip() for one in dict.fromkeys(targets)] if are_texts else []

@@ -1,0 +1,307 @@
+"""The answer that a prompt asks for: its form, what wraps it and the labels it may be, each with where it is read.
+
+Read from the text that the task itself shows: instructions, solved examples within them, and the beginning of the
+answer. The words of many languages are in `data/contract.yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.core.data_tables import data_table
+
+Form = Literal["sentence", "boxed", "tagged", "json", "letter", "number", "labels"]
+
+_QUOTES: Final = ('""', "“”", "„“", "«»", "‘’", "「」", "『』", "``", "''")
+_SENTENCE: Final = re.compile(r"[^\n.!?。！？]*\Z")
+_TAGS: Final = re.compile(r"<(\w+)>(?:[^<>\n]{0,40}|[^<>\n]{0,20}(?:and|und|et|y|和|与)[^<>\n]{0,20})</\1>")
+_BOXED: Final = re.compile(r"\\+boxed\{[^{}]{0,30}\}|\\+boxed\b(?!\{)")
+_HASHES: Final = re.compile(r"#{4} ?")
+_JSON: Final = re.compile(r"\{\s*[\"']\w[^{}]{2,200}\}")
+_WEAK: Final = r"(?<![\w$\\])[XN](?!\w)|_{3,}|\.\.\.|…"
+_LISTED: Final = 2
+_SHOWN: Final = re.compile(r"^[^\n]*?((?:[Tt]he (?:final )?answer is|####):? ?)(\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.M)
+_LEADS: Final = (
+    r"answer|respond|reply|output|choose|select|pick|label|classify|respuesta|responde|antworte|réponds|rispondi"
+)
+_BEFORE_LABELS: Final = "with|by|from|as|either|of|con|mit|par"
+_PAIR: Final = r"(?<!\w)({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})(?!\w)"
+_CONDITIONS: Final = re.compile(
+    r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
+    r"[^.\n]{1,80}?"
+    r"(?:,|;| and| or)+ (?:(?:output|answer|with|write) )*[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for|otherwise)\b",
+    re.IGNORECASE,
+)
+"""`Output 1 if the text is toxic and 0 if it is not`."""
+
+_LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedForm:
+    """One form of the answer: the texts before and after it, or the labels that it may be.
+
+    `said` is the text of the prompt that asks for it, `start` its place. `is_certain` is False where the answer's place
+    is marked by something that is often only text, such as `X`.
+    """
+
+    form: Form
+    before: str = ""
+    after: str = ""
+    labels: tuple[str, ...] = ()
+    said: str = ""
+    start: int = 0
+    is_certain: bool = True
+
+    def written(self, answer: str) -> str:
+        """Return an answer in this form."""
+        return f"{self.before}{answer}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The forms in which a prompt asks for its answer, those that wrap it first."""
+
+    forms: tuple[AskedForm, ...]
+
+    @property
+    def wrapped(self) -> tuple[AskedForm, ...]:
+        """Return the forms that put something around the answer."""
+        return tuple(one for one in self.forms if one.before or one.after)
+
+    def of(self, form: Form) -> tuple[AskedForm, ...]:
+        """Return the forms of one kind."""
+        return tuple(one for one in self.forms if one.form == form)
+
+
+def contract_of(text: str) -> Contract:
+    """Return the answer that a prompt asks for; no forms where none can be read. Cached: a run asks often."""
+    return _contract(text)
+
+
+@cache
+def _contract(text: str) -> Contract:
+    found = [*_quoted(text), *_tagged(text), *_objects(text)]
+    taken = [(one.start, one.start + len(one.said)) for one in found]
+    found += [
+        one for one in (*_boxed(text), *_hashed(text)) if not any(start <= one.start < end for start, end in taken)
+    ]
+    found += _unquoted(text) if not found else []
+    found += _solved(text)
+    wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
+    return Contract((*wrapped, *_bare(text), *_label_sets(text)))
+
+
+# -- what the answer is wrapped in -----------------------------------------------------------------------------------
+
+
+def _quoted(text: str) -> Iterator[AskedForm]:
+    """Yield quoted sentences with one place for the answer."""
+    for opening, closing in _QUOTES:
+        for match in _pairs_of(opening, closing).finditer(text):
+            inside = match[1]
+            if _tags_in(inside):
+                continue
+            place = _place(inside)
+            if place is None or not _rest(inside, place):
+                continue
+            is_certain = not re.fullmatch(_WEAK, place[0])
+            if _asks(text, match.start()) or (is_certain and _answer_words().search(inside)):
+                yield _of_place("sentence", inside, place, match.start(1), is_certain=is_certain)
+
+
+@cache
+def _pairs_of(opening: str, closing: str) -> re.Pattern[str]:
+    """Return the pattern of a quotation; an apostrophe inside a word is no quote."""
+    mark = re.escape(opening + closing)
+    return re.compile(rf"(?<!\w){re.escape(opening)}([^{mark}\n]{{3,80}}){re.escape(closing)}(?!\w)")
+
+
+def _place(sentence: str) -> re.Match[str] | None:
+    """Return the place of the answer in a sentence: what is surely one, else the last that may be one."""
+    sure = list(_placeholder().finditer(sentence))
+    weak = list(re.finditer(_WEAK, sentence))
+    found = sure or weak
+    return found[-1] if len(found) == 1 or (found and sure) else None
+
+
+@cache
+def _placeholder() -> re.Pattern[str]:
+    names = "|".join(sorted(map(re.escape, data_table("contract")["placeholders"].split()), key=len, reverse=True))
+    capitals = "|".join(name.upper() for name in names.split("|"))
+    return re.compile(
+        r"\\+boxed\{[^{}]*\}|\$[A-Z]{4,}|\([XN]\)|\[[XN]\]|<[XN]>"
+        rf"|[\[<{{(](?i:[\w ]*(?:{names})[\w ]*)[\]>}})]|(?<=[^\W_] |[:=#] )(?:{capitals})(?!\w)|\bYOUR[_ ]ANSWER\b"
+    )
+
+
+def _rest(sentence: str, place: re.Match[str]) -> bool:
+    """Return whether there is more in a sentence than the place for the answer."""
+    return bool(re.search(r"\w|#", sentence[: place.start()] + sentence[place.end() :])) or place[0].startswith("\\")
+
+
+def _of_place(form: Form, text: str, place: re.Match[str], start: int, *, is_certain: bool = True) -> AskedForm:
+    before, after, held = text[: place.start()], text[place.end() :], place[0]
+    if "boxed{" in held:
+        before, after = f"{before}\\boxed{{", f"}}{after}"
+    elif held in ("(X)", "(N)"):
+        before, after = f"{before}(", f"){after}"
+    return AskedForm(form=form, before=before, after=after, said=text, start=start, is_certain=is_certain)
+
+
+def _tags_in(text: str) -> bool:
+    return _TAGS.search(text) is not None
+
+
+def _tagged(text: str) -> Iterator[AskedForm]:
+    for match in _TAGS.finditer(text):
+        own = match[0]
+        if _asks(text, match.start()) or _placeholder().search(own) is not None:
+            tag = match[1]
+            yield AskedForm(form="tagged", before=f"<{tag}>", after=f"</{tag}>", said=own, start=match.start())
+
+
+def _objects(text: str) -> Iterator[AskedForm]:
+    """Yield JSON objects with a key for the answer."""
+    for match in _JSON.finditer(text):
+        key = re.search(r"[\"'](\w*(?:answer|label|result|choice|prediction)\w*)[\"']\s*:", match[0], re.IGNORECASE)
+        if key is not None and re.search(r"\bjson\b", text, re.IGNORECASE):
+            made = {key[1]: "\0"}
+            before, _, after = json.dumps(made).partition('"\\u0000"')
+            yield AskedForm(form="json", before=f'{before}"', after=f'"{after}', said=match[0], start=match.start())
+
+
+def _boxed(text: str) -> Iterator[AskedForm]:
+    for match in _BOXED.finditer(text):
+        held = re.sub(r"^\\+boxed\{?|\}$", "", match[0]).strip()
+        if (not held or _place(held) is not None or _placeholder().search(f"[{held}]")) and _asks(text, match.start()):
+            yield AskedForm(form="boxed", before="\\boxed{", after="}", said=match[0], start=match.start())
+            return
+
+
+def _hashed(text: str) -> Iterator[AskedForm]:
+    for match in _HASHES.finditer(text):
+        line = text[match.start() :].partition("\n")[0]
+        place = re.match(rf"#{{4}} ?(?:{_WEAK}|[A-Za-z]+\b)|#{{4}}(?=[\"'”’`.,]|\s*$)", line)
+        if place is not None and _asks(text, match.start()):
+            yield AskedForm(form="sentence", before="#### ", said=place[0], start=match.start())
+            return
+
+
+def _unquoted(text: str) -> Iterator[AskedForm]:
+    """Yield the last line such as `Answer: [letter]` that the prompt shows without quotes."""
+    lines = []
+    for match in re.finditer(r"^[^\n]*$", text, re.MULTILINE):
+        for cue in _cues().finditer(match[0]):
+            place = _placeholder().match(match[0], cue.end())
+            if place is not None:
+                lines.append((match.start() + cue.start(), match[0][cue.start() : place.end()], place))
+    for start, said, place in lines[-1:]:
+        held = re.compile(re.escape(place[0])).search(said)
+        if held is not None:
+            yield _of_place("sentence", said, held, start)
+
+
+@cache
+def _cues() -> re.Pattern[str]:
+    words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
+    return re.compile(rf"(?i)(?:\bthe (?:\w+ ){{0,2}})?(?:\banswer|{words})(?: is)?[:：]? ?")
+
+
+@cache
+def _answer_words() -> re.Pattern[str]:
+    words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
+    return re.compile(rf"answer|boxed|####|{words}", re.IGNORECASE)
+
+
+def _solved(text: str) -> Iterator[AskedForm]:
+    """Yield how the solved examples end that the text itself shows; a single one may be anything."""
+    shown = list(_SHOWN.finditer(text))
+    if len(shown) >= _LISTED:
+        last = shown[-1]
+        yield AskedForm(
+            form="sentence", before=last[1] + last[2], after=last[4], said=last[0].strip(), start=last.start(1)
+        )
+
+
+# -- bare answers and sets of labels ---------------------------------------------------------------------------------
+
+
+def _bare(text: str) -> Iterator[AskedForm]:
+    """Yield the letter or number that is asked for, where a sentence asks for it."""
+    forms: tuple[Form, ...] = ("letter", "number")
+    for form in forms:
+        for match in _words(form).finditer(text):
+            sentence = _sentence_around(text, match.start())
+            if _words("asking").search(sentence) is not None:
+                is_certain = _words("only").search(sentence) is not None
+                yield AskedForm(form=form, said=sentence.strip(), start=match.start(), is_certain=is_certain)
+                break
+
+
+def _label_sets(text: str) -> Iterator[AskedForm]:
+    """Yield the sets of labels that instructions name: `Y or N`, `one of: anger, joy, fear`, `Is it true or false?`."""
+    named: set[str] = set()
+    for match in _enumeration().finditer(text):
+        labels = [label for part in match.group("list", "last") for label in re.findall(_LABEL, part)]
+        named.update(label.casefold() for label in labels)
+        if len(set(labels)) >= _LISTED:
+            yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
+    for match in _CONDITIONS.finditer(text):
+        named.update(label.casefold() for label in match.group(1, 2))
+        yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
+    for one, other in data_table("contract")["pairs"]:
+        pair = re.search(_PAIR.format(one, _ors(), other), text, re.IGNORECASE)
+        if pair is not None and one not in named:
+            yield AskedForm(form="labels", labels=(pair[1], pair[2]), said=pair[0], start=pair.start())
+
+
+@cache
+def _enumeration() -> re.Pattern[str]:
+    asks = rf"\b(?:{_LEADS})\b[^.?!\n]{{0,50}}?\b(?:{_BEFORE_LABELS})\b:? ?"
+    label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
+    last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
+    of_one = r"\b(?:one of|either)\b[^.?!\n:]{0,24}:? ?"
+    return re.compile(rf"(?:{asks}|{of_one})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
+
+
+@cache
+def _ors() -> str:
+    return "|".join(map(re.escape, sorted(_or_words(), key=len, reverse=True)))
+
+
+@cache
+def _or_words() -> frozenset[str]:
+    return frozenset(str(word) for word in data_table("contract")["or"])
+
+
+@cache
+def _words(name: str) -> re.Pattern[str]:
+    table: Any = data_table("contract")[name]
+    return re.compile("|".join(table.values()), re.IGNORECASE)
+
+
+def _asks(text: str, start: int) -> bool:
+    """Return whether the sentence before a place, or the line above that ends with a colon, is about the answer."""
+    before = text[max(0, start - 200) : start]
+    above = before.rstrip(" \t\n\"'“‘«`*>-")
+    found = _SENTENCE.search(above if above.endswith((":", "：")) else before)
+    return found is not None and _words("asking").search(found[0]) is not None
+
+
+def _sentence_around(text: str, place: int) -> str:
+    before = _SENTENCE.search(text[max(0, place - 160) : place])
+    after = re.match(r"[^\n.!?。！？]*", text[place:])
+    return (before[0] if before is not None else "") + (after[0] if after is not None else "")
+
+
+def without_begun(sentences: Sequence[str], prefix: str) -> list[str]:
+    """Return sentences that a prompt has begun by its gen prefix from where that ends; each once."""
+    begun = prefix.strip()
+    cut = [f" {one[len(begun) :].strip()}" if begun and one.startswith(begun) else one for one in sentences]
+    return list(dict.fromkeys(cut))
