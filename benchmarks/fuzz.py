@@ -178,7 +178,7 @@ def _config(path: Path) -> Any:
     from pytest_promptfmt.plugin import pytest_addoption
 
     config = pytest.Config(pytest.PytestPluginManager())
-    pytest_addoption(config._parser)
+    pytest_addoption(config._parser, config.pluginmanager)
     config.option = config._parser.parse_known_args([])
     config._rootpath, config._inipath = path.parent, path
     try:

@@ -1,7 +1,7 @@
 """pytest-promptfmt: prompt-format regression testing, as a pytest plugin and as a library.
 
 Everything a notebook needs is here under one import path. Names are loaded when first used, so importing the package
-(as pytest does at every start) costs next to nothing.
+(as pytest does at every start) costs next to nothing. pytest need not rewrite its asserts: PYTEST_DONT_REWRITE.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Options, and the check whether a run uses them; the plugin that does the work is registered only then.
 
-pytest imports this module at every start of every project it is installed in: it imports nothing heavy.
+pytest imports this module at every start of every project it is installed in: it imports nothing heavy, and nothing of
+ours before pytest knows that asserts of this package need not be rewritten (PYTEST_DONT_REWRITE).
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ import gc
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_promptfmt.plugin.items import KINDS
-from pytest_promptfmt.settings.setting_values import FLAG
-from pytest_promptfmt.settings.table import SETTINGS, Setting
+if TYPE_CHECKING:
+    from pytest_promptfmt.settings.table import Setting
 
 _GC_THRESHOLDS: Final = (100_000, 50, 100)
 """Of Python's collector in pytest's process."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the command-line options and ini values; all of them begin with promptfmt."""
+    _load_as_compiled(pluginmanager)
+    from pytest_promptfmt.settings.table import SETTINGS
+
     group = parser.getgroup("promptfmt", "prompt-format regression tests")
     for setting in SETTINGS:
         if setting.option:
@@ -36,6 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _option(setting: Setting) -> dict[str, Any]:
     """Return the arguments of argparse for a setting."""
+    from pytest_promptfmt.settings.setting_values import FLAG
+
     help_text = _plain(setting.help)
     if setting.is_hidden:
         help_text = argparse.SUPPRESS
@@ -60,12 +65,13 @@ def _plain(text: str) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers always, and the plugins of a run if it tests prompts."""
+    from pytest_promptfmt.plugin.items import KINDS
+
     for kind in KINDS:
         config.addinivalue_line("markers", f"{kind.marker}: {kind.help}")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         config.pluginmanager.register(_Pointer(), "promptfmt-pointer")
         return
-    _load_as_compiled(config)
     # Nearly all objects live to the end: this saves a quarter of the time of collecting 60,000 items.
     config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -106,12 +112,12 @@ def _holds_tasks(path: Path) -> bool:
     return any(looks_like_task(gate.read_bytes(file)) for file in known)
 
 
-def _load_as_compiled(config: pytest.Config) -> None:
+def _load_as_compiled(plugins: pytest.PytestPluginManager) -> None:
     """Load our modules as they were compiled when they were installed.
 
-    pytest 9.2 rewrites the asserts of all plugins for better messages, which costs more than the rest of a first start:
-    ours has a hundred modules, and their asserts are not tests.
+    pytest 9.2 rewrites the asserts of all plugins for better messages, which costs more than the rest of a first start,
+    and of each one without byte code: ours has a hundred modules, and their asserts are not tests.
     """
-    names = getattr(getattr(config.pluginmanager, "rewrite_hook", None), "_must_rewrite", None)
+    names = getattr(getattr(plugins, "rewrite_hook", None), "_must_rewrite", None)
     if isinstance(names, set):
         names -= {name for name in names if name.partition(".")[0] == "pytest_promptfmt"}

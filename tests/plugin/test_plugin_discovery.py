@@ -1,5 +1,9 @@
 """Which files become tests, and where they are looked for."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from plugin_project import Project
 
@@ -155,3 +159,24 @@ def test_a_name_in_two_files_is_a_located_failure_of_the_second(project: Project
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["tasks/b.yaml:1:1: task 'same' is also defined in tasks/a.yaml:1:1"])
     project.run("tasks/b.yaml", "--snapshot-update-new-only").assert_outcomes(passed=2)
+
+
+REWRITTEN = """
+import sys
+
+def pytest_unconfigure():
+    loaders = {name: type(getattr(module, "__loader__", None)).__name__ for name, module in list(sys.modules.items())}
+    ours = sorted(name for name in loaders if name.startswith("pytest_promptfmt"))
+    print("rewritten:", [name for name in ours if loaders[name] == "AssertionRewritingHook"], "of", len(ours))
+"""
+
+
+def test_pytest_rewrites_no_asserts_of_this_package(project: Project) -> None:
+    project.task("arc.yaml")
+    project.write("conftest.py", REWRITTEN)
+    command = [sys.executable, "-m", "pytest", "--promptfmt", "-s", "arc.yaml"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True, check=False)
+    # pytest compiles the first two, which it imports before the plugin can tell it, without rewriting them.
+    assert "rewritten: ['pytest_promptfmt', 'pytest_promptfmt.plugin'] of " in ran.stdout, ran.stdout
+    assert int(ran.stdout.partition("] of ")[2].split()[0]) > 50
