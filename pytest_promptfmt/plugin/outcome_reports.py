@@ -166,7 +166,7 @@ class Closing:
         tally, outputs, found, folders = run.tally, run.outputs, run.found, run.folders
         tally.add_obsolete(snapshots.obsolete_snapshots(run.config))
         outcomes = tally.in_order()
-        notes = [*self._notes, *run.expected.notes()]
+        notes = [*found.notes, *self._notes, *run.expected.notes()]
         if not found.has_items and not notes and not found.unmatched and not found.other_shards:
             notes.append("there is no task file here; `promptfmt init` writes an example")
         lock = run.lock.would_write(tally.tokenizers)

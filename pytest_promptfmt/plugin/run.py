@@ -102,13 +102,14 @@ class CollectionResult:
 
     `unmatched` has a line for each option that matches no task, `defined` are the files that were read completely with
     the names of their tasks, `other_shards` counts the files of other shards, `has_items` states whether there was any
-    item.
+    item, `notes` are lines for the end of the run.
     """
 
     unmatched: list[str] = field(default_factory=list)
     defined: dict[str, list[str]] = field(default_factory=dict)
     other_shards: int = 0
     has_items: bool = True
+    notes: list[str] = field(default_factory=list)
 
 
 def _tree(settings: Settings) -> Tree:

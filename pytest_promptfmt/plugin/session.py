@@ -30,6 +30,7 @@ from pytest_promptfmt.plugin.collection import (
     task_file_node,
     warn_of_file,
 )
+from pytest_promptfmt.plugin.collection_errors import CollectionErrors
 from pytest_promptfmt.plugin.command_line import allowed_places
 from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
@@ -98,6 +99,7 @@ def activate(config: pytest.Config) -> None:
     run.use_cache(OutcomeCache(config, run.folders, folder, run.expected.tree, shows=shows))
     plugins = [
         PromptfmtPlugin(run),
+        CollectionErrors(run),
         WorkerRuns(run, workers),
         OutcomeReports(config, run.tally),
         NewFirst(config, run.cache.store),

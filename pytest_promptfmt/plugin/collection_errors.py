@@ -1,0 +1,93 @@
+"""Errors of collecting test modules and conftests: they fail the run as ever, and prompts are tested all the same.
+
+A folder of tasks may hold test modules that cannot be imported here, as lm-eval's own does. pytest would run nothing at
+all then. Prompts do not depend on those modules, so they are tested; ordinary tests are left out, as without this
+plugin. pytest was asked to collect the modules, so the exit status is not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.unchanged import Unchanged
+from pytest_promptfmt.results.wording import counted
+
+
+class CollectionErrors:
+    """The hooks that let a run continue after errors during collection."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._of_conftests: dict[str, pytest.CollectReport] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Collect a folder without its conftest if that cannot be imported, which remains an error.
+
+        An update does not: a conftest may define formats and systems, whose snapshots would be obsolete without it.
+        """
+        report = yield
+        conftest, option = _broken_conftest(report), collector.config.option
+        updates = option.update_snapshots or option.update_new_snapshots_only
+        if conftest is None or updates or collector.nodeid in self._of_conftests:
+            return report
+        self._of_conftests[collector.nodeid] = report
+        collector.config.pluginmanager.register(ModuleType("conftest"), str(conftest))
+        again: pytest.CollectReport = collector.ihook.pytest_make_collect_report(collector=collector)
+        return again
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Report the error of a conftest after its folder was collected."""
+        failed = self._of_conftests.get(report.nodeid)
+        if failed is not None and failed is not report and report.passed:
+            self._run.config.hook.pytest_collectreport(report=failed)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Run only our items after errors during collection; then pytest's own message ends the run."""
+        option, errors = session.config.option, session.testsfailed
+        is_ours = not (option.collectonly or session.shouldfail or session.shouldstop)
+        if not errors or not is_ours or hasattr(session.config, "workerinput"):
+            return (yield)
+        ours = [item for item in session.items if isinstance(item, PromptItem | Unchanged)]
+        others = len(session.items) - len(ours)
+        if not ours:
+            return (yield)
+        self._run.found.notes.append(_note(errors))
+        if option.continue_on_collection_errors:
+            return (yield)
+        session.items[:] = ours
+        option.continue_on_collection_errors = True
+        try:
+            result = yield
+        finally:
+            option.continue_on_collection_errors = False
+        if others:
+            raise session.Interrupted(
+                f"{counted(errors, 'error')} during collection; {counted(others, 'other test')} left out"
+            )
+        return result
+
+
+def _note(errors: int) -> str:
+    return (
+        f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested, and the run fails. "
+        "To test prompts only: promptfmt check, or --ignore-glob='*.py'"
+    )
+
+
+def _broken_conftest(report: pytest.CollectReport) -> Path | None:
+    """Return the conftest that a folder failed for, None for any other result."""
+    call: Any = getattr(report, "call", None)
+    error: Any = call.excinfo.value if report.failed and call is not None and call.excinfo is not None else None
+    return error.path if type(error).__name__ == "ConftestImportFailure" else None
