@@ -17,7 +17,7 @@ import selectors
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -265,6 +265,13 @@ class Pool:
             self._wait()
         self._give()
         return self._results.pop(number)
+
+    def finished(self) -> Mapping[int, Any]:
+        """Return the results that were not requested yet, by number, as far as workers have sent them."""
+        with suppress(OSError):
+            for key, _ in self._selector.select(0):
+                self._read(key.data)
+        return dict(self._results)
 
     def close(self) -> None:
         """End every worker and all processes that it started. Nothing can be requested afterwards."""

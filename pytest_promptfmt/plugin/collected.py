@@ -6,13 +6,10 @@ So a command uses exactly the files, settings, formats and profiles of a test ru
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -22,16 +19,12 @@ from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.items.item import LoadItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
+from pytest_promptfmt.plugin.progress import Progress
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import ProfileView, seen_by
-
-SHOWN_FROM_TESTS: Final = 100
-"""The number of tests from which progress is shown."""
-
-_CLEARED: Final = "\r\x1b[2K"
 
 
 class CollectedPrompts:
@@ -201,12 +194,12 @@ class CheckSummary:
 
 def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
     """Return the result of `pytest --promptfmt` for these paths; raises SettingsError if it cannot run."""
-    steps = Steps()
-    taker = _Taker(steps)
+    progress = Progress()
+    taker = _Taker(progress)
     try:
         status = start([*options, *map(str, paths)], taker)
     finally:
-        steps.end()
+        progress.end()
     if taker.result is None:
         raise SettingsError(f"pytest ended with status {status} before anything was tested")
     return CheckSummary(
@@ -221,11 +214,11 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
 class _Taker:
     """A plugin that takes the result of a run, and shows its progress."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.result: RunResult | None = None
         self.files = self.unchanged = 0
-        self._steps = steps
-        self._read = self._run = self._all = 0
+        self._progress = progress
+        self._read = self._run = self._failed = self._all = 0
         self.notes: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -239,13 +232,16 @@ class _Taker:
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
         self._all = len(items) - len(same)
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed += report.failed
+
     def pytest_runtest_logfinish(self) -> None:
         self._run += 1
-        self._steps.show("tests", self._run, self._all)
+        self._progress.show_tests(self._run, self._all, self._failed)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._read += 1
-        self._steps.show("files, folders and tasks read", self._read)
+        self._progress.show_read(self._read)
         if report.failed:
             self.notes.append(report.longreprtext)
 
@@ -257,38 +253,3 @@ class _Taker:
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         closing = config.pluginmanager.get_plugin("promptfmt-Closing")
         self.result = closing.result if closing is not None else None
-
-
-class Steps:
-    """The progress of a run whose output is captured: one changing line on a terminal, a few lines in a log of CI.
-
-    It writes to the standard error of the time when it was made, and nothing if that is neither.
-    """
-
-    def __init__(self) -> None:
-        stream = sys.__stderr__
-        self._is_terminal = stream is not None and stream.isatty()
-        self._file = -1
-        if stream is not None and (self._is_terminal or os.environ.get("CI")):
-            with suppress(OSError):
-                self._file = os.dup(stream.fileno())
-
-    def show(self, what: str, done: int, total: int | None = None) -> None:
-        """Show how many are done, of `total` if known; a terminal shows more of the steps than a log."""
-        if self._file < 0 or (total is not None and total < SHOWN_FROM_TESTS):
-            return
-        few, many = (10, 100) if self._is_terminal else (1000, 10)
-        if done % (few if total is None else total // many) == 0:
-            text = f"promptfmt: {done:,}{f' of {total:,}' if total is not None else ''} {what}"
-            self._write(f"{_CLEARED}{text}" if self._is_terminal else f"{text}\n")
-
-    def end(self) -> None:
-        """Clear the line on a terminal, and show nothing any more."""
-        if self._file >= 0:
-            self._write(_CLEARED if self._is_terminal else "")
-            os.close(self._file)
-            self._file = -1
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError):  # its other end is closed
-            os.write(self._file, text.encode())

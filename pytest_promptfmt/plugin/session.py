@@ -32,10 +32,12 @@ from pytest_promptfmt.plugin.collection import (
 )
 from pytest_promptfmt.plugin.collection_errors import CollectionErrors
 from pytest_promptfmt.plugin.command_line import allowed_places
+from pytest_promptfmt.plugin.interruption import Interruption
 from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
 from pytest_promptfmt.plugin.outcome_cache import MET, OutcomeCache
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
+from pytest_promptfmt.plugin.progress import ReadingLines
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
 from pytest_promptfmt.plugin.unchanged import (
     Unchanged,
@@ -100,12 +102,13 @@ def activate(config: pytest.Config) -> None:
     plugins = [
         PromptfmtPlugin(run),
         CollectionErrors(run),
+        ReadingLines(config),
         WorkerRuns(run, workers),
         OutcomeReports(config, run.tally),
         NewFirst(config, run.cache.store),
         *kinds,
     ]
-    for plugin in plugins if is_worker else (*plugins, Closing(run)):
+    for plugin in plugins if is_worker else (*plugins, Interruption(run), Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
     if not is_named:
         paths = [str(path) for path in run.settings.paths]

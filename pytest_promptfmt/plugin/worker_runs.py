@@ -151,9 +151,24 @@ class WorkerRuns:
         """End the workers, and write the cache."""
         result = yield
         snapshots.add_matched(self._config, self._matched)
+        self._keep_finished()
         self.pytest_unconfigure()
         self._run.cache.write(self._run.expected)
         return result
+
+    def _keep_finished(self) -> None:
+        """Cache the results of items that ran in a worker before the run was cut, and were not shown."""
+        if self._pool is None or self._worker is not None:
+            return
+        for number, sent in self._pool.finished().items():
+            item = self._items[number]
+            if isinstance(item, PromptItem) and is_sent(sent, item.nodeid):
+                self._settle(item, sent)
+
+    def _settle(self, item: PromptItem, sent: dict[str, Any]) -> None:
+        """Cache what a worker sent about an item."""
+        seen = sent.pop("seen")
+        self._run.cache.watched.settle(item, {**sent, "about": about(item)}, seen)
 
     def pytest_unconfigure(self) -> None:
         """End the workers of a run that was interrupted."""
@@ -173,8 +188,7 @@ class WorkerRuns:
             if isinstance(sent, Lost) or not is_sent(sent, item.nodeid):
                 yield self._lost(item, sent if isinstance(sent, Lost) else Lost("forged"))
                 return
-            seen = sent.pop("seen")
-            self._run.cache.watched.settle(item, {**sent, "about": about(item)}, seen)
+            self._settle(item, sent)
             result = sent
         self._show_rest(item, result, getattr(item, "place", None))
         for data in result["reports"]:

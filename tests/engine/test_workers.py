@@ -50,6 +50,13 @@ def test_a_number_that_was_not_planned_runs_when_it_is_asked_for(pool: Made) -> 
     assert pool(lambda number: number + 1).result(4) == 5
 
 
+def test_results_that_nobody_requested_are_there_when_a_run_is_cut(pool: Made) -> None:
+    jobs = pool(lambda number: number * 2, count=1)
+    jobs.plan([(0, 1, 2)])
+    assert jobs.result(1) == 2
+    assert jobs.finished() == {0: 0, 2: 4}
+
+
 def test_jobs_run_in_other_processes_than_this_one(pool: Made) -> None:
     jobs = pool(lambda _: os.getpid())
     jobs.plan([(1,), (2,)])
