@@ -239,10 +239,9 @@ class OutcomeCache:
                 problem = str(outcome.get("category")), str(outcome.get("key"))
                 if report.get("outcome") != "failed" or problem in explained:
                     continue
-                if outcome.get("detail"):
-                    explained.add(problem)
-                else:
-                    self._unexplained.add(item)
+                if not outcome.get("detail"):
+                    self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
+                explained.add(problem)
 
     def write(self, expected: ExpectedSnapshots) -> None:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots."""

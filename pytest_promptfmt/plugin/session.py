@@ -35,6 +35,7 @@ from pytest_promptfmt.plugin.command_line import allowed_places
 from pytest_promptfmt.plugin.interruption import Interruption
 from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
+from pytest_promptfmt.plugin.new_snapshots import with_new_collected
 from pytest_promptfmt.plugin.outcome_cache import MET, OutcomeCache
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
@@ -256,7 +257,7 @@ class PromptfmtPlugin:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect the tasks that globs and formats do not choose; files that cannot be read are always kept."""
         settings, found = self._run.settings, self._run.found
-        items[:] = expanded(items)
+        items[:] = with_new_collected(self._run, expanded(items))
         found.has_items = bool(items)
         if not (settings.task_globs or settings.formats):
             return

@@ -341,8 +341,8 @@ class WatchedFiles:
         )
         if getattr(item, "introduces", None):
             watched.refuse("findings about a profile")
-        if _may_be_renamed(shown):
-            watched.refuse("a snapshot that another task may leave to this one")
+        if _is_renamed(shown):
+            watched.refuse("a snapshot that another task leaves to this one")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         for file, paths, refused in seen["files"]:
             watched.add(AccessedPaths(set(paths), refused), is_of_module=bool(file))
@@ -372,10 +372,10 @@ def _read_for(file: TaskFile) -> Collection[str] | None:
     return system.made_of(file.path) if system is not None else None
 
 
-def _may_be_renamed(shown: Shown) -> bool:
-    """Return whether an item has no snapshot: that of a removed task with the same docs would be taken for its own."""
+def _is_renamed(shown: Shown) -> bool:
+    """Return whether an item found its snapshot under another name, which is not one of its inputs."""
     outcomes = (mapping(report.get("promptfmt")) for report in shown["reports"])
-    return any(outcome.get("category") in ("new", "renamed") for outcome in outcomes)
+    return any(outcome.get("category") == "renamed" for outcome in outcomes)
 
 
 def _line_of(task: Task) -> tuple[int | None, int | None]:

@@ -19,8 +19,9 @@ import pytest
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
-from pytest_promptfmt.plugin.item_results import is_sent, own_copy
+from pytest_promptfmt.plugin.item_results import Shown, is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.new_snapshots import may_be_renamed
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
 from pytest_promptfmt.plugin.worker_processes import (
@@ -177,7 +178,7 @@ class WorkerRuns:
             self._pool = None
 
     def _reports_of(self, item: PromptItem) -> Iterator[pytest.TestReport]:
-        result = self._run.cache.shown(item)
+        result = self._cached(item)
         if result is None:
             try:
                 if self._pool is None:
@@ -225,7 +226,12 @@ class WorkerRuns:
         return self._worker.work(job)
 
     def _is_to_run(self, item: pytest.Item) -> bool:
-        return isinstance(item, PromptItem) and item.runs_in_worker and self._run.cache.shown(item) is None
+        return isinstance(item, PromptItem) and item.runs_in_worker and self._cached(item) is None
+
+    def _cached(self, item: pytest.Item) -> Shown | None:
+        """Return the cached result of an item, None if it has to run."""
+        shown = self._run.cache.shown(item)
+        return None if shown is not None and may_be_renamed(self._run, shown) else shown
 
     def _report(self, item: PromptItem | StoredItem, data: Mapping[str, Any]) -> pytest.TestReport:
         """Return a report that a worker sent; its text is short if an earlier item had the same problem."""
