@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Stages, is_nothing
+from pytest_promptfmt.answers.equal_batteries import shared_matrix
 from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.phrasing_verdicts import (
     MISS,
@@ -67,7 +68,8 @@ def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = 
     them without the delimiter. `expected` are the user's own completions. Raises ScoringError or RenderError
     for a task that cannot be scored at all.
     """
-    return _Battery(scoring).matrix(expected)
+    battery = _Battery(scoring)
+    return battery.matrix(expected) if expected else shared_matrix(battery, lambda: battery.matrix(()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
