@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write what was reported to this file")
     arguments = parser.parse_args()
     pairs = yaml.load(arguments.pairs.read_text("utf-8"), Loader)  # a SafeLoader with one more tag
-    pairs = [pair for pair in pairs if arguments.set in (None, pair["set"])]
+    pairs = [pair for pair in pairs if arguments.set in (None, pair.get("set"))]
     before, after = reported(pairs, "before"), reported(pairs, "after")
     caught = {pair["id"] for pair in pairs if before[pair["id"]] - after[pair["id"]]}
     for pair in pairs:

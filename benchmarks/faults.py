@@ -65,7 +65,7 @@ def text(doc):
     return f"Q {{doc['question']}}\\n{state}"
 """
 INI: Final = "[pytest]\npromptfmt_profiles = plain\npromptfmt_lint = false\n"
-SETTINGS: Final = "docs: 2\nper_file_ignores:\n  '*.yaml': [PF909]\n"
+SETTINGS: Final = "docs: 2\nper_file_ignores:\n  '*.yaml': [PF202]\n"
 
 
 @dataclass(frozen=True)

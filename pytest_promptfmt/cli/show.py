@@ -23,8 +23,18 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.plugin.collected import CollectedPrompts
+    from pytest_promptfmt.study import Study
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json", ".py", ".jinja")
+_FORMS: Final = {
+    "sentence": "a sentence",
+    "boxed": "a box",
+    "tagged": "tags",
+    "json": "JSON",
+    "letter": "a letter",
+    "number": "a number",
+    "labels": "labels",
+}
 _NAMED: Final = re.compile(rb"""^(?:task|group): *["']?([\w.-]{1,200})["']? *$""", re.MULTILINE)
 """A line of YAML that names a task or group, for a hint."""
 
@@ -42,6 +52,9 @@ def show(
     spaces: Annotated[bool, typer.Option("--blanks/--no-blanks", help="Show every space as a dot.")] = True,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Show in which forms the prompt asks for its answer.")
+    ] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
     as_json: AsJson = False,
@@ -59,7 +72,7 @@ def show(
     options = pytest_options(tasks=[task], profiles=profile, allow_code=allow_code, no_code=no_code)
     options += [f"--promptfmt-format={format_name}"] if format_name is not None else []
     options += [f"--promptfmt-docs={doc}"] if doc is not None else []
-    shown = _Shown(doc=doc, tokens=tokens or ids, ids=ids, spaces=spaces, as_json=as_json)
+    shown = _Shown(doc=doc, tokens=tokens or ids, ids=ids, spaces=spaces, answers=answers, as_json=as_json)
     collected = with_collected(shown.take, files, options) if files is not None else Collection()
     root = next((folder for folder in Path.cwd().parents if _is_root(folder)), None)
     if not collected.found and not in_root and root is not None:
@@ -79,6 +92,16 @@ def show(
         raise typer.Exit(1)
 
 
+def _asked_lines(study: Study) -> Iterator[Text]:
+    """Yield the forms in which a prompt asks for its answer, each with the text that says so and an answer in it."""
+    for form in study.contract.forms:
+        example = f", such as {form.written('B')!r}" if form.before or form.after else ""
+        labels = f": {', '.join(form.labels)}" if form.labels else ""
+        yield styled(f"asks for {_FORMS[form.form]}{labels}{example}, by {form.said.strip()!r}")
+    if not study.contract.forms:
+        yield styled("asks for: no form of the answer can be read from the prompt")
+
+
 @dataclass(kw_only=True, slots=True)
 class _Shown:
     """Shows the prompts that are collected, and keeps their data and what cannot be shown."""
@@ -87,6 +110,7 @@ class _Shown:
     tokens: bool
     ids: bool
     spaces: bool
+    answers: bool
     as_json: bool
     data: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -124,6 +148,7 @@ class _Shown:
             yield from _finding_lines(of_doc)
             yield styled("")
         yield legend([prompt for instance in instances for prompt in instance.prompts])
+        yield from _asked_lines(prompts.seen.study) if self.answers else ()
         shown = {instance.index for instance in instances}
         yield from _finding_lines([finding for finding in findings if finding.doc not in shown])
         yield styled("")

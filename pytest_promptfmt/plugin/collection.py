@@ -82,7 +82,7 @@ class TaskFileNode(pytest.File):
             skipped = ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])
             return [skipped, *self._file_items(file, folders.index)]
         notes: tuple[str, ...] = ()
-        if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report them
+        if not (settings.lint and file.yaml is not None):  # else PF101 and PF131 report them
             notes = (*file.notes, *_likely_misspelt(file, folders.index))
         run.expected.define(self.path, [attempt.task for attempt in found])
         if run.cache.is_on:

@@ -112,7 +112,7 @@ def concise_lines(result: RunResult) -> Iterator[str]:
 
 
 def statistics_lines(result: RunResult) -> Iterator[str]:
-    """Yield how often each rule reported something, the most frequent first: `12 PF201 double-delimiter`."""
+    """Yield how often each rule reported something, the most frequent first: `12 PF201 doubled-whitespace`."""
     known, counts = known_rules(), Counter[tuple[str, str]]()
     for group in result.findings:
         counts[group.code, group.name] += group.count

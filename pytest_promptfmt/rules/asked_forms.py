@@ -15,6 +15,7 @@ from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import scored_answers
 from pytest_promptfmt.rules.generation import BUDGETS
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text
 from pytest_promptfmt.study.contract import AskedForm, without_begun
 from pytest_promptfmt.study.gold import gold_kind
@@ -30,6 +31,9 @@ _IMAGINED: Final = ("42", "B", "b", "Yes", "iron")
 _MARKED: Final = re.compile(r"boxed|####|answer is|</?\w+>|answer:", re.IGNORECASE)
 """A gold answer that has a form of its own."""
 
+_CASE: Final = re.compile(
+    r"\b(?:in|one|single|only) (?:(?:one|all|a|single) )*(?:(lower)|upper)[- ]?case\b", re.IGNORECASE
+)
 _FEW_WORDS: Final = 3
 _SYNTHETIC: Final = "«"
 _TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
@@ -147,6 +151,19 @@ def _budget(study: Study) -> int | None:
     return max(limits, default=None)
 
 
+@also("PF525", severity=Severity.INFO)
+def no_form_read(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt whose filters look for an answer, and in which no form of the answer can be read.
+
+    Fix: ask for the answer in a form, such as "The answer is X", and show it in few-shot examples.
+    """
+    is_shown = bool(study.shots or study.task.gen_prefix or study.contract.forms)
+    if is_shown or not study.generates or not study.instances or study.has_guessed_text:
+        return
+    if looks_for_answers(study.task):
+        yield finding("no form of the answer can be read from the prompt", at="doc_to_text")
+
+
 @rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
 def asked_form(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for some labels, a letter or a number, where something else is scored.
@@ -185,7 +202,8 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     sets = [one for one in study.contract.of("labels") if not {label.casefold() for label in one.labels} & _NO_LABELS]
     fits = [one for one in sets if {label.casefold() for label in one.labels} & folded]
     is_named = any(_has_word(_own_text(study), one) for one in bare)
-    for form in [] if fits or is_named else sets[:1]:
+    numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
+    for form in [] if fits else numbers[:1] if is_named else sets[:1]:
         saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
         yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", 0)
     for form in fits:
@@ -224,6 +242,12 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
             message = "the prompt asks for a letter, but the text of an option is the answer"
             yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
             return
+    case = _CASE.search(_own_text(study))
+    other = [gold for gold in scored if case is not None and gold != (gold.lower() if case[1] else gold.upper())]
+    if case is not None and other and len(other) == len(scored) and _minds_case(study):
+        message = "the prompt asks for answers in another letter case than is scored"
+        yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
+        return
     for form in study.contract.of("number"):
         golds = scored if study.has_real_docs else ()
         if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):

@@ -20,6 +20,7 @@ from pytest_promptfmt.rules.completion_reader import (
     reader_of,
     scored_answers,
 )
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers, pipelines_of
 
@@ -28,24 +29,11 @@ _WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
 _LONG: Final = 2000
 
 
-@rule("PF511", "filters-change-gold", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+@also("PF512", severity=Severity.ERROR, scores=True)
 def filters_change_gold(study: Study) -> Iterator[Finding]:
-    r"""Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one.
-
-    Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A completion equal to the gold
-    answer is wrong.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match}]
-        filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
-
-    Silent with:
-        metric_list: [{metric: exact_match, ignore_case: true}]
+    """Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one.
 
     Fix: change the gold answer in the same way, or ignore the difference in the metric.
-
-    Real: facebookresearch/multiloko #9.
     """
     if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
         return
@@ -138,28 +126,11 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
     return wrong
 
 
-@rule("PF521", "capture-runs-on", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def capture_runs_on(study: Study) -> Iterator[Finding]:
-    r"""Report filters whose pattern runs to the last closing mark of the line instead of the next one.
-
-    Why: `\\boxed\{(.*)\}` is greedy. Of `\boxed{7}, which is \frac{14}{2}` it reads `7}, which is \frac{14}{2`, and a
-    right answer is wrong. Reported as info unless the prompt asks for reasoning or for the misread form.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step, and put the answer in \\boxed{}.\n"
-        doc_to_target: "{{answer}}"
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '\\boxed\{(.*)\}'}, {function: take_first}]}
-        metadata: {promptfmt: {docs: [{question: How many legs have 9 spiders?, answer: "72"}]}}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '\\boxed\{([^{}]*)\}'}, {function: take_first}]}
+    """Report filters whose pattern runs to the last closing mark of the line instead of the next one.
 
     Fix: exclude the mark from what is captured, or use `.*?`.
-
-    Real: EvolvingLMMs-Lab/lmms-eval #1511 (mathvision).
     """
     reader = reader_of(study)
     if reader is None:
@@ -182,25 +153,11 @@ def _read_on(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str
     return None
 
 
-@rule("PF523", "part-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def part_of_a_word(study: Study) -> Iterator[Finding]:
     r"""Report filters that find an answer inside another word.
 
-    Why: `(yes|no)` reads `no` in `I don't know`, and `(true|false)` reads `true` in `untrue`. A completion without an
-    answer, or with the opposite one, counts as right.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "yes"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(yes|no)"}, {function: take_first}]}]
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '\b(yes|no)\b'}, {function: take_first}]}
-
     Fix: put `\b` before and after the words.
-
-    Real: open-compass/VLMEvalKit #73 (`notice` read as no), UKGovernmentBEIS/inspect_evals #2334 (boolq: `know`).
     """
     filters = filters_of(study)
     if filters is None or not all(pipeline.patterns for pipeline in filters.chain.pipelines):
@@ -220,26 +177,11 @@ def _is_inside(read: str, text: str) -> bool:
     return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
 
 
-@rule("PF526", "capture-may-be-empty", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def capture_may_be_empty(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern that finds the words before an answer, and takes nothing where no answer follows them.
-
-    Why: models repeat the demanded form, `Answer: [LETTER]`, before they use it. `Answer: ([A-D]*)` then reads nothing,
-    although the answer is in the next line. With `+` the first match is the answer.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step. End with #### N.\n"
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ?([0-9]*)"}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: What is 3 + 4?, answer: "7"}]}}
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ?([0-9]+)"}, {function: take_first}]}]
+    """Report a pattern that finds the words before an answer, and takes nothing where no answer follows them.
 
     Fix: let the group match at least one character.
-
-    Real: modelscope/evalscope #1549 (gpqa).
     """
     reader = reader_of(study)
     if reader is None:
@@ -259,25 +201,11 @@ def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple
     return None if reader.read(pipeline, text).strip("[]() \n") else (text, "")
 
 
-@rule("PF527", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", severity=Severity.ERROR, scope="scoring")
 def sign_not_read(study: Study) -> Iterator[Finding]:
-    r"""Report filters that read a number without the minus sign before it.
-
-    Why: `#### ([0-9]+)` does not find `#### -3`, and `([0-9]+)` reads 3 of it. Docs with a negative answer are always
-    wrong. Reported as info if none of your docs has one.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ([0-9]+)"}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### (-?[0-9]+)"}, {function: take_first}]}]
+    """Report filters that read a number without the minus sign before it.
 
     Fix: allow `-?` before the digits.
-
-    Real: google-deepmind/proeval #19, allenai/open-instruct #1530 (gsm8k).
     """
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
@@ -295,25 +223,11 @@ def _without_sign(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] |
     return None if text is None else (text, reader.read(pipeline, text))
 
 
-@rule("PF541", "answers-stay-a-list", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+@also("PF509", severity=Severity.ERROR, scores=True)
 def answers_stay_a_list(study: Study) -> Iterator[Finding]:
-    r"""Report filters after which an answer is still a list of one answer.
-
-    Why: every filter gets the list of a doc's answers, and `take_first` or `majority_vote` makes one of it. Without
-    them the metric compares a list with the gold answer: lm-eval 0.4.13 then splits the gold into letters, and no
-    answer is right. Nothing is reported where a task repeats its questions, or has another metric than exact_match.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match}]
-        filter_list: [{name: x, filter: [{function: remove_whitespace}]}]
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+    """Report filters after which an answer is still a list of one answer.
 
     Fix: end the filters with `take_first`.
-
-    Real: read in lm-evaluation-harness 0.4.13 (`ConfigurableTask.process_results`).
     """
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     SHOWN,
@@ -44,22 +45,11 @@ _MOJIBAKE: Final = re.compile(
 )
 
 
-@rule("PF225", "full-width-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF240")
 def full_width_punctuation(study: Study) -> Iterator[Finding]:
-    r"""Report full-width punctuation after a Latin word in a template without Chinese or Japanese text.
-
-    Why: `Answer：` with U+FF1A looks like `Answer:` but is a different token. It is usually left over from a template
-    copied from a Chinese task.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer："
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report full-width punctuation after a Latin word in a template without Chinese or Japanese text.
 
     Fix: replace it with the ASCII character.
-
-    Real: lm-evaluation-harness #2111 (122 belebele languages).
     """
     for template in study.templates:
         text = "".join(template.text.constants)
@@ -108,9 +98,9 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF247", "damaged-text", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("PF247", "odd-characters", severity=Severity.WARNING, family=Family.PROMPT)
 def damaged_text(study: Study) -> Iterator[Finding]:
-    r"""Report text with HTML entities, or text that was read with the wrong encoding.
+    r"""Report characters that were not meant, such as HTML entities or text in the wrong encoding.
 
     Why: `&quot;`, `<br />` and `Ã©` for `é` are traces of a conversion that was not undone. Models know them from
     broken web pages, and answers with quotes or accents never equal the gold answer.
@@ -146,22 +136,11 @@ def damaged_text(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF282", "letter-of-another-script", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF247")
 def letter_of_another_script(study: Study) -> Iterator[Finding]:
-    r"""Report a single Latin letter that is glued to a word of another script.
-
-    Why: a key that was hit by accident, in a text that the reviewer cannot read. Chinese, Japanese, Korean, Cyrillic
-    and Greek are left out, where such words exist.
-
-    Example:
-        description: "নিচের প্রশ্নের উত্তর একটিc শব্দে দাও। "
-
-    Silent example:
-        description: "নিচের প্রশ্নের উত্তর একটি শব্দে দাও। "
+    """Report a single Latin letter that is glued to a word of another script.
 
     Fix: remove the letter.
-
-    Real: facebookresearch/multiloko #14 (Arabic, Bengali and three others).
     """
     for template in study.templates:
         text = skeleton(template.source)
@@ -176,22 +155,11 @@ def _is_of_alphabet(char: str) -> bool:
     return unicodedata.category(char)[0] in "LM" and _ALPHABETS.match(unicodedata.name(char, "")) is not None
 
 
-@rule("PF312", "carriage-return", severity=Severity.WARNING, family=Family.TOKENS)
+@also("PF247")
 def carriage_return(study: Study) -> Iterator[Finding]:
-    r"""Report Windows line endings in a prompt, from the data or from few-shot examples that are written out.
-
-    Why: a carriage return is a separate token, or changes the token of the newline. The lines of such a doc differ from
-    the lines of the template around it, and stop sequences of line feeds do not match them.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: "Which metal\r\nrusts?", choices: [iron, gold], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: "Which metal\nrusts?", choices: [iron, gold], answer: 0}]}}
+    """Report Windows line endings in a prompt, from the data or from few-shot examples that are written out.
 
     Fix: replace carriage returns in `process_docs`, or in the code of the examples.
-
-    Real: betalgo/openai #145 (64 and 68 tokens); google/dotprompt PR #256.
     """
     for instance in (*study.instances, *study.with_shots[:1]):  # synthetic docs have none
         for prompt in instance.prompts:
@@ -209,22 +177,11 @@ def carriage_return(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF313", "invisible-character", severity=Severity.WARNING, family=Family.TOKENS)
+@also("PF247")
 def invisible_character(study: Study) -> Iterator[Finding]:
-    r"""Report an invisible character in a template or a choice: zero-width, byte order mark, change of direction.
-
-    Why: it is a separate token in the middle of a word, and texts that look the same differ. No-break spaces
-    and decomposed accents are reported as info, because some languages need them.
-
-    Example:
-        doc_to_text: "Question: {{question}}\u200b\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report an invisible character in a template or a choice: zero-width, byte order mark, change of direction.
 
     Fix: delete the character; the finding shows its number.
-
-    Real: several reports about answers that never match are about a zero-width space in a label.
     """
     for keys, text in study.strings:
         invisible = _INVISIBLE.search(text)
@@ -251,21 +208,11 @@ def invisible_character(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF314", "look-alike-letters", severity=Severity.WARNING, family=Family.TOKENS)
+@also("PF247")
 def look_alike_letters(study: Study) -> Iterator[Finding]:
-    r"""Report Latin labels with a Cyrillic or Greek letter among them that looks Latin.
-
-    Why: `А` and `A` look the same and share no token. The label is unlikely, and never equals that of a model.
-
-    Example:
-        doc_to_choice: [A, "\u0412", C]
-
-    Silent example:
-        doc_to_choice: [A, B, C]
+    """Report Latin labels with a Cyrillic or Greek letter among them that looks Latin.
 
     Fix: type the labels again with one keyboard layout.
-
-    Real: labels of translated multiple-choice tasks, typed in part by hand.
     """
     for instance in study.instances:
         texts = [text.strip() for text in continuations(instance)]

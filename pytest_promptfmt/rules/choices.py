@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_message
 from pytest_promptfmt.study.gold import compares_likelihoods
 from pytest_promptfmt.systems import replaced_rules
@@ -110,21 +111,11 @@ def same_choices(study: Study) -> Iterator[Finding]:
             yield finding(message, str(choices), "doc_to_choice", instance, severity=None if same else Severity.WARNING)
 
 
-@rule("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF714")
 def letters_shown(study: Study) -> Iterator[Finding]:
-    r"""Report options that are listed with letters although their texts are scored.
-
-    Why: after `A. Femur` … `Answer:` a model answers with a letter; the texts are unlikely continuations.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-
-    Silent with:
-        doc_to_choice: ["A", "B", "C"]
+    """Report options that are listed with letters although their texts are scored.
 
     Fix: score the letters, or remove them from the prompt.
-
-    Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
     """
     if not study.has_choices:
         return
@@ -143,25 +134,13 @@ def letters_shown(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF708", "labels-past-z", severity=Severity.ERROR, family=Family.ANSWERS)
+@also("PF249", severity=Severity.ERROR)
 def labels_past_z(study: Study) -> Iterator[Finding]:
     r"""Report labels that run past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
 
-    Why: the characters after Z and 9 in Unicode are not letters or digits. Options from the 27th, or the 10th, get
-    labels that no model and no filter expects.
-
-    Example:
-        doc_to_choice: ["Y", "Z", "["]
-        doc_to_target: "{{answer}}"
-
-    Silent with:
-        doc_to_choice: ["X", "Y", "Z"]
-
     Fix: use numbers of several digits, or labels of two letters.
-
-    Real: formats that label by `chr(65 + i)`. PF156 reports the same in HELM.
     """
-    if "PF708" in replaced_rules(study.task):
+    if "PF249" in replaced_rules(study.task):
         return
     for instance in study.instances:
         choices = [choice.strip() for choice in choices_of(study, instance)]
@@ -179,22 +158,11 @@ def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
     return finding("labels run past Z or 9 into punctuation", saw, keys, doc)
 
 
-@rule("PF722", "single-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+@also("PF704", severity=Severity.ERROR, scores=True)
 def single_choice(study: Study) -> Iterator[Finding]:
     """Report a multiple-choice doc with one choice: it is always right.
 
-    Why: the only candidate always wins and raises the score. The list of choices was cut, or is only the gold answer.
-    `exact_match` is not reported: it counts whether a choice is what the model would write.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
-
     Fix: give every doc at least two choices.
-
-    Real: google/BIG-bench #869 (arithmetic: entries with one target).
     """
     for instance in study.real_instances if compares_likelihoods(study) else ():
         choices = choices_of(study, instance)
@@ -203,22 +171,11 @@ def single_choice(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF740", "one-choice-padded", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF703")
 def one_choice_padded(study: Study) -> Iterator[Finding]:
     """Report a list of choices of which only some begin or end with a space.
 
-    Why: `["A", " B"]` scores one choice after two spaces and the others after one.
-
-    Example:
-        doc_to_choice: ["yes", " no"]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_choice: ["yes", "no"]
-
     Fix: write all choices alike.
-
-    Real: lm-evaluation-harness #3500 (mmlu_pro), where the data had it.
     """
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):

@@ -13,6 +13,7 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.instructions import listed_labels
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, literal_of, words
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
@@ -144,24 +145,11 @@ def _loops(source: str) -> Iterator[tuple[str, str]]:
                 yield name, loop.iter.name
 
 
-@rule("PF711", "names-instead-of-values", severity=Severity.ERROR, family=Family.ANSWERS)
+@also("PF702", severity=Severity.ERROR)
 def names_instead_of_values(study: Study) -> Iterator[Finding]:
     """Report an answer made of the keys of a mapping instead of its values.
 
-    Why: joining or looping over a mapping gives its keys. The answer is `number,date,spans` for every doc, in few-shot
-    examples and as gold. Without rows, code of `process_docs` that looks up keys in the column shows it.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer | join(',')}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: {number: 1, unit: kg, spans: [iron]}}]}}
-
-    Silent with:
-        doc_to_target: "{{answer.spans | join(',')}}"
-
     Fix: use the values, or one of the keys: `answer.spans`.
-
-    Real: lm-evaluation-harness #2137 (drop).
     """
     for instance in study.instances:
         target = instance.target
@@ -197,24 +185,11 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         yield finding("the answer is made of the keys of a mapping", saw, "doc_to_target", field=path[0])
 
 
-@rule("PF712", "first-character-as-answer", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF702")
 def first_character(study: Study) -> Iterator[Finding]:
     """Report an answer of one character that is the beginning of a longer text.
 
-    Why: `{{answers[0]}}` is the first of a list of answers, but of a text it is the first character. The data may hold
-    a text where the template expects a list.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answers[0]}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answers: iron}]}}
-
-    Silent with:
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answers: [iron, steel]}]}}
-
     Fix: use the whole text, or make the column a list.
-
-    Real: mgsm_zh of lm-evaluation-harness cut the beginning of its answers by number (#1440).
     """
     written = study.written.doc_to_target
     if not isinstance(written, str) or not _INDEX.search(written):
@@ -274,23 +249,11 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
                     return
 
 
-@rule("PF745", "column-names-as-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+@also("PF701", severity=Severity.ERROR, scores=True)
 def column_names_as_choices(study: Study) -> Iterator[Finding]:
     """Report a list of choices that are the names of columns, not what is in them.
 
-    Why: `[ending0, ending1]` scores these words for every doc. lm-eval renders no element of such a list. Names that
-    the prompt shows as labels, such as `A. {{A}}`, are meant.
-
-    Example:
-        doc_to_choice: ["ending0", "ending1"]
-        metadata: {promptfmt: {docs: [{question: She opens the door and, ending0: goes in, ending1: sings, answer: 0}]}}
-
-    Silent with:
-        doc_to_choice: "{{[ending0, ending1]}}"
-
     Fix: write the list as a template.
-
-    Real: bigscience-workshop/promptsource #415 (swag).
     """
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:

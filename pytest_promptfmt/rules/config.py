@@ -15,6 +15,7 @@ from pytest_promptfmt.core.errors import Position, did_you_mean
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import shot_split
@@ -333,31 +334,11 @@ def _lines_of(path: Path, _stamp: tuple[int, int]) -> list[str]:
     return gate.read_bytes(path, limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
 
 
-@rule("PF111", "folded-lines", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
+@also("PF110", scope="file")
 def folded_lines(view: FileView) -> Iterator[Finding]:
-    r"""Report lines of options or labels that a folded text (`>`) joins to one line.
-
-    Why: `>` replaces single newlines by spaces. A list in the file becomes `Which one? A. iron B. gold Answer:` in the
-    prompt. `|` keeps the lines.
-
-    Example:
-        doc_to_text: >-
-          {{question}}
-          A. {{choices[0]}}
-          B. {{choices[1]}}
-          Answer:
-        doc_to_choice: ["A", "B"]
-
-    Silent with:
-        doc_to_text: |-
-          {{question}}
-          A. {{choices[0]}}
-          B. {{choices[1]}}
-          Answer:
+    """Report lines of options or labels that a folded text (`>`) joins to one line.
 
     Fix: write `|-` instead of `>-`.
-
-    Real: 132 templates of include in lm-evaluation-harness 0.4.13 have a space from folding before an option.
     """
     lines = _lines(view)
     for number, line in enumerate(lines):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of
 from pytest_promptfmt.rules.task_code import definitions
 
@@ -134,9 +135,9 @@ def _spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-@rule("PF223", "text-dropped", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("PF223", "text-changed", severity=Severity.WARNING, family=Family.PROMPT)
 def text_dropped(study: Study) -> Iterator[Finding]:
-    r"""Report a text of the data that lost its brackets and their contents in the prompt.
+    r"""Report a text of the data that the prompt changes, such as one that lost its brackets and their contents.
 
     Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
 
@@ -192,29 +193,11 @@ def _is_python_list(value: str) -> bool:
     return is_short and isinstance(literal_of(value.strip()), list | dict | tuple)
 
 
-@rule("PF233", "changed-text", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
-    r"""Report a text of the data that Python code changes or reorders before it is in the prompt.
-
-    Why: the filters of a template are visible in the YAML. Code of a task may change case, spelling or order of texts
-    without a trace in the YAML, and then two systems that run "the same" task do not. Whitespace at both ends is
-    ignored, and other changes of whitespace are reported as info. Nothing is reported if a column holds the changed
-    text itself, as `process_docs` writes it.
-
-    Example:
-        doc_to_text: !function helper.asked
-        # file: helper.py
-        def asked(doc):
-            return "Question: " + doc["question"].lower() + "\nAnswer:"
-
-    Silent with:
-        # file: helper.py
-        def asked(doc):
-            return "Question: " + doc["question"] + "\nAnswer:"
+    """Report a text of the data that Python code changes or reorders before it is in the prompt.
 
     Fix: use the text unchanged, write the changed text to a separate column, or ignore this rule with a reason.
-
-    Real: lm-evaluation-harness #3691 and #3735 (gpqa) were such code.
     """
     if not study.runs_functions:
         return
@@ -236,7 +219,9 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
             continue
         only_blanks = _spaced(value) in spaced_whole
         message = f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data"
-        yield finding(message, value, "doc_to_text", doc, field=name, severity=Severity.INFO if only_blanks else None)
+        at_ends = _spaced(value)[1:].rstrip(".!?。") in spaced_whole  # to continue a sentence with it
+        severity = Severity.INFO if only_blanks or at_ends else None
+        yield finding(message, value, "doc_to_text", doc, field=name, severity=severity)
 
 
 def _bare(text: str) -> str:
@@ -263,24 +248,11 @@ def _reordered(instance: Instance) -> Iterator[Finding]:
             )
 
 
-@rule("PF254", "letters-made-small", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF223")
 def letters_made_small(study: Study) -> Iterator[Finding]:
-    r"""Report `capitalize` or `title` on texts of the data, which change all other letters as well.
-
-    Why: `{{ctx | capitalize}}` makes the first letter large and every other one small: `Mr. Smith of NASA` becomes
-    `Mr. smith of nasa`. `title` makes `Don't` into `Don'T`. With docs of your own only real changes are reported.
-    `doc["ctx"].capitalize()` in Python does the same, in `process_docs` or where the question or its choices are made.
-
-    Example:
-        doc_to_text: "{{question | capitalize}}\nAnswer:"
-        metadata: {promptfmt: {docs: [{question: Is iron in NASA rockets?, choices: ["yes", "no"], answer: 0}]}}
-
-    Silent with:
-        doc_to_text: "{{question[:1] | upper}}{{question[1:]}}\nAnswer:"
+    """Report `capitalize` or `title` on texts of the data, which change all other letters as well.
 
     Fix: change only the first letter: `{{text[:1] | upper}}{{text[1:]}}`.
-
-    Real: lm-evaluation-harness #608 (hellaswag, in Python: `Mr. smith from nasa`).
     """
     for template in study.templates:
         found = _CASE.search(template.source)
@@ -307,25 +279,11 @@ def _changes_letters(node: ast.AST) -> bool:
     return node.func.attr in ("capitalize", "title") and is_column
 
 
-@rule("PF255", "text-cut-off", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF223")
 def text_cut_off(study: Study) -> Iterator[Finding]:
-    r"""Report a text of the data that a template cuts inside a sentence.
-
-    Why: `{{passage[:400]}}` and `truncate` keep prompts short and drop the rest, where the answer may be. The text
-    ends in the middle of a sentence.
-
-    Example:
-        doc_to_text: "{{passage[:20]}}\n{{question}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs: [{passage: Iron rusts in moist air., question: Does iron rust?, choices: ["yes", "no"], answer: 0}]
-
-    Silent with:
-        doc_to_text: "{{passage}}\n{{question}}\nAnswer:"
+    """Report a text of the data that a template cuts inside a sentence.
 
     Fix: give the whole text, or cut at the end of a sentence.
-
-    Real: summaries of long documents, cut for models with short contexts.
     """
     for template in study.templates:
         for found in _SLICE.finditer(template.source) if template.keys[-1] == "doc_to_text" else ():

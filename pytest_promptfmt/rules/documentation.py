@@ -56,7 +56,7 @@ def documentation_of(rule: Rule) -> Documentation:
         summary=" ".join(pieces[0].split()),
         why=_flowing(parts.get("Why", "")),
         example=example,
-        silent=_changed(example, changes) if changes else silent,
+        silent=changed_example(example, changes) if changes else silent,
         changes=changes,
         fix=_flowing(parts.get("Fix", "")),
         real=_flowing(parts.get("Real", "")),
@@ -68,7 +68,7 @@ def _with_included(example: str, rule: Rule) -> str:
     return _INCLUDE.sub(lambda found: (folder / found[1]).read_text("utf-8"), example)
 
 
-def _changed(example: str, changes: str) -> str:
+def changed_example(example: str, changes: str) -> str:
     """Return an example with other files, and with other keys in its YAML files."""
     files = _files(example)
     for name, text in _files(changes).items():

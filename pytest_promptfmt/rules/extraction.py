@@ -10,6 +10,7 @@ from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import filters_of, scored_answers
 from pytest_promptfmt.rules.instructions import asks_for_label_alone
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import comparing_key, finding
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
@@ -85,6 +86,8 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     prompt = study.instances[0].prompts[0] if study.instances and study.instances[0].prompts else None
     if prompt is None or not task.target_delimiter.startswith(" ") or task.gen_prefix or study.has_guessed_text:
         return
+    if all(isinstance(one.target, str) and one.target[:1] == " " for one in study.instances):
+        return  # the gold answers begin with it as well, which PF702 reports
     text = prompt.text
     last = prompt.span_at(len(text))
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
@@ -93,9 +96,9 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     yield finding("exact_match compares completions with their leading space", saw, comparing_key(study))
 
 
-@rule("PF509", "reasoning-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
+@rule("PF509", "completion-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
 def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
-    r"""Report a task that asks for reasoning and compares the whole completion with the gold answer.
+    r"""Report a whole completion that is compared with the gold answer, such as one with the requested reasoning.
 
     Why: without a filter that picks the answer, exact_match compares several sentences with a word or number.
     No completion that reasons is ever right.
@@ -129,25 +132,11 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF524", "fence-with-language-only", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def fence_with_language(study: Study) -> Iterator[Finding]:
-    r"""Report filters that find code only in a block that names its language, which the prompt does not ask for.
-
-    Why: models write ```` ```python ```` and ```` ``` ````. Code in the latter is not found, and counts as wrong.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Write a function. {{question}}\n"
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '```python\n([\s\S]*?)```'}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '```(?:python)?\n([\s\S]*?)```'}, {function: take_first}]}
+    """Report filters that find code only in a block that names its language, which the prompt does not ask for.
 
     Fix: make the language optional, `(?:python)?`, or ask for it in the prompt.
-
-    Real: UKGovernmentBEIS/inspect_evals #2170 (mbpp), where five other tasks had the same pattern.
     """
     filters = filters_of(study)
     if filters is None:
@@ -166,26 +155,11 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
         yield finding("a filter finds code only in a block that names its language", saw, ("filter_list", number))
 
 
-@rule("PF534", "label-compared-whole", severity=Severity.WARNING, family=Family.EXTRACTION)
+@also("PF509")
 def label_compared_whole(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt with options, without examples, whose whole completion is compared with the label.
-
-    Why: a model that has seen no example writes `Answer: B` or a sentence. Both are compared with `B` and wrong.
-    Nothing is reported if the prompt asks for the label only, with a `gen_prefix`, or if a few tokens are generated.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{'ABC'[answer]}}"
-        metric_list: [{metric: exact_match}]
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "\\b([ABC])\\b"}, {function: take_first}]}
+    """Report a prompt with options, without examples, whose whole completion is compared with the label.
 
     Fix: add a filter that picks the label, or ask for the label only.
-
-    Real: lm-evaluation-harness #3842 (kormedmcqa).
     """
     if not study.generates or study.shots > 0 or looks_for_answers(study.task) or study.task.gen_prefix:
         return
@@ -222,41 +196,11 @@ def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: st
     return stages.problem is None and chain.is_right(trial.question, doc, stages.extracted)
 
 
-@rule("PF535", "text-of-option-misread", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", severity=Severity.ERROR, scope="scoring")
 def text_of_option_misread(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that finds options by their texts, and takes the text of one for another.
-
-    Why: a pattern of all texts takes the first that fits: `tin` wins in `tin foil`. The docs whose right option begins
-    with another one, or has it inside, are counted as wrong.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\n(A) {{choices[0]}}\n(B) {{choices[1]}}\n(C) {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{['(A)', '(B)', '(C)'][answer]}}"
-        filter_list: [{name: x, filter: [{function: !function helper.ByText}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: Which wraps?, choices: [tin, tin foil, oak], answer: 1}]}}
-        # file: helper.py
-        class ByText:
-            def apply(self, resps, docs):
-                return [[self.read(text, doc) for text in texts] for texts, doc in zip(resps, docs)]
-            def read(self, text, doc):
-                for label, choice in zip(["(A)", "(B)", "(C)"], doc["choices"]):
-                    if choice in text:
-                        return label
-                return text
-
-    Silent with:
-        # file: helper.py
-        class ByText:
-            def apply(self, resps, docs):
-                return [[self.read(text, doc) for text in texts] for texts, doc in zip(resps, docs)]
-            def read(self, text, doc):
-                found = [pair for pair in zip(doc["choices"], ["(A)", "(B)", "(C)"]) if pair[0] in text]
-                return max(found, key=lambda pair: len(pair[0]))[1] if found else text
+    """Report a filter that finds options by their texts, and takes the text of one for another.
 
     Fix: try the longest texts first.
-
-    Real: bbh of lm-evaluation-harness before 0.4.13, and its filter multi_choice_regex before that.
     """
     if not study.generates or not study.has_real_docs or not looks_for_answers(study.task):
         return

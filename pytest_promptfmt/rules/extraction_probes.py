@@ -14,6 +14,7 @@ from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import Misread, Reader, bare_answer, misread_by_all, reader_of
 from pytest_promptfmt.rules.patterns import unescaped_dot
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import FilterPipeline
@@ -28,26 +29,11 @@ _WITHOUT_SEPARATOR: Final = 3
 """Digits of a number that has no separator."""
 
 
-@rule("PF503", "phrase-asked-nowhere", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF525", scope="scoring")
 def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
-    r"""Report filters that only read an answer after words that nothing in the prompt asks for.
-
-    Why: a model that gives the right answer in another form is counted as wrong. Reported as info if another filter of
-    the task reads the bare answer, and if few-shot examples may show the words: then 0 examples give 0 right answers.
-    Examples that show the gold answer, with which what is read is compared, cannot show the words.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Answer with a number.\n{{question}}\nAnswer:"
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "RESULT: ([0-9]+)"}, {function: take_first}]}]
-
-    Silent with:
-        doc_to_text: "End with RESULT: and a number.\n{{question}}\nAnswer:"
+    """Report filters that only read an answer after words that nothing in the prompt asks for.
 
     Fix: ask for the words in the prompt, show them in few-shot examples, or let the filter read a bare answer.
-
-    Real: lm-evaluation-harness #3438 (gsm8k without examples), #3404 (gpqa), UKGovernmentBEIS/inspect_evals #2458.
     """
     reader = reader_of(study)
     if reader is None:
@@ -92,9 +78,9 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
     return not any(word in str(pattern) or word in target for word in words for pattern in ignored or ("",))
 
 
-@rule("PF504", "some-options-unread", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+@rule("PF504", "filter-misreads", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def some_options_unread(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that reads the same sentence with some labels and not with others.
+    r"""Report a filter that misreads an answer, such as one that reads some labels and not others.
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
@@ -124,7 +110,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
         demanded = len(forms[0]) - _USUAL
         for place, texts in enumerate(zip(*forms, strict=False)):
             if any(reader.chain.begun(text).stopped != text for text in texts):
-                continue  # a stop sequence cuts one of them, which PF903 and PF904 report
+                continue  # a stop sequence cuts one of them, which PF903 reports
             pairs = zip(texts, reader.examples, strict=True)
             is_read = [reader.is_read(pipeline, text, label) for text, label in pairs]
             if False in is_read and any(is_read):
@@ -144,26 +130,11 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
 
-@rule("PF505", "depends-on-full-stop", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def depends_on_full_stop(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that reads another answer if the full stop or the last newline of a sentence is missing.
-
-    Why: models end their sentences with or without a full stop. `The answer is 18` must not be read as 1, nor
-    `The answer is 18.` as `18.`, which is compared with `18`.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "answer is ([0-9.]+)"}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "answer is ([0-9]+)"}, {function: take_first}]}
+    """Report a filter that reads another answer if the full stop or the last newline of a sentence is missing.
 
     Fix: let the pattern end with the answer, or ignore the full stop in `regexes_to_ignore`.
-
-    Real: lm-evaluation-harness #2013 (bbh_cot_fewshot), gsm8k_cot reads "The answer is 18" as "1".
     """
     reader = reader_of(study)
     if reader is None or any(unescaped_dot(study)):
@@ -199,27 +170,11 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) 
         return False
 
 
-@rule("PF506", "first-of-reasoning", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", severity=Severity.ERROR, scope="scoring")
 def first_of_reasoning(study: Study) -> Iterator[Finding]:
-    r"""Report filters that read a number or letter of the reasoning instead of the answer after it.
-
-    Why: the prompt asks for reasoning, which names numbers and options before it gives the answer. A pattern that
-    takes the first of them reads a step, not the result. It is a warning where another filter reads only sentences
-    that are not tried, such as those of another language.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step, and finish with 'The answer is N'."
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(-?[0-9]+)"}, {function: take_first}]}]
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "(-?[0-9]+)", group_select: -1}, {function: take_first}]}
+    """Report filters that read a number or letter of the reasoning instead of the answer after it.
 
     Fix: use `group_select: -1`, or a pattern with the words before the answer.
-
-    Real: open-compass/opencompass #1462 (mmlu_pro).
     """
     reader = reader_of(study)
     if reader is None or not study.asks_for_reasoning:
@@ -236,7 +191,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
         if reader.is_read(pipeline, text, answer):
             return  # one of the pipelines reads it
         if reader.chain.begun(text).stopped != text:
-            return  # a stop sequence cuts it, which PF904 reports
+            return  # a stop sequence cuts it, which PF903 reports
         misread.append(Misread(number, text, reader.read(pipeline, text)))
     for wrong in misread[:1]:
         if any(char.isalnum() for char in wrong.read) and len(wrong.read) < len(wrong.text) // 2:
@@ -244,27 +199,11 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
             yield wrong.finding("a filter reads a part of the reasoning, not the answer", severity)
 
 
-@rule("PF507", "number-cut", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def number_cut(study: Study) -> Iterator[Finding]:
-    r"""Report filters that cut a number at its thousands separator, or take a comma for a number.
-
-    Why: models write `1,234`. A pattern without the comma reads 1 or 234, a pattern of only commas reads the comma
-    after `42 apples, in total`. The answer is then another number, and nothing shows it. Reported as info if all
-    answers of your docs have at most three digits.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([0-9]+)"}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: How many metres are 2 km?, answer: "2000"}]}}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "([0-9][0-9,]*)"}, {function: take_first}]}
+    """Report filters that cut a number at its thousands separator, or take a comma for a number.
 
     Fix: allow commas between digits, and ignore them with `regexes_to_ignore: [","]`.
-
-    Real: open-compass/opencompass #2647, stanford-crfm/helm #4337.
     """
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
@@ -293,28 +232,11 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
     return None
 
 
-@rule("PF508", "letter-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def letter_of_a_word(study: Study) -> Iterator[Finding]:
     r"""Report filters that take a letter of an ordinary word for the label of an option.
 
-    Why: `The answer appears to be B` is read as A, the first letter of `appears`. A pattern without regard to case
-    reads the article `a`, and the last of A to J may be the word `I`. All give a wrong option instead of none.
-    Reported as info if the prompt ends with a cue.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{'ABC'[answer]}}"
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "(?i)answer[: is]*([A-C])"}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "(?i)answer[: is]*([A-C])\\b"}, {function: take_first}]}
-
     Fix: end the label with `\b`, and match it with regard to case.
-
-    Real: groq/openbench #348, openai/simple-evals #33, lm-evaluation-harness #4188 (mmlu generative).
     """
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or not all(one.isupper() for one in reader.examples):
@@ -341,27 +263,11 @@ def _is_other(label: str, answer: str) -> bool:
     return len(label) == 1 and label.isalpha() and label.upper() != answer
 
 
-@rule("PF510", "depends-on-case", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+@also("PF504", scope="scoring")
 def depends_on_case(study: Study) -> Iterator[Finding]:
-    r"""Report filters that read the sentence with the answer only if it begins with a capital letter.
-
-    Why: models write `So the answer is 42.` as often as `The answer is 42.` A pattern that begins with `The` misses the
-    first one. Reported as info unless the prompt asks for reasoning, and where another filter needs real docs.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step."
-        doc_to_target: "{{answer}}"
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "The answer is ([0-9]+)"}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "[Tt]he answer is ([0-9]+)"}, {function: take_first}]}
+    """Report filters that read the sentence with the answer only if it begins with a capital letter.
 
     Fix: begin the pattern with `[Tt]he`, or with `answer is`.
-
-    Real: bbh_cot_fewshot of lm-evaluation-harness reads both spellings, its twins in other folders read one.
     """
     reader = reader_of(study)
     if reader is None:

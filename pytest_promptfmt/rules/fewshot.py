@@ -8,6 +8,7 @@ from typing import Any
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     finding,
@@ -57,21 +58,11 @@ def unused_samples(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF802", "ignored-fewshot-indices", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF801")
 def ignored_indices(study: Study) -> Iterator[Finding]:
     """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and ignores.
 
-    Why: the few-shot examples are drawn at random although the file names them.
-
-    Example:
-        fewshot_config: {fewshot_indices: [1, 2]}
-
-    Silent example:
-        fewshot_config: {sampler: first_n}
-
     Fix: use `sampler: first_n`, or inline `samples`.
-
-    Real: lm-evaluation-harness 0.4.13.
     """
     written = study.config.get("fewshot_config")
     if isinstance(written, dict) and "fewshot_indices" in written:
@@ -117,30 +108,11 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF804", "extra-shot-drawn", severity=Severity.INFO, family=Family.FEWSHOT)
+@also("PF803", severity=Severity.INFO)
 def extra_shot_drawn(study: Study) -> Iterator[Finding]:
     """Report a task whose few-shot examples are drawn as if they came from the test split, although they do not.
 
-    Why: lm-eval compares the names of the splits, and two missing names are equal. It then draws one extra example
-    and drops one. The pool must be larger by one, and the order differs from the one that the seed would give.
-
-    Example:
-        test_split: null
-        validation_split: validation
-        num_fewshot: 2
-
-    Silent with:
-        fewshot_split: train
-        num_fewshot: 1
-        metadata:
-          promptfmt:
-            docs:
-              validation: [{question: Which rusts?, choices: [iron, tin], answer: 0}]
-              train: [{question: Which melts?, choices: [stone, tin], answer: 1}]
-
     Fix: set `fewshot_split`.
-
-    Real: 533 tasks of lm-evaluation-harness 0.4.13 (arithmetic).
     """
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
@@ -150,30 +122,11 @@ def extra_shot_drawn(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF805", "own-shot", severity=Severity.ERROR, family=Family.FEWSHOT)
+@also("PF803", severity=Severity.ERROR)
 def own_shot(study: Study) -> Iterator[Finding]:
     """Report a doc that is one of its own few-shot examples, with its answer.
 
-    Why: the prompt contains the question together with the answer.
-
-    Example:
-        num_fewshot: 1
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-
-    Silent with:
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
-
     Fix: draw few-shot examples from another split.
-
-    Real: lm-evaluation-harness #4145, PR #3978.
     """
     if not has_given_shots(study) or study.shots == 0:
         return
@@ -233,7 +186,7 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
 
 @rule("PF807", "shots-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
 def unlike_question(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples that end with another cue than the question, or with none.
+    r"""Report few-shot examples unlike the question, such as ones that end with another cue.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
     layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without any are tried with two.
@@ -254,6 +207,9 @@ def unlike_question(study: Study) -> Iterator[Finding]:
         shots = [shot for shot in shots_of(instance) if (shot.answer or "").strip()]  # PF806 reports the others
         if asked is None or not shots or study.task.gen_prefix:
             return
+        questions = [asked, *(shot.messages[0] for shot in shots)]
+        if study.asks_by_code and not all(any(span.origin.field for span in each.content) for each in questions):
+            return  # it is not known where the columns are
         cue = _cue(asked)
         other = next((_cue(shot.messages[0]) for shot in shots if not _goes_on_as(cue, shot)), None)
         if other is None or not (_is_cue(cue) or _is_cue(other)):

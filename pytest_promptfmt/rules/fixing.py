@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
-from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.finding import Finding, Reported, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.core.yaml_rewriting import with_key, with_quotes, with_value, without_earlier
@@ -279,10 +279,17 @@ def _fixes_of(
     for finding in findings:
         rule = selection.rules.get(finding.code)
         for part in rule.all_parts if rule is not None and finding.severity is not Severity.INFO else ():
-            fix = part.fix(view if part.scope == "file" else study, finding) if part.fix is not None else None
+            subject = view if part.scope == "file" else study
+            if part.fix is None or not any(_same_message(one, finding) for one in part.function(subject)):
+                continue
+            fix = part.fix(subject, finding)
             if fix is not None and fix.position.line is not None:
                 yield finding, fix
                 break
+
+
+def _same_message(found: Finding, reported: Reported) -> bool:
+    return (found.message, found.keys, found.doc) == (reported.message, reported.keys, reported.doc)
 
 
 def _place(fix: Fix) -> tuple[int, int]:

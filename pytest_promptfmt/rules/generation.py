@@ -12,6 +12,7 @@ from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import respelt, without_trailing_space
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
@@ -38,7 +39,7 @@ _STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|exp
 _CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
 
 
-@rule("PF229", "reasoning-then-cue", severity=Severity.INFO, family=Family.PROMPT)
+@rule("PF229", "reasoning-without-room", severity=Severity.INFO, family=Family.PROMPT)
 def reasoning_then_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for reasoning and ends with `Answer:`.
 
@@ -67,7 +68,7 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
 
 @rule("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_cuts_answer(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence inside the gold answer or inside the answer of a few-shot example.
+    """Report a stop sequence inside what the model has to write, such as the gold answer.
 
     Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning where the
     stop sequence leaves another accepted answer whole, and where only `--num_fewshot` shows examples.
@@ -113,23 +114,11 @@ def _cuts(stop: str, answer: str) -> bool:
     return bool(stop) and (stop == answer or stop in answer.removesuffix(stop))
 
 
-@rule("PF904", "full-stop-ends-reasoning", severity=Severity.ERROR, family=Family.GENERATION)
+@also("PF903", severity=Severity.ERROR)
 def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that asks for it.
 
-    Why: reasoning needs several sentences, lines and equations. It stops in the first one, long before the answer.
-
-    Example:
-        output_type: generate_until
-        description: "Think step by step. "
-        generation_kwargs: {until: ["."], max_gen_toks: 512}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
-
     Fix: use the start of the next question as stop sequence.
-
-    Real: lm-evaluation-harness #2816 (mmlu_pro_llama), huggingface/lighteval #649 (gsm8k: `=`).
     """
     if not study.asks_for_reasoning:
         return
@@ -144,24 +133,11 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF905", "blank-line-ends-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
+@also("PF903")
 def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a task that asks for reasoning and stops at a blank line, by default or by its stop sequences.
 
-    Why: without `until`, lm-eval stops at the few-shot delimiter, two newlines. Models that write paragraphs are cut
-    off.
-
-    Example:
-        output_type: generate_until
-        description: "Think step by step. "
-        generation_kwargs: {max_gen_toks: 512}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
-
     Fix: set `until` to the start of the next question.
-
-    Real: lm-evaluation-harness #1837, #1086, #3700.
     """
     if not study.asks_for_reasoning or study.shots > 0:
         return  # few-shot examples show how long the reasoning is, and that it has no blank lines
@@ -231,48 +207,22 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
 
 
-@rule(
-    "PF909", "prefix-ends-with-space", severity=Severity.WARNING, family=Family.GENERATION, fix=without_trailing_space
-)
+@also("PF202", fix=without_trailing_space)
 def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
     """Report a `gen_prefix` that ends with a space.
 
-    Why: the answer follows the prefix directly. lm-eval adds a space after it in few-shot examples, so they have two;
-    and a model that must continue after a space begins with a rare token.
-
-    Example:
-        output_type: generate_until
-        gen_prefix: "The answer is "
-
-    Silent with:
-        gen_prefix: "The answer is"
-
     Fix: remove the space at the end of `gen_prefix`.
-
-    Real: lm-evaluation-harness #3508, #3220.
     """
     prefix = study.written.gen_prefix
     if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
         yield finding("gen_prefix ends with a space", prefix[-30:], "gen_prefix")
 
 
-@rule("PF911", "sampling-at-temperature-zero", severity=Severity.WARNING, family=Family.GENERATION)
+@also("PF908")
 def sampling_at_zero(study: Study) -> Iterator[Finding]:
     """Report `do_sample: true` with a temperature of 0.
 
-    Why: the two contradict each other. Some back ends refuse them, others sample at temperature 1, others take the
-    most likely token; the score depends on the back end.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: ["Question:"], do_sample: true, temperature: 0.0}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"], do_sample: false, temperature: 0.0}
-
     Fix: set `do_sample: false`, or a temperature above 0.
-
-    Real: lm-evaluation-harness #3273 (34 LongBench tasks).
     """
     kwargs = study.task.generation_kwargs or {}
     temperature = kwargs.get("temperature")
@@ -281,23 +231,11 @@ def sampling_at_zero(study: Study) -> Iterator[Finding]:
         yield finding("do_sample is true at a temperature of 0", at=("generation_kwargs", "do_sample"))
 
 
-@rule("PF913", "gold-longer-than-budget", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+@also("PF907", severity=Severity.ERROR, scores=True)
 def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
     """Report a gold answer with more words than the task lets a model generate tokens.
 
-    Why: a word is at least one token. The completion is cut off before the answer is complete.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "It is {{choices[answer]}}, as every chemist knows."
-        generation_kwargs: {until: ["Question:"], max_gen_toks: 4}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"], max_gen_toks: 32}
-
     Fix: raise `max_gen_toks`.
-
-    Real: budgets for a letter in tasks whose answer became a sentence.
     """
     if not study.generates:
         return
@@ -313,23 +251,11 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF914", "reasoning-without-generation", severity=Severity.WARNING, family=Family.GENERATION)
+@also("PF229")
 def reasoning_without_generation(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for reasoning where choices are scored by their likelihood, so that none is written.
-
-    Why: right after "Let's think step by step." comes `A` or `B` as the continuation. Nothing is thought, and the
-    labels are unlikely there.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nLet's think step by step.\nAnswer:"
-        doc_to_choice: ["A", "B"]
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
+    """Report a prompt that asks for reasoning where choices are scored by their likelihood, so that none is written.
 
     Fix: remove the sentence, or generate the answer and filter it.
-
-    Real: instructions of chain-of-thought variants left in the multiple-choice variant.
     """
     if not study.has_choices or study.has_guessed_text:
         return

@@ -14,8 +14,9 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     BRANCH,
     COLUMN,
@@ -53,22 +54,11 @@ _LONG_TEXTS: Final = words("columns_of_lines")
 _DOUBLE: Final = re.compile(rf"[^\s{COLUMN}] +{BRANCH} +[^\s{BRANCH}]")
 
 
-@rule("PF241", "space-on-both-sides-of-branch", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF201")
 def doubled_space(study: Study) -> Iterator[Finding]:
-    r"""Report a space before and after a Jinja tag: the prompt has two spaces in a row.
-
-    Why: `likely {% if x %} cause` prints `likely cause`. Tokenizers encode it differently, and only for docs of this
-    branch.
-
-    Example:
-        doc_to_text: "{{question}} What is the {% if answer %} cause{% else %} effect{% endif %}?\nAnswer:"
-
-    Silent example:
-        doc_to_text: "{{question}} What is the {% if answer %}cause{% else %}effect{% endif %}?\nAnswer:"
+    """Report a space before and after a Jinja tag: the prompt has two spaces in a row.
 
     Fix: keep the space on one side of the tag.
-
-    Real: bigscience-workshop/promptsource #795 (xcopa).
     """
     for template, text in written_texts(study):
         found = _DOUBLE.search(text)
@@ -77,22 +67,11 @@ def doubled_space(study: Study) -> Iterator[Finding]:
             yield finding("two spaces in a row around a Jinja tag", saw, template.keys)
 
 
-@rule("PF262", "space-doubled", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF201")
 def space_doubled(study: Study) -> Iterator[Finding]:
-    r"""Report two spaces inside a line of a template.
-
-    Why: most tokenizers encode two spaces differently from one, and training text hardly ever has two. Two spaces after
-    the end of a sentence or between two columns, and templates that align with several spaces, are not reported.
-
-    Example:
-        doc_to_text: "Question:  {{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report two spaces inside a line of a template.
 
     Fix: remove one of the spaces.
-
-    Real: lm-evaluation-harness 0.4.13 (leaderboard_gpqa).
     """
     for template in study.templates:
         if template.keys[-1] not in ("doc_to_text", "description", "gen_prefix") or not isinstance(
@@ -110,25 +89,11 @@ def space_doubled(study: Study) -> Iterator[Finding]:
         yield finding("two spaces inside a line of the template", saw, template.keys)
 
 
-@rule("PF263", "label-glued-to-column", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF203")
 def label_glued_to_column(study: Study) -> Iterator[Finding]:
-    r"""Report a label, a heading, a bullet or a fence directly after a column, without a space or newline.
-
-    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline. It is
-    an info after a passage or another column of long texts, and after columns of uncommon names, where that may be so.
-
-    Example:
-        doc_to_text: "Question: {{question}}Answer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: gold
-        metadata: {note: no docs}
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report a label, a heading, a bullet or a fence directly after a column, without a space or newline.
 
     Fix: add a newline before it.
-
-    Real: eval-framework #195 (naturalqs).
     """
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         for before, after in pairwise([span for span in message.content if span.text]):
@@ -150,54 +115,22 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF201")
 def odd_target_delimiter(study: Study) -> Iterator[Finding]:
-    r"""Report a `target_delimiter` of several spaces, or of a space next to a newline.
-
-    Why: most tokenizers encode an answer after two spaces, or after a space at the start of a line, differently.
-
-    Example:
-        target_delimiter: "  "
-
-    Silent example:
-        target_delimiter: " "
+    """Report a `target_delimiter` of several spaces, or of a space next to a newline.
 
     Fix: use one space.
-
-    Real: a space that was added in the template and in the delimiter: lm-evaluation-harness #3526.
     """
     delimiter = study.written.target_delimiter
     if isinstance(delimiter, str) and len(delimiter) > 1 and delimiter.isspace() and " " in delimiter:
         yield finding("target_delimiter is more than one space", delimiter, "target_delimiter")
 
 
-@rule("PF281", "texts-without-space", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF203")
 def texts_without_space(study: Study) -> Iterator[Finding]:
-    r"""Report two adjacent texts in Python that have no space between the words where they meet.
-
-    Why: Python joins `"choose one of" "two options"` to `choose one oftwo options`. In a prompt over several lines the
-    space at the end of a line is easily forgotten.
-
-    Example:
-        doc_to_text: !function helper.asked
-        # file: helper.py
-        def asked(doc):
-            return (
-                "Read the question and choose one of"
-                "these answers. " + doc["question"]
-            )
-
-    Silent with:
-        # file: helper.py
-        def asked(doc):
-            return (
-                "Read the question and choose one of "
-                "these answers. " + doc["question"]
-            )
+    """Report two adjacent texts in Python that have no space between the words where they meet.
 
     Fix: end the first text with a space or newline.
-
-    Real: evalcrafter/EvalCrafter #2 (`ofA`, `ofTwo`).
     """
     for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description"):
         named = study.config.get(key)
@@ -233,24 +166,11 @@ def _meet(before: str, after: str) -> bool:
     return is_prose and before[-1].isalpha() and after[0].isalpha()
 
 
-@rule("PF285", "list-joined-without-space", severity=Severity.ERROR, family=Family.PROMPT)
+@also("PF203", severity=Severity.ERROR)
 def list_joined(study: Study) -> Iterator[Finding]:
-    r"""Report a list of the docs whose texts are printed without anything between them.
-
-    Why: `{{aliases | join}}` and `join('')` make `Oprah WinfreyOprah` of two names. No answer equals it, and in a
-    question it cannot be read.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{aliases | join}}"
-        metadata: {promptfmt: {docs: [{question: Who hosted the show?, aliases: [Oprah Winfrey, Oprah]}]}}
-
-    Silent with:
-        doc_to_target: "{{aliases}}"
+    """Report a list of the docs whose texts are printed without anything between them.
 
     Fix: join with a separator, or give the list itself as target.
-
-    Real: modelscope/evalscope #1727 (trivia_qa).
     """
     for instance in study.real_instances:
         message = question_message(instance)
@@ -272,22 +192,11 @@ def _is_wordy(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z](?:.*[A-Za-z])[A-Za-z]", value, re.DOTALL) is not None
 
 
-@rule("PF287", "instruction-glued-to-column", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF203")
 def instruction_glued(study: Study) -> Iterator[Finding]:
-    r"""Report a sentence that ends directly before a column, without a space or newline.
-
-    Why: `Summarize this article in one sentence:{{article}}` reads as one word at the boundary, and most tokenizers
-    encode `:The` unlike `: The`.
-
-    Example:
-        doc_to_text: "Say which of these is a metal:{{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Say which of these is a metal:\n{{question}}\nAnswer:"
+    """Report a sentence that ends directly before a column, without a space or newline.
 
     Fix: add a newline or a space.
-
-    Real: bigscience-workshop/promptsource #834 (wikilingua).
     """
     for template in study.templates:
         found = _SENTENCE_END.search(skeleton(template.source)) if template.keys[-1] == "doc_to_text" else None
@@ -300,24 +209,11 @@ def _begins_with_space(study: Study, doc: Mapping[str, object]) -> bool:
     return any(isinstance(doc.get(name), str) and str(doc[name])[:1].isspace() for name in study.used_names)
 
 
-@rule("PF840", "shots-on-one-line", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF201")
 def shots_on_one_line(study: Study) -> Iterator[Finding]:
-    r"""Report a few-shot delimiter of spaces between examples that have several lines or labels.
-
-    Why: the next question follows the answer on the same line, `Answer: Paris Question: …`, and no stop sequence that
-    is a newline separates them.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        fewshot_delimiter: " "
-        num_fewshot: 2
-
-    Silent with:
-        fewshot_delimiter: "\n\n"
+    """Report a few-shot delimiter of spaces between examples that have several lines or labels.
 
     Fix: use a delimiter with a newline.
-
-    Real: lm-evaluation-harness #2137 (drop), where examples ran into each other.
     """
     delimiter = study.written.fewshot_delimiter
     if (

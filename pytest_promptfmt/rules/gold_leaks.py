@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
     finding,
@@ -110,34 +111,11 @@ def _words(text: str) -> str:
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 
-@rule("PF709", "same-gold-position", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF706")
 def same_gold_position(study: Study) -> Iterator[Finding]:
-    r"""Report four or more few-shot examples with the same answer.
-
-    Why: the few-shot examples teach "always B" as well as the task. If they are fixed, choose other positions.
-
-    Example:
-        num_fewshot: 4
-        doc_to_choice: ["A", "B"]
-        doc_to_target: "{{['A', 'B'][answer]}}"
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, answer: 0}]
-              fewshot: [{question: a, answer: 1}, {question: b, answer: 1}, {question: c, answer: 1},
-                        {question: d, answer: 1}, {question: e, answer: 1}]
-
-    Silent with:
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, answer: 0}]
-              fewshot: [{question: a, answer: 1}, {question: b, answer: 0}, {question: c, answer: 1},
-                        {question: d, answer: 0}, {question: e, answer: 1}]
+    """Report four or more few-shot examples with the same answer.
 
     Fix: choose few-shot examples with different answers.
-
-    Real: hand-picked few-shot examples of several benchmarks.
     """
     if not has_given_shots(study) or study.shots < 4:
         return
@@ -147,23 +125,11 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
         yield finding("all few-shot examples have the same answer", answers[0], "fewshot_config")
 
 
-@rule("PF718", "gold-in-question", severity=Severity.ERROR, family=Family.ANSWERS)
+@also("PF706", severity=Severity.ERROR)
 def gold_in_question(study: Study) -> Iterator[Finding]:
-    r"""Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at.
-
-    Why: a template for few-shot examples or training ends with the answer. With it as `doc_to_text`, the model reads
-    the answer before it gives it.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer: {{choices[answer]}}"
-        doc_to_target: "{{answer}}"
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at.
 
     Fix: remove the answer from `doc_to_text`.
-
-    Real: eval-framework #81 (sciq: the passage with the answer); templates made for training.
     """
     text, target = study.written.doc_to_text, study.written.doc_to_target
     if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
@@ -187,25 +153,11 @@ def _bare(expression: str) -> str:
     return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
 
 
-@rule("PF724", "gold-in-one-place", severity=Severity.ERROR, family=Family.ANSWERS)
+@also("PF706", severity=Severity.ERROR)
 def gold_in_one_place(study: Study) -> Iterator[Finding]:
-    r"""Report a target that is the same number for every doc, where the prompt lists the options in a fixed order.
-
-    Why: the right option is always the last one, or the first. A model that answers `C` is always right, and few-shot
-    examples show it so. Choices that are not listed in the prompt are scored one by one, in any order.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[1]}}\nB. {{choices[0]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
-        doc_to_target: 1
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_target: "{{answer % 2}}"
+    """Report a target that is the same number for every doc, where the prompt lists the options in a fixed order.
 
     Fix: shuffle the options in `process_docs`, by a seed.
-
-    Real: bigscience-workshop/promptsource #418 (sciq).
     """
     target, text = study.written.doc_to_target, study.written.doc_to_text
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))

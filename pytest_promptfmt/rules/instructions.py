@@ -9,6 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
     continuations,
@@ -36,6 +37,7 @@ _TOGETHER: Final = re.compile(
     r"(?:\b(?:letter|option|choice|answer)s?|\bone) (?:is |are |one )*(?:of|from) \(?(A[B-Z]{1,9})\b", re.IGNORECASE
 )
 _OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", re.MULTILINE)
+_OTHER_LABEL: Final = re.compile(r"^[ \t]*[(\[]?([^\W\d_\x00-\x7f])[)\].][ \t]+\S", re.MULTILINE)
 _OPTION_LABEL: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]*$", re.MULTILINE)
 _LETTERS: Final = tuple("ABCDEFGHIJ")
 _LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
@@ -97,30 +99,17 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
             yield finding("the prompt asks for a letter, but lists no options", text[-80:], "doc_to_text", instance)
 
 
-@rule("PF715", "labels-unlike-listed", severity=Severity.ERROR, family=Family.ANSWERS)
+@also("PF249", severity=Severity.ERROR)
 def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
-    r"""Report scored labels of another kind than the labels in the prompt.
-
-    Why: options listed with A, B and C, and `a`, `b`, `c` or `1`, `2`, `3` scored: the model's likely answers are none
-    of the candidates. With five options listed and four labels scored, the fifth answer is never right.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["1", "2", "3"]
-        doc_to_target: "{{answer}}"
-
-    Silent with:
-        doc_to_text: "{{question}}\n1. {{choices[0]}}\n2. {{choices[1]}}\n3. {{choices[2]}}\nAnswer:"
+    """Report scored labels of another kind than the labels in the prompt.
 
     Fix: score the labels that are listed.
-
-    Real: choices copied from a task whose options have other labels.
     """
     for instance in study.instances[:1]:
         labels = [choice.strip().strip("().") for choice in choices_of(study, instance)]
         if len(labels) < 2 or not _follow(labels):
             return
-        listed = listed_labels(instance)
+        listed = listed_labels(instance) or _labels_of_other_scripts(instance)
         if _is_written_out(study) and len(listed) > len(labels) and listed[: len(labels)] == labels:
             yield finding(
                 "more options are listed than labels are scored",
@@ -132,6 +121,13 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
         if len(listed) == len(labels) and listed != labels:
             saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
             yield finding("the scored labels are not those of the listed options", saw, "doc_to_choice", instance)
+
+
+def _labels_of_other_scripts(instance: Instance) -> list[str]:
+    """Return the labels before the options of a list that are not ASCII; such lists may leave letters out."""
+    message = question_message(instance)
+    labels = _OTHER_LABEL.findall(message.text) if message is not None else []
+    return labels if len(labels) > 1 and len(set(labels)) == len(labels) else []
 
 
 def _is_written_out(study: Study) -> bool:
@@ -156,23 +152,11 @@ def _follow(labels: Sequence[str]) -> bool:
     return all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
 
 
-@rule("PF717", "range-unlike-options", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF249")
 def range_unlike_options(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that names another last option than it lists.
-
-    Why: "one option from A to E" after four options: a model may answer `E`, which is never right. With more options
-    than named, it never chooses the last.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nOne letter from A to D:"
-        doc_to_choice: ["A", "B", "C"]
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nOne letter from A to C:"
+    """Report a prompt that names another last option than it lists.
 
     Fix: name the last option that is listed.
-
-    Real: EmbodiedCity/UrbanVideo-Bench.code #1.
     """
     for instance in study.instances[:1]:
         text = join(constant_spans(instance))
@@ -189,23 +173,11 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
             yield finding("the prompt names another last option than it lists", saw, "doc_to_text", instance)
 
 
-@rule("PF719", "named-labels-unlike-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF714")
 def named_labels(study: Study) -> Iterator[Finding]:
-    r"""Report an instruction that names other labels than are scored: one more, one less, or those of another task.
-
-    Why: "Classify the text as positive or negative." hides the third label from the model, and a copied instruction
-    names those of another dataset.
-
-    Example:
-        description: "Classify the text as positive or negative.\n\n"
-        doc_to_choice: ["positive", "negative", "neutral"]
-
-    Silent with:
-        description: "Classify the text as positive, negative or neutral.\n\n"
+    """Report an instruction that names other labels than are scored: one more, one less, or those of another task.
 
     Fix: name the labels that are scored.
-
-    Real: instructions copied between tasks of natural language inference and sentiment.
     """
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or study.generates or study.has_guessed_text:
@@ -239,22 +211,11 @@ def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-@rule("PF725", "number-of-options", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF249")
 def number_of_options(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that names another number of options than it lists or scores.
-
-    Why: "one of the four options" above three: the instruction is from another dataset, or one is missing.
-
-    Example:
-        doc_to_text: "Choose one of the four options.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
-
-    Silent with:
-        doc_to_text: "Choose one of the two options.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
+    """Report a prompt that names another number of options than it lists or scores.
 
     Fix: name the number that is listed, or leave it out.
-
-    Real: instructions shared by datasets with three, four and five options.
     """
     for instance in study.instances[:1]:
         found = _COUNT.search(join(constant_spans(instance)))
@@ -270,24 +231,11 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF744", "labels-named-numbers-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF714")
 def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
-    r"""Report an instruction that names labels in words, where the answers are numbers that it does not explain.
-
-    Why: the data have 0, 1 and 2 for entailment, neutral and contradiction. A word, as asked for, is always wrong.
-
-    Example:
-        output_type: generate_until
-        description: "Classify the pair of sentences as entailment, neutral or contradiction.\n\n"
-        doc_to_target: "{{label}}"
-        metadata: {promptfmt: {docs: [{question: Tin melts. It can melt., label: 0}, {question: Dry. Wet., label: 2}]}}
-
-    Silent with:
-        doc_to_target: "{{['entailment', 'neutral', 'contradiction'][label]}}"
+    """Report an instruction that names labels in words, where the answers are numbers that it does not explain.
 
     Fix: make words of the numbers in `doc_to_target`, or explain in the prompt which number is which label.
-
-    Real: allenai/natural-instructions #759 (sick).
     """
     if study.has_guessed_text or study.is_multimodal or (study.generates and study.has_own_scorer):
         return

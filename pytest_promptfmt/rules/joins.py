@@ -13,6 +13,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
@@ -43,9 +44,9 @@ _WIDE_ENDS: Final = "。！？：、，；"
 _WITH_BLANK_LINE: Final = partial(rewritten, change=lambda text: f"{text}\n\n", keeps=whitespace)
 
 
-@rule("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
+@rule("PF201", "doubled-whitespace", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
 def double_delimiter(study: Study) -> Iterator[Finding]:
-    r"""Report whitespace at the end of the question followed by whitespace before the answer.
+    r"""Report too much whitespace where two texts meet, such as a question that ends with a space before the answer.
 
     Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
     the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one, and training text
@@ -115,9 +116,9 @@ def _doubled(before: str, where: str) -> str:
     return f"{'newline and space' if before.endswith(chr(10)) else 'double space'} between {where}"
 
 
-@rule("PF202", "trailing-space", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
+@rule("PF202", "space-at-edge", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
 def trailing_space(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt for generation that ends with a space.
+    r"""Report whitespace at an edge of a prompt, such as a space at the end of one for generation.
 
     Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
     begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,
@@ -169,9 +170,9 @@ def _without_trailing(instance: Instance, span: Span | None) -> str:
     return "strip the column in the template"
 
 
-@rule("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT, fix=_WITH_BLANK_LINE)
+@rule("PF203", "glued-text", severity=Severity.ERROR, family=Family.PROMPT, fix=_WITH_BLANK_LINE)
 def glued_description(study: Study) -> Iterator[Finding]:
-    r"""Report a description without a space or newline before the first question.
+    r"""Report two texts that meet without a space or newline, such as a description and the first question.
 
     Why: lm-eval puts nothing between `description` and what follows. If the description does not end with a newline,
     the prompt reads `…the correct letter.Question: Which…`.
@@ -207,24 +208,11 @@ def glued_description(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF203")
 def glued_text(study: Study) -> Iterator[Finding]:
-    r"""Report an instruction glued to a column, or the label of an option glued to its text.
-
-    Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`. A newline was forgotten, or lost when lines
-    were joined, as between an instruction and the label after it. The same applies to the space after the label of an
-    option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text. It is an info where
-    several options are written so; PF239 reports those that differ.
-
-    Example:
-        doc_to_text: "Answer the question with one word.{{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Answer the question with one word.\n{{question}}\nAnswer:"
+    """Report an instruction glued to a column, or the label of an option glued to its text.
 
     Fix: add a newline or a space between them.
-
-    Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
     """
     for instance, message in questions(study.instances[:1]):
         spans = [span for span in message.content if span.text]
@@ -258,24 +246,11 @@ def _is_glued(before: Span, after: Span) -> bool:
     return False
 
 
-@rule("PF205", "many-newlines", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF201")
 def many_newlines(study: Study) -> Iterator[Finding]:
-    r"""Report three or more newlines in a row where a template meets a delimiter or another template.
-
-    Why: a description that ends with a blank line before a question that begins with one makes two blank lines. So does
-    a few-shot example that ends with newlines before the few-shot delimiter. The layout then differs from the other
-    joins of the same prompt, and from the model's training text.
-
-    Example:
-        description: "Answer the question.\n\n"
-        doc_to_text: "\nQuestion: {{question}}\nAnswer:"
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report three or more newlines in a row where a template meets a delimiter or another template.
 
     Fix: keep the newlines on one side of the join.
-
-    Real: qqp in lm-evaluation-harness before #1661 began every question with a newline.
     """
     for instance, prompt in first_prompts(study.instances[:1]):
         for found in _BLANK_LINES.finditer(prompt.text):
@@ -287,21 +262,11 @@ def many_newlines(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF206", "leading-whitespace", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF202")
 def leading_whitespace(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt whose first character is whitespace.
-
-    Why: a leading space or newline is usually left over from an edit. Some chat templates strip it.
-
-    Example:
-        doc_to_text: "\nQuestion: {{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report a prompt whose first character is whitespace.
 
     Fix: begin the template with a visible character.
-
-    Real: lm-evaluation-harness before #1661 (qqp).
     """
     for instance, prompt in first_prompts(study.instances[:1]):
         text = prompt.text
@@ -310,23 +275,11 @@ def leading_whitespace(study: Study) -> Iterator[Finding]:
             yield finding("the prompt begins with whitespace", text[:24], prompt.spans[0], instance, span=blank)
 
 
-@rule("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF203")
 def glued_choice(study: Study) -> Iterator[Finding]:
-    r"""Report choices that follow the question without a delimiter.
-
-    Why: with `target_delimiter: ""` and a cue that ends with a letter or colon, the model is scored on `Answer:Paris`.
-    Characters of cue and choice can also merge into one token.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        target_delimiter: ""
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:\n"
+    """Report choices that follow the question without a delimiter.
 
     Fix: set `target_delimiter`, or end `doc_to_text` with whitespace.
-
-    Real: lm-evaluation-harness #508 and #1297 are about the text between prompt and answer.
     """
     for instance in study.instances[:1]:
         for request in instance.requests:
@@ -342,23 +295,11 @@ def glued_choice(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF208", "text-begins-with-space", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF202")
 def text_begins_with_space(study: Study) -> Iterator[Finding]:
-    r"""Report a space at the start of the scored text if no prompt comes before it.
-
-    Why: with an empty `doc_to_text` the whole text is scored, and it begins with the target delimiter, a space by
-    default. Training texts do not begin like this, and published scores of whole sentences are computed without the
-    space. Reported as info if only a column is scored: all choices then begin alike.
-
-    Example:
-        doc_to_text: ""
-
-    Silent with:
-        target_delimiter: ""
+    """Report a space at the start of the scored text if no prompt comes before it.
 
     Fix: set `target_delimiter: ""`.
-
-    Real: lm-evaluation-harness #2759 (paws-x).
     """
     for instance in study.instances[:1]:
         for request in instance.requests:

@@ -245,8 +245,7 @@ class _Suppression:
         """Yield the globs for the file without those that only concern other scopes, whose use is not known."""
         is_apart = _TRIED_APART.issuperset(scopes)
         for glob, codes in self._globs.items():
-            chosen = (rule for rule in self._run.selection.chosen if rule.code.startswith(codes))
-            found: set[Scope] = {scope for rule in chosen for scope in rule.scopes}
+            found = {rule.scope for rule in self._run.selection.chosen if rule.code.startswith(codes)}
             if found.intersection(scopes) if is_apart else found - _TRIED_APART or not found:
                 yield glob
 

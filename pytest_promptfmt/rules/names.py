@@ -10,6 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import TaskIndex, tags_of
 
@@ -282,29 +283,11 @@ def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
     return len(word), tuple(sorted(Counter(word).items()))
 
 
-@rule("PF136", "group-remark", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+@also("PF131", severity=Severity.ERROR, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
     """Report what lm-eval refuses or ignores in a group.
 
-    Why: lm-eval refuses an inline member with an `include`, gives all tasks of a tag or group as inline member the same
-    name and runs only the last, and reads a group without a list under `task` as empty.
-
-    Example:
-        # file: group.yaml
-        group: metals
-        task:
-        - {task: metal_melts, include: melts.yaml}
-        - {task: metal_other, include: melts.yaml}
-        # file: melts.yaml
-        task: melts
-
-    Silent with:
-        # file: group.yaml
-        task: [melts]
-
     Fix: write the group as lm-eval reads it.
-
-    Real: groups written for lm-evaluation-harness before 0.4.4.
     """
     if view.file.kind != "group":
         return

@@ -11,6 +11,7 @@ from typing import Final
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.instructions import listed_labels
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     around,
@@ -97,23 +98,11 @@ def no_cue(study: Study) -> Iterator[Finding]:
             yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
 
 
-@rule("PF239", "uneven-options", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF240")
 def uneven_options(study: Study) -> Iterator[Finding]:
-    r"""Report options in a list of which one has another space, bracket or mark than the others.
-
-    Why: ` D.` among `A.`, `B.` and `C.` looks different and has other tokens. A space before one option
-    is often made by a line break inside a folded YAML text.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\n C. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+    """Report options in a list of which one has another space, bracket or mark than the others.
 
     Fix: write all options alike.
-
-    Real: 132 templates of include in lm-evaluation-harness 0.4.13.
     """
     for template, text in written_texts(study):
         listed = [found for found in _OPTION_STYLE.finditer(text) if text[found.end()] == COLUMN]
@@ -127,23 +116,11 @@ def _style(option: re.Match[str]) -> tuple[str, ...]:
     return option[1], option[2], option[4], option[5]
 
 
-@rule("PF243", "option-listed-twice", severity=Severity.ERROR, family=Family.PROMPT)
+@also("PF242", severity=Severity.ERROR)
 def option_listed_twice(study: Study) -> Iterator[Finding]:
-    r"""Report two options that print the same column.
-
-    Why: an index was copied and not changed. One choice is listed twice and another one never, so that docs whose
-    answer is the missing one cannot be solved.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+    """Report two options that print the same column.
 
     Fix: print another choice for each option.
-
-    Real: options written out one by one, as in most templates for multiple choice.
     """
     for template in study.templates:
         if template.keys[-1] != "doc_to_text":
@@ -158,9 +135,9 @@ def option_listed_twice(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF249", "labels-not-in-sequence", severity=Severity.ERROR, family=Family.PROMPT)
+@rule("PF249", "uneven-labels-and-options", severity=Severity.ERROR, family=Family.PROMPT)
 def labels_out_of_order(study: Study) -> Iterator[Finding]:
-    r"""Report options whose labels do not follow each other from the first one.
+    r"""Report options whose labels, number or order do not fit, such as labels that do not follow each other.
 
     Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter set
     inside a loop of Jinja stays the same, so that all options have one label. The scored labels then belong to other
@@ -183,7 +160,7 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
             continue
         labels = listing.labels
         if len(labels) > len({option.index for option in listing.options}):
-            continue  # listed twice, which PF253 reports
+            continue  # listed twice, which PF242 reports
         if len(listed_labels(instance)) >= len(labels):
             continue  # lines of options in order: a text that another one contains is found in its line as well
         follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
@@ -233,24 +210,11 @@ def _is_of_one_kind(labels: Sequence[str]) -> bool:
     return steps <= {0, 1} or (len(steps) > 1 and max(codes) - min(codes) <= len(codes) and codes == sorted(codes))
 
 
-@rule("PF250", "option-not-listed", severity=Severity.ERROR, family=Family.PROMPT)
+@also("PF249", severity=Severity.ERROR)
 def option_not_listed(study: Study) -> Iterator[Finding]:
-    r"""Report options that are scored and not in the prompt, although the others are listed.
-
-    Why: code that lists four options, by `zip("ABCD", choices)` or a slice, drops the fifth. A doc whose answer is that
-    one cannot be solved, and its label is still a candidate.
-
-    Example:
-        doc_to_text: "{{question}}\n{% for c in choices[:2] %}{{'ABC'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
-        doc_to_choice: ["A", "B", "C"]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [gold, tin, iron], answer: 2}]}}
-
-    Silent with:
-        doc_to_text: "{{question}}\n{% for c in choices %}{{'ABC'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
+    """Report options that are scored and not in the prompt, although the others are listed.
 
     Fix: list every option, or leave out the docs with more of them.
-
-    Real: code written for four options and data that have five, as in ARC and MMLU-Pro.
     """
     for instance in study.real_instances:
         listing = _listing(study, instance)
@@ -269,22 +233,11 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
         return
 
 
-@rule("PF251", "glued-options", severity=Severity.ERROR, family=Family.PROMPT)
+@also("PF203", severity=Severity.ERROR)
 def glued_options(study: Study) -> Iterator[Finding]:
-    r"""Report an option that follows the one before without a space or newline.
-
-    Why: `{%-` and `-%}` remove the newline next to them, and a list joined with "" has none. The prompt reads `A.
-    ironB. gold`, in which `B.` is a part of a word.
-
-    Example:
-        doc_to_text: "{{question}}\n{%- for c in choices -%}\n{{'ABCDEF'[loop.index0]}}. {{c}}\n{%- endfor %}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "{{question}}\n{% for c in choices -%}\n{{'ABCDEF'[loop.index0]}}. {{c}}\n{% endfor %}\nAnswer:"
+    """Report an option that follows the one before without a space or newline.
 
     Fix: keep the newline on one side of the tag, or write it in the expression.
-
-    Real: templates whose white-space control was copied from one with other lines.
     """
     for instance in study.instances[:2]:
         listing = _listing(study, instance)
@@ -300,24 +253,11 @@ def _is_glued(before: str) -> bool:
     return before.isalnum() or before in ("»", "?", ".", ":", "!") if before else False
 
 
-@rule("PF252", "label-twice", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF242")
 def label_twice(study: Study) -> Iterator[Finding]:
-    r"""Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`.
-
-    Why: the data bring a label and the template adds it again, or `gen_prefix` repeats the cue of the question. No
-    other prompt looks like this, and the model may go on with the second label.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        gen_prefix: "Answer:"
-
-    Silent with:
-        doc_to_text: "Question: {{question}}"
+    """Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`.
 
     Fix: remove one of the two.
-
-    Real: datasets whose options or questions begin with their label, as some copies of ARC and MMLU do.
     """
     for instance, prompt in first_prompts(study.instances[:3]):
         own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
@@ -339,24 +279,11 @@ def label_twice(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF253", "options-listed-twice", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF242")
 def options_listed_twice(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that lists the same options twice.
-
-    Why: the column with the question has the options in it, and the template lists them again. Prompts become longer,
-    and the two lists may have other labels.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
-        metadata: {promptfmt: {docs: [{question: "Which?\nA. iron\nB. gold", choices: [iron, gold], answer: 0}]}}
-
-    Silent with:
-        metadata: {promptfmt: {docs: [{question: "Which?", choices: [iron, gold], answer: 0}]}}
+    """Report a prompt that lists the same options twice.
 
     Fix: list the options in one place.
-
-    Real: datasets that are published for multiple choice with the finished question in a column.
     """
     for instance in study.real_instances:
         listing = _listing(study, instance)
@@ -372,24 +299,11 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF260", "labels-out-of-order", severity=Severity.ERROR, family=Family.PROMPT)
+@also("PF249", severity=Severity.ERROR)
 def template_labels_out_of_order(study: Study) -> Iterator[Finding]:
-    r"""Report options whose labels are not A, B, C, … in order.
-
-    Why: a line was copied and its label not changed. Two options have one label or one label is missing, and the model
-    cannot name the option that is scored.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{first}}\nB. {{second}}\nB. {{third}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
-        metadata: {note: no docs}
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{first}}\nB. {{second}}\nC. {{third}}\nAnswer:"
+    """Report options whose labels are not A, B, C, … in order.
 
     Fix: give the options the labels A, B, C, … in order.
-
-    Real: a mutation of this kind stays unseen in four of five tasks of lm-evaluation-harness 0.4.13 without it.
     """
     labels = [match[1] for match in _OPTION_LABEL.finditer(question_template(study))]
     if len(labels) < _FEWEST_OPTIONS or labels[0] != "A" or any(labels_out_of_order(study)):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     BRANCH,
     COLUMN,
@@ -37,23 +38,11 @@ _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
 _STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
 
 
-@rule("PF227", "open-fence", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF235")
 def open_fence(study: Study) -> Iterator[Finding]:
-    r"""Report a code fence that is opened before a column and never closed.
-
-    Why: an opening fence before `{{code}}` without a closing fence leaves the model inside the code, so its answer is
-    part of the question's block. A prompt that ends right after the opening fence is not reported.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Solve this problem:\n```\n{{question}}\nAnswer in words:"
-
-    Silent with:
-        doc_to_text: "Solve this problem:\n```\n{{question}}\n```\nAnswer in words:"
+    """Report a code fence that is opened before a column and never closed.
 
     Fix: close the fence after the column.
-
-    Real: lm-evaluation-harness #3092 (humaneval_instruct).
     """
     for instance, message in questions(study.instances[:1]):
         if "```" not in message.text:
@@ -65,28 +54,11 @@ def open_fence(study: Study) -> Iterator[Finding]:
             yield finding("a code fence is opened but never closed", saw, "doc_to_text", instance)
 
 
-@rule("PF234", "broken-formula", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF235")
 def broken_formula(study: Study) -> Iterator[Finding]:
-    r"""Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash.
-
-    Why: a string that is escaped once too often in YAML or Python loses one of two backslashes, and copied text
-    often has an extra brace. Models imitate few-shot examples, and formulas that do not parse score 0.
-
-    Example:
-        num_fewshot: 1
-        output_type: generate_until
-        fewshot_config:
-          samples:
-          - {question: 'Solve $\frac{x}{2}=1$.}', choices: ["2"], answer: 0}
-
-    Silent with:
-        fewshot_config:
-          samples:
-          - {question: 'Solve $\frac{x}{2}=1$.', choices: ["2"], answer: 0}
+    """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash.
 
     Fix: correct the formula; in YAML use single quotes, in Python a raw string.
-
-    Real: lm-evaluation-harness #4045 (minerva_math, from 0.4.8 to 0.4.12).
     """
     if study.shots == 0:
         return
@@ -121,9 +93,9 @@ def _problem(text: str) -> tuple[str, int] | None:
     return ("unclosed brace in a formula", opened[-1]) if opened else None
 
 
-@rule("PF235", "open-bracket", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("PF235", "unbalanced-pairs", severity=Severity.WARNING, family=Family.PROMPT)
 def open_bracket(study: Study) -> Iterator[Finding]:
-    r"""Report an unclosed bracket in the task's own text.
+    r"""Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
 
     Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before
     they answer. A prompt that ends with the bracket expects the answer to close it and is not reported.
@@ -165,22 +137,11 @@ def _open_place(text: str) -> int | None:
     return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
 
 
-@rule("PF237", "unbalanced-quotes", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF235")
 def unbalanced_quotes(study: Study) -> Iterator[Finding]:
-    r"""Report a template that opens a quotation and does not close it.
-
-    Why: in `Answer in the form: "The answer is (X)` the model cannot see where the form ends. Templates with branches
-    are not reported, because each may close what another opens.
-
-    Example:
-        doc_to_text: "{{question}}\nAnswer in this form: \"The answer is (X)\n"
-
-    Silent example:
-        doc_to_text: "{{question}}\nAnswer in this form: \"The answer is (X)\".\n"
+    """Report a template that opens a quotation and does not close it.
 
     Fix: close the quotation.
-
-    Real: open-compass/opencompass #2129 (LongBench v2).
     """
     for template, text in written_texts(study):
         if BRANCH in text:
@@ -195,23 +156,11 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
                 yield finding("a quotation is opened but not closed", saw, template.keys)
 
 
-@rule("PF742", "stray-quote-in-choice", severity=Severity.WARNING, family=Family.ANSWERS)
+@also("PF235")
 def stray_quote(study: Study) -> Iterator[Finding]:
-    r"""Report a quote at one end of a choice that has no partner, where other choices have none.
-
-    Why: a quote that was left over or forgotten is scored with the choice, and makes it less likely than the others.
-    Texts of your own docs are skipped: an apostrophe may end a word.
-
-    Example:
-        doc_to_choice: "{{[choices[0], choices[1] ~ '\"']}}"
-        metadata: {note: no docs}
-
-    Silent with:
-        doc_to_choice: "{{['\"' ~ choices[0] ~ '\"', '\"' ~ choices[1] ~ '\"']}}"
+    """Report a quote at one end of a choice that has no partner, where other choices have none.
 
     Fix: write all choices alike.
-
-    Real: bigscience-workshop/promptsource #391.
     """
     if not study.has_choices or study.has_real_docs or not study.renders_fields:
         return
@@ -220,3 +169,19 @@ def stray_quote(study: Study) -> Iterator[Finding]:
         stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
         if 0 < len(stray) < len(choices):
             yield finding("a choice has a quote without a partner", stray[0][-40:], "doc_to_choice", 0)
+
+
+@also("PF235")
+def open_tag(study: Study) -> Iterator[Finding]:
+    r"""Report a tag that is opened and not closed, where others of the prompt are closed.
+
+    Fix: close the tag after its column.
+    """
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        constant = "".join(span.text if span.origin.field is None else COLUMN for span in message.content)
+        closed = set(re.findall(r"</(\w+)>", constant))
+        for tag in re.finditer(r"<([a-z_]{3,})>(?=[^<]*\0)", constant) if closed else ():
+            if tag[1] not in closed and COLUMN in constant[tag.end() :]:
+                saw = around(constant, tag, 8, 24).replace(COLUMN, "…")
+                yield finding("a tag is opened but not closed", saw, "doc_to_text", instance)
+                return

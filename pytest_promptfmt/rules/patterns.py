@@ -16,6 +16,7 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import nothing, rewritten
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.tasks import functions_of
@@ -38,9 +39,9 @@ _WITH_SINGLE_ESCAPES: Final = partial(
 )
 
 
-@rule("PF502", "unescaped-dot", severity=Severity.WARNING, family=Family.EXTRACTION)
+@rule("PF502", "pattern-mistake", severity=Severity.WARNING, family=Family.EXTRACTION)
 def unescaped_dot(study: Study) -> Iterator[Finding]:
-    r"""Report a dot without a backslash in a pattern where only a full stop or decimal point can be meant.
+    r"""Report a pattern that does not mean what it looks like, such as a dot without a backslash for a full stop.
 
     Why: `.` matches any character. At the end of a pattern it takes away the last digit of `The answer is 18`, and
     between digits it joins `3 5` to one number.
@@ -67,25 +68,11 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
             yield finding("an unescaped dot in a pattern matches any character", saw, keys)
 
 
-@rule("PF522", "special-token-as-pattern", severity=Severity.ERROR, family=Family.EXTRACTION)
+@also("PF502", severity=Severity.ERROR)
 def special_token_as_pattern(study: Study) -> Iterator[Finding]:
-    r"""Report a special token in a pattern whose bars or brackets are not escaped.
-
-    Why: in a pattern `<|endoftext|>` means `<` or `endoftext` or `>`, and `[INST]` is one of four letters. The
-    completion is cut at the first less-than sign, or an answer is read anywhere.
-
-    Example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "(.*?)(?:<|endoftext|>|$)"}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '(.*?)(?:<\|endoftext\|>|$)'}, {function: take_first}]}
+    """Report a special token in a pattern whose bars or brackets are not escaped.
 
     Fix: put a backslash before each bar or bracket of the token.
-
-    Real: bigcode-project/bigcode-evaluation-harness #121 (mbpp).
     """
     for keys, text in study.strings:
         found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
@@ -93,23 +80,11 @@ def special_token_as_pattern(study: Study) -> Iterator[Finding]:
             yield finding("a special token is read as a pattern", found[0], keys)
 
 
-@rule("PF531", "pattern-never-matches", severity=Severity.WARNING, family=Family.EXTRACTION)
+@also("PF502")
 def pattern_never_matches(study: Study) -> Iterator[Finding]:
-    r"""Report a part of a pattern that can never match: text before the beginning, or after the end.
-
-    Why: `^` matches where a text begins, so `\sthe^` matches nothing. Its author meant another order, and what the part
-    should find is not found. Patterns of filters and of the task's Python code are checked, not those with MULTILINE.
-
-    Example:
-        output_type: generate_until
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(\\s^[0-9]+)"}, {function: take_first}]}]
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "^\\s([0-9]+)"}, {function: take_first}]}]
+    """Report a part of a pattern that can never match: text before the beginning, or after the end.
 
     Fix: put `^` before what it anchors and `$` after it, or remove them.
-
-    Real: lm-evaluation-harness #3589 (mlqa: articles of Arabic were removed inside words instead of before them).
     """
     for keys, text in study.strings:
         if keys[-1:] == ("regex_pattern",) and _is_dead(text, 0):
@@ -213,27 +188,11 @@ def _defined(node: ast.stmt) -> Iterator[str]:
                 yield target.id
 
 
-@rule("PF532", "word-stripped-by-characters", severity=Severity.WARNING, family=Family.EXTRACTION)
+@also("PF502")
 def word_stripped(study: Study) -> Iterator[Finding]:
-    r"""Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word.
-
-    Why: `text.lstrip("Answer: ")` makes `iron` of `Answer: iron` and `ilver` of `Answer: silver`, as `s` is in the
-    word.
-
-    Example:
-        doc_to_text: !function helper.asked
-        # file: helper.py
-        def asked(doc):
-            return "Question: " + doc["question"].lstrip("Question: ") + "\nAnswer:"
-
-    Silent with:
-        # file: helper.py
-        def asked(doc):
-            return "Question: " + doc["question"].removeprefix("Question: ") + "\nAnswer:"
+    """Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word.
 
     Fix: use `removeprefix` or `removesuffix`.
-
-    Real: jsonschema_bench of lm-evaluation-harness strips "json" from answers.
     """
     for call, position in _calls_of(study):
         if isinstance(call.func, ast.Attribute) and call.func.attr in _TRIMS and len(call.args) == 1:
@@ -242,29 +201,11 @@ def word_stripped(study: Study) -> Iterator[Finding]:
                 yield finding("strip removes characters, not a word", ast.unparse(call)[-60:], position)
 
 
-@rule("PF533", "flag-as-count", severity=Severity.ERROR, family=Family.EXTRACTION)
+@also("PF502", severity=Severity.ERROR)
 def flag_as_count(study: Study) -> Iterator[Finding]:
-    r"""Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs.
-
-    Why: `re.sub(pattern, "", text, re.IGNORECASE)` replaces at most two places, with regard to case, for the fourth
-    argument is `count` and `re.IGNORECASE` is 2.
-
-    Example:
-        doc_to_text: !function helper.asked
-        # file: helper.py
-        import re
-        def asked(doc):
-            return "Question: " + re.sub("the ", "", doc["question"], re.IGNORECASE) + "\nAnswer:"
-
-    Silent with:
-        # file: helper.py
-        import re
-        def asked(doc):
-            return "Question: " + re.sub("the ", "", doc["question"], flags=re.IGNORECASE) + "\nAnswer:"
+    """Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs.
 
     Fix: write `flags=`.
-
-    Real: a common mistake in Python code, which newer versions of Python warn about.
     """
     for call, position in _calls_of(study):
         place = _BEFORE_FLAGS.get(_of_re(call), 99)
@@ -272,24 +213,11 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
             yield finding("a flag is taken for the number of replacements", ast.unparse(call)[-60:], position)
 
 
-@rule("PF540", "escape-doubled", severity=Severity.ERROR, family=Family.EXTRACTION, fix=_WITH_SINGLE_ESCAPES)
+@also("PF502", severity=Severity.ERROR, fix=_WITH_SINGLE_ESCAPES)
 def escape_doubled(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d.
 
-    Why: in single quotes, without quotes and in block scalars YAML keeps both backslashes. It matches no number.
-
-    Example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '(\\d+)'}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
-
     Fix: write one backslash, or use double quotes.
-
-    Real: the opposite of lm-evaluation-harness #1305 (nq_open), where one was missing.
     """
     for keys, text in study.strings:
         found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None

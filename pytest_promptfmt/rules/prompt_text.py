@@ -10,6 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     around,
@@ -42,22 +43,11 @@ _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 
-@rule("PF224", "repeated-block", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF242")
 def repeated_block(study: Study) -> Iterator[Finding]:
-    r"""Report two identical paragraphs in a row.
-
-    Why: the same instruction is in the description and in the template, or a few-shot example is drawn twice.
-
-    Example:
-        description: "Answer the following question about metals.\n\n"
-        doc_to_text: "Answer the following question about metals.\n\n{{question}}\nAnswer:"
-
-    Silent with:
-        doc_to_text: "{{question}}\nAnswer:"
+    """Report two identical paragraphs in a row.
 
     Fix: keep one of them.
-
-    Real: instructions that are both in a template and in its include.
     """
     for instance, prompt in first_prompts(study.instances[:1]):
         blocks = [block.strip() for block in prompt.text.split("\n\n")]
@@ -67,27 +57,11 @@ def repeated_block(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF226", "mixed-colons", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF240")
 def mixed_colons(study: Study) -> Iterator[Finding]:
-    r"""Report one label with two kinds of colon in the same prompt.
-
-    Why: few-shot examples with `问题：` and a question with `问题:` are two layouts; a stop sequence matches one.
-
-    Example:
-        num_fewshot: 1
-        doc_to_text: "{% if shown %}Question：{% else %}Question: {% endif %}{{question}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0, shown: false}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0, shown: true}]
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report one label with two kinds of colon in the same prompt.
 
     Fix: use the same colon everywhere.
-
-    Real: lm-evaluation-harness #2587 (mgsm_zh, mgsm_ja).
     """
     for instance, prompt in first_prompts(study.demonstrated[:1]):
         kinds: dict[str, set[str]] = {}
@@ -141,24 +115,11 @@ def _raw_key(key: str, doc: int, field: str | None) -> Finding:
     )
 
 
-@rule("PF230", "abstention-not-a-choice", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF714")
 def abstention(study: Study) -> Iterator[Finding]:
-    r"""Report an answer quoted in the prompt that is almost, but not exactly, one of the choices.
-
-    Why: the prompt asks the model to answer "I do not know", but the scored choice is "I do not know.". A model that
-    obeys is not scored as abstaining.
-
-    Example:
-        doc_to_text: "Answer yes, or \"I do not know\".\n{{question}}\nAnswer:"
-        doc_to_choice: ["yes", "I do not know."]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_text: "Answer yes, or \"I do not know.\"\n{{question}}\nAnswer:"
+    """Report an answer quoted in the prompt that is almost, but not exactly, one of the choices.
 
     Fix: quote the choice exactly as it is scored.
-
-    Real: the IDK tasks of eval-framework 0.15.4.
     """
     for instance in study.instances[:1]:
         choices = [text.strip() for text in continuations(instance)]
@@ -178,22 +139,11 @@ def _bare(text: str) -> str:
     return re.sub(r"[\W_]+", " ", text).strip().casefold()
 
 
-@rule("PF231", "label-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF240")
 def label_without_colon(study: Study) -> Iterator[Finding]:
-    r"""Report a label without a colon next to a label with one, if both are named like their columns.
-
-    Why: `question: … passage …` was meant to read `question: … passage: …`.
-
-    Example:
-        doc_to_text: "question: {{question}} passage {{passage}}\nanswer:"
-        metadata: {promptfmt: {docs: [{question: Who?, passage: Some, choices: ["no", "yes"], answer: 0}]}}
-
-    Silent with:
-        doc_to_text: "question: {{question}} passage: {{passage}}\nanswer:"
+    """Report a label without a colon next to a label with one, if both are named like their columns.
 
     Fix: add the colon.
-
-    Real: lm-evaluation-harness #769 (boolq for T5).
     """
     for instance, message in questions(study.instances[:1]):
         labels = [
@@ -212,7 +162,7 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
 
 @rule("PF240", "uneven-labels", severity=Severity.WARNING, family=Family.PROMPT)
 def uneven_labels(study: Study) -> Iterator[Finding]:
-    r"""Report a label glued to the sentence before it, or to its column where other labels have a space.
+    r"""Report labels that are not written alike, such as one glued to its column where others have a space.
 
     Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
     tokenizers read both differently.
@@ -244,9 +194,9 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
             yield finding("a label is glued to the text before it", saw, template.keys)
 
 
-@rule("PF242", "repeated-description", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("PF242", "repeated-text", severity=Severity.WARNING, family=Family.PROMPT)
 def repeated_description(study: Study) -> Iterator[Finding]:
-    r"""Report a description whose text is in the question as well.
+    r"""Report a text that the prompt shows twice, such as a description that is in the question as well.
 
     Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
 
@@ -269,23 +219,11 @@ def repeated_description(study: Study) -> Iterator[Finding]:
         yield finding("the description is repeated in the question", lead, "doc_to_text")
 
 
-@rule("PF258", "text-shown-twice", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF242")
 def text_shown_twice(study: Study) -> Iterator[Finding]:
-    r"""Report a sentence of the data that the question shows twice.
-
-    Why: a column was printed twice, or the template repeats a text of the data. Prompts become longer, and it is not
-    what other runs of the benchmark show.
-
-    Example:
-        doc_to_text: "{{question}}\n{{question}}\nAnswer:"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts in moist air?, choices: [tin, iron], answer: 1}]}}
-
-    Silent with:
-        doc_to_text: "{{question}}\nAnswer:"
+    """Report a sentence of the data that the question shows twice.
 
     Fix: print it once.
-
-    Real: IBM/unitxt #1920 (the instructions of both the data and the template).
     """
     for instance, message in questions(study.real_instances[:1]):
         texts = {name: value.strip() for name, value in instance.doc.items() if isinstance(value, str)}
@@ -298,22 +236,11 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF265", "cue-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF240")
 def cue_without_colon(study: Study) -> Iterator[Finding]:
-    r"""Report a last line that is one word without a colon, where other labels have one.
-
-    Why: after `Question: …` the model expects `Answer:`. A bare `Answer` reads like the first word of a sentence, and
-    models continue it with a colon.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer"
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report a last line that is one word without a colon, where other labels have one.
 
     Fix: add the colon.
-
-    Real: lm-evaluation-harness #769 (boolq for T5), where an inner label had lost it.
     """
     text = question_template(study)
     cue = _BARE_CUE.search(text)
@@ -321,22 +248,11 @@ def cue_without_colon(study: Study) -> Iterator[Finding]:
         yield finding("the last line is a label without a colon", cue[1], "doc_to_text")
 
 
-@rule("PF283", "label-lost-its-colon", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF240")
 def label_lost_colon(study: Study) -> Iterator[Finding]:
-    r"""Report a label of written examples that has a colon everywhere but once.
-
-    Why: models imitate the examples. Only labels of several words are checked: `Answer the question` is a sentence.
-
-    Example:
-        description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English House.\n"
-        doc_to_text: "Old English: {{question}}\nModern English:"
-
-    Silent with:
-        description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English: House.\n"
+    """Report a label of written examples that has a colon everywhere but once.
 
     Fix: add the colon.
-
-    Real: google/BIG-bench #590 (conlang_translation).
     """
     texts = [(template, skeleton(template.source)) for template in study.templates]
     labels = [(template, text, found) for template, text in texts for found in _LABEL.finditer(text)]

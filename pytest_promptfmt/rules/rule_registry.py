@@ -34,9 +34,9 @@ _WORST: Final[Mapping[Family, Effect]] = {
 """The worst that rules of a family do; every doc where a family is not listed."""
 
 _UNLIKE_FAMILY: Final[Mapping[Effect, str]] = {
-    Effect.EVERY_DOC: "PF501 PF706 PF707 PF714",
+    Effect.EVERY_DOC: "PF501 PF706 PF714",
     Effect.SOME_DOCS: "PF101 PF704 PF705",
-    Effect.APPEARANCE: "PF103 PF105 PF108 PF129 PF134 PF205 PF206 PF225 PF226 PF237 PF238 PF240 PF242 PF757",
+    Effect.APPEARANCE: "PF103 PF105 PF108 PF129 PF134 PF238 PF240 PF242 PF757",
 }
 _EFFECTS: Final = {code: effect for effect, codes in _UNLIKE_FAMILY.items() for code in codes.split()}
 """The effect of built-in rules that differ from their family."""

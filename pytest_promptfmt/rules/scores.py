@@ -9,6 +9,7 @@ from typing import Final
 from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import gold_kind
@@ -45,24 +46,11 @@ def empty_gold(study: Study) -> Iterator[Finding]:
             yield finding("the gold answer is empty", repr(trial.gold), "doc_to_target", trial.instance)
 
 
-@rule("PF602", "gold-normalises-to-nothing", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@also("PF601", severity=Severity.ERROR, scope="scoring")
 def normalises_to_nothing(study: Study) -> Iterator[Finding]:
     """Report an answer of which nothing is left after what exact_match ignores.
 
-    Why: an empty completion, or one of punctuation only, then equals the answer and counts as right.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        metric_list: [{metric: exact_match, ignore_punctuation: true}]
-        metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: "+"}]}}
-
-    Silent with:
-        metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: plus}]}}
-
     Fix: ignore less: an empty completion, or one of punctuation only, counts as right.
-
-    Real: HELM's quasi-exact match drops articles, and with them the answer A.
     """
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
@@ -73,25 +61,11 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
                 )
 
 
-@rule("PF603", "choices-normalise-alike", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@also("PF705", severity=Severity.ERROR, scope="scoring")
 def normalise_alike(study: Study) -> Iterator[Finding]:
     """Report options that are the same after what exact_match ignores.
 
-    Why: a wrong option then counts as right.
-
-    Example:
-        output_type: generate_until
-        doc_to_choice: "{{choices}}"
-        doc_to_target: answer
-        metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]
-        metadata: {promptfmt: {docs: [{question: Is it so?, choices: ["Yes!", "yes"], answer: 0}]}}
-
-    Silent with:
-        metadata: {promptfmt: {docs: [{question: Is it so?, choices: ["Yes!", "no"], answer: 0}]}}
-
     Fix: ignore less, or make the options differ in letters.
-
-    Real: options that differ only in signs, such as formulas and operators.
     """
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
@@ -139,7 +113,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 
 @rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def gold_does_not_win(study: Study) -> Iterator[Finding]:
-    """Report a gold answer that scores as nonsense does, or a gold choice that loses when it is by far the likeliest.
+    """Report scoring in which the gold answer does not win: nonsense or another answer scores as much.
 
     Why: target and metric do not fit, and the score is the same for all answers.
 
@@ -185,27 +159,11 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 )
 
 
-@rule("PF606", "empty-wins", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@also("PF605", severity=Severity.ERROR, scope="scoring")
 def empty_wins(study: Study) -> Iterator[Finding]:
     """Report an empty completion that scores as much as the gold answer.
 
-    Why: a model that writes nothing, or is cut off at once by a stop sequence, gets full marks.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: !function helper.begins, aggregation: mean, higher_is_better: true}]
-        # file: helper.py
-        def begins(references, predictions):
-            return float(references[0].startswith(predictions[0]))
-
-    Silent with:
-        # file: helper.py
-        def begins(references, predictions):
-            return float(bool(predictions[0]) and references[0].startswith(predictions[0]))
-
     Fix: let an empty completion score 0.
-
-    Real: metrics that look for the completion in the target, where the empty text is in every other one.
     """
     trials = trials_of(study)
     if scoring_failure(study) is not None:
@@ -219,27 +177,11 @@ def empty_wins(study: Study) -> Iterator[Finding]:
             yield finding("an empty completion scores as the gold answer does", saw, scored_by(trials), trial.instance)
 
 
-@rule("PF607", "another-choice-wins", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@also("PF605", severity=Severity.ERROR, scope="scoring")
 def another_choice_wins(study: Study) -> Iterator[Finding]:
     """Report an option that counts as right where another one is the gold answer.
 
-    Why: a model that prefers the wrong option gets full marks.
-
-    Example:
-        process_results: !function helper.scored
-        # file: helper.py
-        def scored(doc, results):
-            return {"acc": float(max(results)[0] > -1)}
-
-    Silent with:
-        # file: helper.py
-        def scored(doc, results):
-            best = max(range(len(results)), key=lambda index: results[index][0])
-            return {"acc": float(best == doc["answer"])}
-
     Fix: compare the option that wins with the gold answer.
-
-    Real: metrics that look for the target in the completion, where one option is a part of another.
     """
     trials = trials_of(study)
     if scoring_failure(study) is not None:

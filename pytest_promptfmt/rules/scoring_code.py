@@ -13,6 +13,7 @@ from pytest_promptfmt.answers.trials import TINY, AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.rules.scores import gold_forms, scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -25,28 +26,11 @@ _SECONDS: Final = 2.0
 _LONG: Final = 80
 
 
-@rule("PF609", "tie-counts-as-right", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@also("PF605", severity=Severity.ERROR, scope="scoring")
 def tie_counts_as_right(study: Study) -> Iterator[Finding]:
     """Report choices that are equally likely and count as right, though the gold choice is not the first.
 
-    Why: a model that does not distinguish the choices gets full marks. Of equals lm-eval takes the first.
-
-    Example:
-        process_results: !function helper.scored
-        # file: helper.py
-        def scored(doc, results):
-            scores = [score for score, _ in results]
-            return {"acc": float(scores[doc["answer"]] == max(scores))}
-
-    Silent with:
-        # file: helper.py
-        def scored(doc, results):
-            scores = [score for score, _ in results]
-            return {"acc": float(scores.index(max(scores)) == doc["answer"])}
-
     Fix: take the index of the first maximum and compare it with the gold index.
-
-    Real: `scores[gold] == max(scores)` in scoring code of several tasks.
     """
     trials = trials_of(study)
     for trial in trials.choices:
@@ -234,32 +218,11 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
         return None
 
 
-@rule("PF616", "worse-answer-scores-more", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+@also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
     """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc.
 
-    Why: a distance is reported as if it were a similarity, or the function compares the wrong thing. With
-    `higher_is_better: true` the worst model leads. The gold answer is tried as it is and in the form that the prompt
-    asks for, a gold choice as the likeliest one. Code with another measure than a gold answer is left out.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{choices[answer]}}"
-        metric_list: [{metric: !function helper.distance, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
-        # file: helper.py
-        def distance(references, predictions):
-            return abs(len(references[0]) - len(predictions[0]))
-
-    Silent with:
-        metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
-        # file: helper.py
-        def same(references, predictions):
-            return float(references[0] == predictions[0].strip(" ."))
-
     Fix: compare the answer with the gold one, and set `higher_is_better` as the function means it.
-
-    Real: edit distances and error rates of speech and translation, whose sign is easily forgotten.
     """
     trials = _trials(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
@@ -304,30 +267,11 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-@rule("PF619", "near-miss-scores", severity=Severity.WARNING, family=Family.SCORING, scores=True)
+@also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
     r"""Report scoring code for which a wrong answer that begins with the gold answer, or contains it, is right.
 
-    Why: `gold in prediction` counts 15 as 5, and `prediction.startswith("B")` counts `Both are wrong` as B. Only code
-    of the task is tried: what filters of lm-eval misread other rules report.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        metric_list: [{metric: !function helper.holds, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: "What is 2 + 3?", answer: "5"}]}}
-        # file: helper.py
-        def holds(references, predictions):
-            return float(references[0] in predictions[0])
-
-    Silent with:
-        # file: helper.py
-        def holds(references, predictions):
-            return float(references[0] in predictions[0].split())
-
     Fix: compare whole words or numbers: `re.search(rf"\b{gold}\b", prediction)`.
-
-    Real: metrics that look for the gold answer in the completion.
     """
     trials = _trials(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:

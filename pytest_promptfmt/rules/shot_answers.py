@@ -8,6 +8,7 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     finding,
@@ -72,24 +73,11 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
             seen.add(text)
 
 
-@rule("PF815", "shots-with-other-labels", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF807")
 def other_labels(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples that begin with another label than the question, or with other spaces after it.
-
-    Why: after `Problem: …` three times, `Question: …` is a new layout, and `问题：` and `问题： ` have other tokens.
-    The model follows the examples less closely.
-
-    Example:
-        num_fewshot: 1
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        fewshot_config: {doc_to_text: "Problem: {{question}}\nAnswer:"}
-
-    Silent with:
-        fewshot_config: {doc_to_text: "Question: {{question}}\nAnswer:"}
+    """Report few-shot examples that begin with another label than the question, or with other spaces after it.
 
     Fix: use the same labels in both.
-
-    Real: lm-evaluation-harness #2578 (mgsm_zh: `问题：` in the examples, `问题： ` in the question).
     """
     for instance in () if study.has_guessed_text else study.with_shots[:1]:
         asked = question_message(instance)
@@ -116,33 +104,11 @@ def _first_label(message: Message) -> tuple[str, str] | None:
     return None
 
 
-@rule("PF816", "shots-answer-otherwise", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF807")
 def answer_otherwise(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples that answer in sentences where the gold answers are single words or numbers.
-
-    Why: the model answers as the examples do, in a sentence, and `exact_match` compares it with a number. Tasks whose
-    filters look for the answer are not reported.
-
-    Example:
-        output_type: generate_until
-        num_fewshot: 1
-        doc_to_target: "{{answer}}"
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: What is 2 + 3?, answer: "5"}]
-              fewshot: [{question: What is 4 + 4?, answer: Four and four together make the number eight}]
-
-    Silent with:
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: What is 2 + 3?, answer: "5"}]
-              fewshot: [{question: What is 4 + 4?, answer: "8"}]
+    """Report few-shot examples that answer in sentences where the gold answers are single words or numbers.
 
     Fix: show the answer in the form that is scored, or add a filter.
-
-    Real: lm-evaluation-harness #2444 (mgsm_direct: the examples held the reasoning).
     """
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task):
         return
@@ -163,30 +129,12 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF818", "shots-without-reasoning", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF807")
 def shots_without_reasoning(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples that have the bare answer after a cue for reasoning.
-
-    Why: `exact_match` compares what the filters find with the whole gold answer, so that the gold answer is a label or
-    a number. Examples that print the same column after `Let's think step by step:` show a model not to reason. It is an
-    info where the task neither shows nor announces examples.
-
-    Example:
-        output_type: generate_until
-        num_fewshot: 2
-        doc_to_text: "Q: {{question}}\nLet's think step by step:"
-        doc_to_target: "{{answer}}"
-        metric_list: [{metric: exact_match}]
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
-
-    Silent with:
-        fewshot_config: {doc_to_target: "Tin does not rust. The answer is {{answer}}."}
+    """Report few-shot examples that have the bare answer after a cue for reasoning.
 
     Fix: give examples a separate `doc_to_target` in `fewshot_config`, with the reasoning and the sentence that the
     filters look for.
-
-    Real: lm-evaluation-harness #3131 (gpqa_cot_n_shot).
     """
     target, shots = study.written.doc_to_target, study.task.fewshot
     if not study.generates or study.has_own_scorer or not looks_for_answers(study.task):

@@ -16,16 +16,19 @@ from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     around,
     choices_of,
     finding,
     instruction_key,
     question_message,
+    questions,
     severity_of_shots,
     shots_of,
     words,
 )
+from pytest_promptfmt.study.study import constant_spans
 
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
@@ -73,50 +76,22 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     )
 
 
-@rule("PF817", "fewer-docs-than-shots", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF808")
 def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
     """Report fewer docs to draw few-shot examples from than the task shows.
 
-    Why: the prompts of the snapshot are shorter than those of the evaluation. lm-eval itself ends with an exception if
-    its split has so few rows. Examples in `fewshot_config.samples` are all there is: too few of them are an error.
-
-    Example:
-        num_fewshot: 2
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
-
-    Silent with:
-        num_fewshot: 1
-
     Fix: add docs to the few-shot split, or lower `num_fewshot`.
-
-    Real: five rows of a dataset kept next to a task that shows eight examples.
     """
     if study.failure is None and study.shots < study.requested_shots:
         saw = f"{study.shots} of {study.requested_shots} can be drawn"
         yield finding("there are fewer docs than few-shot examples", saw, "num_fewshot")
 
 
-@rule("PF809", "question-unlike-written-examples", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF807")
 def unlike_written_examples(study: Study) -> Iterator[Finding]:
-    r"""Report a question without the label that the solved examples in the same text have.
-
-    Why: a model imitates the examples. After `Q: …` and `A: …`, a question without `Q:`, or a prompt without `A:` at
-    its end, is another layout: the model may continue the question, or ask the next one.
-
-    Example:
-        description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\n"
-        doc_to_text: "{{question}}\n"
-
-    Silent with:
-        doc_to_text: "Q: {{question}}\nA:"
+    """Report a question without the label that the solved examples in the same text have.
 
     Fix: use the labels of the examples.
-
-    Real: lm-evaluation-harness #1118 (bbh_cot_fewshot).
     """
     if study.has_guessed_text or study.is_multimodal:
         return
@@ -137,25 +112,11 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
         yield finding(f"the solved examples have a label that is missing {where}", saw, "doc_to_text", instance)
 
 
-@rule("PF810", "shot-answer-not-a-choice", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF807")
 def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples whose answer is not one of the scored labels.
-
-    Why: the examples teach the model to answer `(B)` or `yes`, but `B` or `Yes` is scored. The score then depends on
-    how likely an answer is that no example shows.
-
-    Example:
-        num_fewshot: 1
-        doc_to_choice: ["A", "B"]
-        doc_to_target: "{{answer}}"
-        fewshot_config: {doc_to_target: "({{'AB'[answer]}})"}
-
-    Silent with:
-        fewshot_config: {doc_to_target: "{{'AB'[answer]}}"}
+    """Report few-shot examples whose answer is not one of the scored labels.
 
     Fix: give few-shot examples and questions the same `doc_to_choice` and `doc_to_target`.
-
-    Real: gpqa of lm-evaluation-harness showed letters without the brackets that were scored (#3404).
     """
     if not isinstance(study.written.doc_to_choice, list):
         return  # each doc may have its own choices
@@ -174,23 +135,11 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF811", "uneven-example-labels", severity=Severity.WARNING, family=Family.FEWSHOT)
+@also("PF807")
 def uneven_labels(study: Study) -> Iterator[Finding]:
-    r"""Report solved examples in a text with more answers than questions, or more questions than answers.
-
-    Why: a label was lost when examples were copied into the text. The model sees an answer without a question, and
-    the next question belongs to the answer before.
-
-    Example:
-        description: "Q: Does tin rust?\nA: No.\n\nDoes steel rust?\nA: Yes.\n\nIs gold soft?\nA: Yes.\n\n"
-        doc_to_text: "Q: {{question}}\nA:"
-
-    Silent with:
-        description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\nQ: Is gold soft?\nA: Yes.\n\n"
+    """Report solved examples in a text with more answers than questions, or more questions than answers.
 
     Fix: begin every question and every answer of the examples with its label.
-
-    Real: solved examples in descriptions and templates of lm-evaluation-harness, such as those of bbh.
     """
     for template in study.templates:
         for text in template.text.constants:
@@ -204,9 +153,9 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
                     yield finding("solved examples have unequal numbers of questions and answers", saw, template.keys)
 
 
-@rule("PF812", "announced-examples-missing", severity=Severity.WARNING, family=Family.FEWSHOT)
+@rule("PF812", "announced-and-missing", severity=Severity.WARNING, family=Family.FEWSHOT)
 def announced_examples(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that announces examples and has none.
+    r"""Report a prompt that announces something that is not there, such as examples.
 
     Why: "Here are some examples" before a lone question belongs to a few-shot prompt. Either the examples were lost or
     the sentence is left over.
@@ -236,27 +185,54 @@ def announced_examples(study: Study) -> Iterator[Finding]:
             yield finding("the prompt announces examples but has none", saw, instruction_key(study), instance)
 
 
+@also("PF812")
+def announced_passage(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that speaks of a passage and prints only a question.
+
+    Fix: print the column with the passage, or remove the sentence.
+    """
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        found = _SPEAKS_OF.search(join(constant_spans(instance)))
+        printed = {span.origin.field for span in message.content if span.origin.field is not None}
+        shown = max((len(span.text) for span in message.content if span.origin.field is not None), default=0)
+        if found is not None and len(printed) == 1 and _QUESTION.fullmatch(printed.pop()) and shown < _MUCH:
+            saw = f"{found[0]}; only {message.text[-40:]!r}"
+            yield finding("the prompt speaks of a passage that it does not print", saw, "doc_to_text", instance)
+
+
+@also("PF812")
+def empty_field(study: Study) -> Iterator[Finding]:
+    r"""Report a label with nothing after it, directly before the next one.
+
+    Fix: print what the label announces, or remove it.
+    """
+    for template in study.templates:
+        found = next(filter(None, map(_EMPTY_FIELD.search, template.text.constants)), None)
+        if found is not None and template.keys[-1] == "doc_to_text":
+            yield finding("a label has nothing after it", found[0], template.keys)
+
+
+_SPEAKS_OF: Final = re.compile(
+    r"\b(?:read|given|based on|according to|using|from|about|after)\b[^.\n]{0,40}?"
+    r"\b(?:the|this|following|below|above) "
+    r"(?:passage|article|context|paragraph|story|dialogue|conversation|document)\b",
+    re.IGNORECASE,
+)
+_QUESTION: Final = re.compile(r"(?:question|query|ask|prompt_question|q)(?:_?(?:text|stem))?", re.IGNORECASE)
+_EMPTY_FIELD: Final = re.compile(
+    r"^(?:Options|(?:Answer )?[Cc]hoices|Passage|Context|Question|Text|Article|Document):[ \t]*\n+"
+    r"(?=[A-Z][\w ]{1,20}:)",
+    re.MULTILINE,
+)
 _MUCH: Final = 300
 """Characters of constant text that may hold the examples in another form."""
 
 
-@rule("PF813", "glued-shots", severity=Severity.ERROR, family=Family.FEWSHOT)
+@also("PF203", severity=Severity.ERROR)
 def glued_shots(study: Study) -> Iterator[Finding]:
     r"""Report few-shot examples that follow each other, or have question and answer, without any whitespace between.
 
-    Why: with `fewshot_delimiter: ""` the prompt reads `Answer: ironQuestion: Which…`, with `target_delimiter: ""`
-    `Answer:iron`. The model cannot tell where an example ends.
-
-    Example:
-        num_fewshot: 2
-        fewshot_delimiter: ""
-
-    Silent with:
-        fewshot_delimiter: "\n\n"
-
     Fix: use `"\n\n"` between examples, and a space or newline before the answer.
-
-    Real: google/BIG-bench #474 (logical_deduction: no space before the answers of examples).
     """
     if study.has_guessed_text or not study.renders_fields:
         return  # other systems join messages by their own rules

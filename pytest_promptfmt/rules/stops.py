@@ -13,6 +13,7 @@ from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.prompt import Span, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.study import constant_spans
@@ -36,23 +37,11 @@ _ASKS_BLOCK: Final = re.compile(
 )
 
 
-@rule("PF612", "stop-in-prefix", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@also("PF903", severity=Severity.ERROR, scope="scoring")
 def stop_in_prefix(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is part of `gen_prefix`, the end of the prompt.
 
-    Why: back ends that look for stop sequences in the whole text stop before the first token of the answer.
-
-    Example:
-        output_type: generate_until
-        gen_prefix: "Answer:"
-        generation_kwargs: {until: ["Answer:"]}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"]}
-
     Fix: use the start of the next question as stop sequence.
-
-    Real: the prefix `Answer:` with the stop `Answer:` in tasks that repeat it after each example.
     """
     scoring = study.scoring
     prefix = scoring.task.gen_prefix
@@ -64,26 +53,11 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
             yield finding("a stop sequence is at the end of the prompt", f"{stop!r} in {end!r}", (*_UNTIL, number))
 
 
-@rule("PF613", "no-stop-before-next-question", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+@also("PF910", severity=Severity.ERROR, scores=True)
 def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
-    r"""Report stop sequences that do not match the text after an answer in the few-shot examples.
-
-    Why: a base model continues with the next question. If nothing stops it, the filters may read the answer to that
-    question. It is a warning without docs of your own and if the filters read the same with the next question behind
-    the answer, and an info if a stop is the marker of a turn, as in tasks for chat models. PF910 reports a stop that is
-    a label, such as `Q:`, and PF902 a literal `\n`.
-
-    Example:
-        output_type: generate_until
-        num_fewshot: 2
-        generation_kwargs: {until: ["</s>"]}
-
-    Silent with:
-        generation_kwargs: {until: ["\n\n"]}
+    """Report stop sequences that do not match the text after an answer in the few-shot examples.
 
     Fix: use the exact label at the start of a question, or a newline.
-
-    Real: lm-evaluation-harness #2945 (mmlu_pro).
     """
     texts = [stop for stop in study.stop_texts if stop]
     if not study.generates or not texts or question_labels(study) or any(map(is_literal, texts)):
@@ -158,24 +132,11 @@ def question_labels(study: Study) -> list[str]:
     return [stop for stop in study.stop_texts if stop.strip().endswith((":", "："))]
 
 
-@rule("PF618", "stop-cuts-code-block", severity=Severity.ERROR, family=Family.SCORING)
+@also("PF903", severity=Severity.ERROR)
 def stop_cuts_block(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence inside the code block that the prompt asks for.
-
-    Why: `\ndef` and `\nclass` end the continuation of a function that the prompt has begun. In a block the function
-    begins after a newline, and the completion ends before it.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
-        generation_kwargs: {until: ["\ndef"]}
-
-    Silent with:
-        generation_kwargs: {until: ["</s>"]}
+    """Report a stop sequence inside the code block that the prompt asks for.
 
     Fix: remove the stop sequence; a filter can take the code out of the block.
-
-    Real: bigcode-project/bigcode-evaluation-harness #119 (humaneval for chat models).
     """
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
@@ -191,23 +152,11 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+@also("PF902", severity=Severity.ERROR, scores=True)
 def stop_is_not_text(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is not text, or is empty.
 
-    Why: back ends compare text. `until: [[]]` or `until: [no]` fails in some back ends and is ignored in others; an
-    empty stop sequence ends every completion immediately.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: [[]]}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"]}
-
     Fix: use a list of texts; with an empty list only the end of text stops generation.
-
-    Real: lm-evaluation-harness #2827 (mmlu_pro_llama).
     """
     if not study.generates or study.stops is None:
         return
@@ -230,9 +179,9 @@ def _with_real_breaks(study: Study, finding: Finding) -> Fix | None:
     return rewritten(study, at, lambda text: re.sub(r"\\[ntr]", lambda found: _BREAKS[found[0]], text), keeps=nothing)
 
 
-@rule("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True, fix=_with_real_breaks)
+@rule("PF902", "malformed-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True, fix=_with_real_breaks)
 def literal_stop(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence with a literal backslash and n.
+    r"""Report a malformed stop sequence, such as one with a literal backslash and n.
 
     Why: in single quotes YAML reads `\n` as two characters. Completions do not contain them, so generation never stops.
 
@@ -254,23 +203,11 @@ def literal_stop(study: Study) -> Iterator[Finding]:
             yield finding("a stop sequence contains a literal backslash escape", stop, (*UNTIL, number))
 
 
-@rule("PF906", "shadowed-stop", severity=Severity.WARNING, family=Family.GENERATION)
+@also("PF902")
 def shadowed_stop(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence that never fires because it contains another one.
-
-    Why: with `"\n"` in the list, generation ends before `"\n\n"` can appear. Either the longer one is useless, or
-    the shorter one is a mistake: a model that begins with a newline then gives no answer.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: ["\n\n", "\n"]}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:", "</s>"]}
+    """Report a stop sequence that never fires because it contains another one.
 
     Fix: keep only one of the two.
-
-    Real: lm-evaluation-harness #3465 (mgsm_ca).
     """
     if not study.generates:
         return
@@ -321,23 +258,11 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
             yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
 
 
-@rule("PF912", "stop-before-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+@also("PF903", severity=Severity.ERROR, scores=True)
 def stop_before_answer(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence that is the whitespace with which an answer begins.
-
-    Why: after `Answer:` the answer begins with the target delimiter, a space or newline. With that as a stop sequence
-    the completion ends before its first word.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: [" "]}
-
-    Silent with:
-        generation_kwargs: {until: ["\n"]}
+    """Report a stop sequence that is the whitespace with which an answer begins.
 
     Fix: use a stop sequence that comes after an answer.
-
-    Real: stops copied from tasks whose prompt ends with the delimiter.
     """
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
@@ -353,50 +278,22 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
                 yield finding(what, saw, (*UNTIL, number), instance, severity=severity)
 
 
-@rule("PF940", "stop-is-a-space", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
+@also("PF902", scores=True)
 def stop_is_a_space(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence that is only a space.
-
-    Why: a completion that begins with a space ends at once, and every other one after its first word. Where the prompt
-    shows that the answer begins with a space, PF912 reports it.
-
-    Example:
-        output_type: generate_until
-        gen_prefix: "It is"
-        generation_kwargs: {until: [" "]}
-
-    Silent with:
-        generation_kwargs: {until: ["\n"]}
+    """Report a stop sequence that is only a space.
 
     Fix: use a stop sequence that comes after an answer.
-
-    Real: no task of lm-evaluation-harness 0.4.13 has one.
     """
     number = next((number for number, stop in enumerate(study.stop_texts) if stop and not stop.strip(" ")), None)
     if study.generates and number is not None and not any(stop_before_answer(study)):
         yield finding("a stop sequence is a space", study.stop_texts[number], ("generation_kwargs", "until", number))
 
 
-@rule("PF941", "stop-of-one-character", severity=Severity.WARNING, family=Family.GENERATION)
+@also("PF902")
 def stop_of_one_character(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data.
-
-    Why: `.` ends `3.5` and `Washington D.C.` after the first part, `,` ends `1,000` and `May 1, 1990`, `Q` without its
-    colon ends `The Queen` after the first word. With docs of your own PF903 reports the answers that are cut.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Q: {{question}}\nA:"
-        doc_to_target: answer
-        generation_kwargs: {until: ["\n", "."]}
-        metadata: {note: no docs}
-
-    Silent with:
-        generation_kwargs: {until: ["\n"]}
+    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data.
 
     Fix: stop at the newline or at the label of the next question, with its colon.
-
-    Real: lm-evaluation-harness #2137 and #978 (drop), #1381 (nq_open, triviaqa); `Q` in bbh.
     """
     if not study.generates or study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text:
         return

@@ -16,6 +16,7 @@ from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.tasks import functions_of, missing_for
 
@@ -269,28 +270,11 @@ def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
     return found
 
 
-@rule("PF257", "missing-value-in-code", severity=Severity.ERROR, family=Family.PROMPT)
+@also("PF221", severity=Severity.ERROR)
 def missing_value_in_code(study: Study) -> Iterator[Finding]:
-    r"""Report the word None or nan that code or a template makes of a missing value: in its question, or as gold.
-
-    Why: an f-string prints a missing value as `None`, and `doc_to_target` makes the gold answer `None` of it, which a
-    model is then asked to write.
-
-    Example:
-        doc_to_text: !function helper.asked
-        metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
-        # file: helper.py
-        def asked(doc):
-            return f"Hint: {doc['hint']}\nQuestion: {doc['question']}\nAnswer:"
-
-    Silent with:
-        # file: helper.py
-        def asked(doc):
-            return f"Question: {doc['question']}\nAnswer:"
+    """Report the word None or nan that code or a template makes of a missing value: in its question, or as gold.
 
     Fix: leave the text out if the value is missing, and the doc if it has no answer.
-
-    Real: columns that only some rows fill, such as hints, contexts and test labels.
     """
     for instance in study.real_instances:
         empty = [name for name, value in instance.doc.items() if value is None or value != value]

@@ -11,6 +11,7 @@ from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
 
@@ -41,24 +42,11 @@ _WITH_BACKSLASHES: Final = partial(rewritten, change=lambda text: text.translate
 _WITHOUT_PYTHON_QUOTES: Final = partial(rewritten, change=lambda text: text.lstrip("rR")[1:-1], keeps=nothing)
 
 
-@rule("PF121", "markup-not-rendered", severity=Severity.ERROR, family=Family.TEMPLATES)
+@also("PF246", severity=Severity.ERROR)
 def markup_not_rendered(study: Study) -> Iterator[Finding]:
-    r"""Report Jinja in a place that lm-eval does not render.
-
-    Why: lists and delimiters are used as they are. A list `["{{answerA}}", "{{answerB}}"]` scores the placeholders
-    themselves, the same for every doc.
-
-    Example:
-        doc_to_choice: ["{{choices[0]}}", "{{choices[1]}}"]
-        doc_to_target: "{{answer}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
-
-    Silent with:
-        doc_to_choice: "{{[choices[0], choices[1]]}}"
+    """Report Jinja in a place that lm-eval does not render.
 
     Fix: write one template that returns the list: `"{{[answerA, answerB]}}"`.
-
-    Real: lm-evaluation-harness #1909 (social_iqa).
     """
     task = study.written
     places: list[tuple[Keys, Any]] = [
@@ -84,21 +72,11 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITH_DOUBLE_BRACES)
+@also("PF246", severity=Severity.ERROR, fix=_WITH_DOUBLE_BRACES)
 def python_braces(study: Study) -> Iterator[Finding]:
-    r"""Report `{name}` in a template without Jinja.
-
-    Why: single braces are Python's, and Jinja prints them as they are. Every prompt is then the same, without data.
-
-    Example:
-        doc_to_text: "Question: {question}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer in the form {letter}:"
+    """Report `{name}` in a template without Jinja.
 
     Fix: use double braces: `{{name}}`.
-
-    Real: lm-evaluation-harness #3944 (35 AfriXNLI tasks), #1587.
     """
     columns = set(study.docs.columns) if study.docs is not None and study.has_real_docs else set()
     for template in study.templates:
@@ -118,21 +96,11 @@ def python_braces(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITHOUT_QUOTES)
+@also("PF246", severity=Severity.ERROR, fix=_WITHOUT_QUOTES)
 def quoted_name(study: Study) -> Iterator[Finding]:
-    r"""Report `{{'name'}}`, which prints the word `name` and not the column.
-
-    Why: a name in quotes is text. The prompt shows the name of the column instead of its value, in every doc.
-
-    Example:
-        doc_to_text: "Question: {{'question'}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    """Report `{{'name'}}`, which prints the word `name` and not the column.
 
     Fix: remove the quotes.
-
-    Real: 36 xlsum tasks of lm-evaluation-harness 0.4.13.
     """
     columns = set(study.docs.columns) if study.docs is not None else set()
     for template in study.templates:
@@ -146,22 +114,11 @@ def quoted_name(study: Study) -> Iterator[Finding]:
                 break
 
 
-@rule("PF124", "constant-field", severity=Severity.ERROR, family=Family.TEMPLATES)
+@also("PF125", severity=Severity.ERROR)
 def constant_field(study: Study) -> Iterator[Finding]:
-    r"""Report a field mapping that looks like a column but is not one of the docs' columns.
-
-    Why: lm-eval treats any text that is not exactly a column as a template. `doc_to_target: label` without a column
-    `label` makes the word "label" the answer to every question, so nothing is ever scored as correct.
-
-    Example:
-        doc_to_target: label
-
-    Silent example:
-        doc_to_target: answer
+    """Report a field mapping that looks like a column but is not one of the docs' columns.
 
     Fix: use the name of a column.
-
-    Real: lm-evaluation-harness #3567 (80 masakhanews tasks), #2434 (catcola).
     """
     if not study.has_real_docs or study.docs is None:
         return
@@ -182,7 +139,7 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     r"""Report a task with the same prompt for every doc.
 
     Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
-    column, or not in Jinja's syntax. Nothing is reported where PF122 or PF123 name the cause, or where the docs differ
+    column, or not in Jinja's syntax. Nothing is reported where PF246 names the cause, or where the docs differ
     only in columns that the template does not use.
 
     Example:
@@ -299,24 +256,11 @@ def _is_python_list(template: WrittenTemplate) -> bool:
     return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
 
 
-@rule("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITH_BACKSLASHES)
+@also("PF126", severity=Severity.ERROR, fix=_WITH_BACKSLASHES)
 def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that `"\b"` is in YAML.
 
-    Why: in double quotes YAML reads `\b` as backspace, `\f` as form feed, `\v` as vertical tab. A pattern with `\b` for
-    a word boundary then matches nothing, and a prompt with `\frac` loses a letter.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match, regexes_to_ignore: ["\bthe\b"]}]
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
-
-    Silent with:
-        metric_list: [{metric: exact_match, regexes_to_ignore: ["\\bthe\\b"]}]
-
     Fix: use single quotes, or two backslashes.
-
-    Real: lm-evaluation-harness #1305 (nq_open).
     """
     for keys, text in study.strings:
         found = _CONTROL.search(text)
@@ -324,24 +268,11 @@ def control_character(study: Study) -> Iterator[Finding]:
             yield finding(f"control character U+{ord(found[0]):04X}", around(text, found), keys)
 
 
-@rule("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITHOUT_PYTHON_QUOTES)
+@also("PF126", severity=Severity.ERROR, fix=_WITHOUT_PYTHON_QUOTES)
 def python_string(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with Python quotes, such as `r"\d+"`.
 
-    Why: YAML has no `r"…"`. The letter r and the quotes become part of the pattern, which then matches nothing.
-
-    Example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: 'r"(\d+)"'}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
-
     Fix: remove the r and the inner quotes; YAML keeps backslashes in single quotes.
-
-    Real: lm-evaluation-harness #2238.
     """
     for keys, text in study.strings:
         if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     SHOWN,
     around,
@@ -49,22 +50,11 @@ _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 
 
-@rule("PF236", "mask-token", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF246")
 def mask_token(study: Study) -> Iterator[Finding]:
     """Report the mask token of a masked language model, or the turn markers of a chat model, in a prompt.
 
-    Why: `[MASK]` was a place to fill in for BERT. A model that generates reads it as text. The turn markers of one chat
-    model are text to every other one, and double where a chat template adds them.
-
-    Example:
-        doc_to_text: "{{question}} [MASK]"
-
-    Silent example:
-        doc_to_text: "{{question}} Answer:"
-
     Fix: replace the token with the text, or end the prompt before it.
-
-    Real: lm-evaluation-harness #514 (paws-x, xnli in the layout of mGPT).
     """
     for template, text in written_texts(study):
         found = _MASK.search(text)
@@ -77,22 +67,11 @@ def mask_token(study: Study) -> Iterator[Finding]:
             yield finding("the turn markers of one chat template are in the prompt", turn[0], template.keys, do=do)
 
 
-@rule("PF244", "list-printed-as-python", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF245")
 def list_printed(study: Study) -> Iterator[Finding]:
-    r"""Report a list, mapping or tuple that is printed with Python's brackets and quotes.
-
-    Why: `{{choices}}` in a text prints `['iron', 'gold']`, and a comma at the end of a line of Python makes a tuple,
-    `('iron',)`. Brackets, quotes and escapes become part of the question.
-
-    Example:
-        doc_to_text: "{{question}}\nOptions: {{choices}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "{{question}}\nOptions: {{choices | join(', ')}}\nAnswer:"
+    """Report a list, mapping or tuple that is printed with Python's brackets and quotes.
 
     Fix: join the elements: `{{choices | join(', ')}}`.
-
-    Real: prompts that list options by the name of their column.
     """
     for template, text in written_texts(study):
         listed = _PYTHON_LIST.search(text)
@@ -120,9 +99,9 @@ def python_value(value: Any, text: str) -> str | None:
     return None
 
 
-@rule("PF245", "object-printed", severity=Severity.ERROR, family=Family.PROMPT)
+@rule("PF245", "python-printed", severity=Severity.ERROR, family=Family.PROMPT)
 def object_printed(study: Study) -> Iterator[Finding]:
-    r"""Report a Python object that is printed as Python shows it: a method, a generator, the view of a mapping.
+    r"""Report a Python value that is printed as Python shows it: a method, a generator, the view of a mapping.
 
     Why: `{{passage.items}}` is the method `items` of the mapping, not its key, and `map` in Jinja gives a generator.
     The prompt then shows `<generator object …>` instead of the text, often with another number in every run.
@@ -149,9 +128,9 @@ def object_printed(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF246", "name-not-filled-in", severity=Severity.ERROR, family=Family.PROMPT)
+@rule("PF246", "not-filled-in", severity=Severity.ERROR, family=Family.PROMPT)
 def name_not_filled_in(study: Study) -> Iterator[Finding]:
-    r"""Report a placeholder that Jinja and Python code left as it is: `%(question)s`, `${subject}`, `{doc["subject"]}`.
+    r"""Report a placeholder that was not filled in, such as `%(question)s`, `${subject}` or `{doc["subject"]}`.
 
     Why: prompts are often ported from harnesses with other placeholders, and a string without its `f` keeps the braces.
     The model reads the name instead of the text. `{name}` counts if it is a column of your docs.
@@ -183,22 +162,11 @@ def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:
     return re.search(rf"(?<![{{\\\w])\{{(?:{names})\}}", text) if names else None
 
 
-@rule("PF248", "note-left-in-prompt", severity=Severity.WARNING, family=Family.PROMPT)
+@also("PF246")
 def note_left(study: Study) -> Iterator[Finding]:
-    r"""Report a note to the author, or the place of an image that the model does not get.
-
-    Why: `TODO`, `[INSERT TEXT]` and `<image>` were meant for a person or another pipeline. The model takes them for a
-    part of the question, and questions about an image that is not there cannot be answered.
-
-    Example:
-        description: "TODO: say what is asked for. "
-
-    Silent example:
-        description: "Answer the question. "
+    """Report a note to the author, or the place of an image that the model does not get.
 
     Fix: remove the note; for images set `doc_to_image`, or leave out the docs that need one.
-
-    Real: multimodal benchmarks run without their images, prompts published before they were finished.
     """
     for template in study.templates:
         if template.keys[-1] not in ("description", "doc_to_text", "gen_prefix"):

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.data_tables import data_table
@@ -79,13 +79,9 @@ class Contract:
         return tuple(one for one in self.forms if one.form == form)
 
 
+@lru_cache(maxsize=256)
 def contract_of(text: str) -> Contract:
-    """Return the answer that a prompt asks for; no forms where none can be read. Cached: a run asks often."""
-    return _contract(text)
-
-
-@cache
-def _contract(text: str) -> Contract:
+    """Return the answer that a prompt asks for; no forms where none can be read."""
     found = [*_quoted(text), *_tagged(text), *_objects(text)]
     taken = [(one.start, one.start + len(one.said)) for one in found]
     found += [

@@ -173,7 +173,7 @@ class Study(Configuration):
         with self._limit():
             docs = load_docs(task, count=count, num_fewshot=shots)
             refuse_mistyped_columns(task, docs)
-            renderer, drawn = renderer_with_shots(task, docs, shots)  # PF817 reports fewer
+            renderer, drawn = renderer_with_shots(task, docs, shots)  # PF808 reports fewer
         return Material(task=task, docs=docs, shots=drawn, renderer=renderer)
 
     def _rendered(self, count: int | None, profile: Profile) -> tuple[Instance, ...]:

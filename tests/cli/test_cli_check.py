@@ -136,7 +136,9 @@ def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
     found = promptfmt(tasks.parent, "check", "--output-format", "github")
     assert found.returncode == 1
     lines = found.stdout.splitlines()
-    assert lines[0].startswith("::error file=tasks/woods.yaml,line=4,col=1,title=PF201 double-delimiter::double space")
+    assert lines[0].startswith(
+        "::error file=tasks/woods.yaml,line=4,col=1,title=PF201 doubled-whitespace::double space"
+    )
     assert all(
         line.startswith(("::error file=tasks/", "::warning file=tasks/", "::notice file=tasks/")) for line in lines
     )
@@ -158,7 +160,7 @@ def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:
         edit(tasks / f"{name}.yaml", 'Answer:"', 'Answer: "')
     found = promptfmt(tasks.parent, "check", "--statistics")
     assert found.returncode == 1
-    assert found.stdout.splitlines()[0] == "2 PF201 double-delimiter [*]"
+    assert found.stdout.splitlines()[0] == "2 PF201 doubled-whitespace [*]"
 
 
 def test_sarif_lists_findings_changes_and_versions(tasks: Path) -> None:

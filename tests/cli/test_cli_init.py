@@ -172,7 +172,7 @@ def test_profiles_and_checks_are_listed_as_data(tmp_path: Path) -> None:
     chosen = json.loads(promptfmt(tmp_path, "profiles", "--json").stdout)
     assert [entry["name"] for entry in chosen if entry["default"]] == ["chat-gemma", "mine"]
     listed = json.loads(promptfmt(tmp_path, "explain", "--json").stdout)
-    assert {"code": "PF201", "name": "double-delimiter", "severity": "error"}.items() <= next(
+    assert {"code": "PF201", "name": "doubled-whitespace", "severity": "error"}.items() <= next(
         rule for rule in listed if rule["code"] == "PF201"
     ).items()
 

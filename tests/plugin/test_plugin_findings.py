@@ -27,7 +27,7 @@ def test_the_same_mistake_in_several_folders_is_one_entry_that_names_every_place
         glued(project, file)
         project.edit(file, f'task: "{Path(file).stem}"', f"task: glued_{number}")
     result = project.run(*LINT, "--promptfmt-select=PF203", "--promptfmt-json=result.json")
-    result.stdout.fnmatch_lines(["PF203 glued-description: 6 errors in 6 tasks (affects some docs)"])
+    result.stdout.fnmatch_lines(["PF203 glued-text: 6 errors in 6 tasks (affects some docs)"])
     shown = result.stdout.str().partition("prompt findings")[2].partition("short test summary")[0]
     assert all(f"{file} (1)" in shown for file in files)
     assert shown.count("no space or newline") == 1

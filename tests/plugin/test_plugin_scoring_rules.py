@@ -38,7 +38,7 @@ def failed(result: pytest.RunResult) -> list[str]:
     ("keys", "answers", "code"),
     [
         ({"generation_kwargs": {"until": ["\\n"]}}, ("A", "B"), "PF902"),
-        ({"generation_kwargs": {"until": [["\n"]]}}, ("A", "B"), "PF901"),
+        ({"generation_kwargs": {"until": [["\n"]]}}, ("A", "B"), "PF902"),
         ({"generation_kwargs": {"until": ["A"]}}, ("A", "B"), "PF903"),
         ({"metric_list": [{"metric": "exact_match", "weight_by_size": True}]}, ("A", "B"), "PF109"),
     ],
@@ -81,16 +81,14 @@ def test_all_findings_about_scoring_reach_summary_and_json_in_a_default_run(proj
     done, out = result_of(project, "--snapshot-update")
     assert failed(done) == ["sums.yaml::sums::scoring"]
     assert Counter(finding["code"] for finding in out["findings"] if finding["code"].startswith("PF6")) == {
-        "PF601": 1,
-        "PF602": 1,
+        "PF601": 2,
     }
-    for line in ("PF601 empty-gold: 1 error in 1 task", "PF602 gold-normalises-to-nothing: 1 error in 1 task"):
-        assert any(each.startswith(line) for each in done.outlines)
-    done.stdout.fnmatch_lines(["PF602 nothing is left of an answer *", "  at: sums.yaml:* (metric_list, doc 1)"])
+    assert any(each.startswith("PF601 empty-gold: 2 errors in 1 task") for each in done.outlines)
+    done.stdout.fnmatch_lines(["PF601 nothing is left of an answer *", "  at: sums.yaml:* (metric_list, doc 1)"])
 
 
 @pytest.mark.parametrize(
-    "options", [("--promptfmt-ignore", "PF601,PF602"), ("-o", "promptfmt_per_file_ignores=sums.yaml: PF60")]
+    "options", [("--promptfmt-ignore", "PF601"), ("-o", "promptfmt_per_file_ignores=sums.yaml: PF60")]
 )
 def test_findings_about_scoring_are_ignored_by_code_and_by_file(project: Project, options: tuple[str, str]) -> None:
     write_sums(project)
@@ -103,7 +101,7 @@ def test_findings_about_scoring_are_ignored_by_code_and_by_file(project: Project
 
 
 def test_findings_about_scoring_are_ignored_by_the_task_with_a_reason(project: Project) -> None:
-    write_sums(project, ignore={"PF601": "the paper has such docs", "PF602": "so does the paper's metric"})
+    write_sums(project, ignore={"PF601": "the paper has such docs"})
     done, out = result_of(project, "-m", "promptfmt_lint or promptfmt_scoring")
     assert failed(done) == []
     assert "PF002" not in {finding["code"] for finding in out["findings"]}
@@ -112,7 +110,7 @@ def test_findings_about_scoring_are_ignored_by_the_task_with_a_reason(project: P
 def test_an_ignore_of_a_rule_about_scoring_that_is_needed_no_more_is_reported_by_the_item_that_knows(
     project: Project,
 ) -> None:
-    project.task("sums.yaml", **LABELLED, metadata={"promptfmt": {**docs("A", "B"), "ignore": {"PF602": "so"}}})
+    project.task("sums.yaml", **LABELLED, metadata={"promptfmt": {**docs("A", "B"), "ignore": {"PF601": "so"}}})
     for items, found in (("promptfmt_lint", []), ("promptfmt_scoring", ["PF002"])):
         _, out = result_of(project, "-m", items)
         assert [finding["code"] for finding in out["findings"] if finding["code"] == "PF002"] == found
@@ -123,14 +121,14 @@ def test_findings_about_scoring_are_accepted_by_a_baseline_and_taken_out_when_fi
     baseline = ("--promptfmt-baseline", "known.jsonl")
     scoring = ("-m", "promptfmt_lint or promptfmt_scoring")
     result_of(project, *scoring, *baseline, "--promptfmt-baseline-update", "write")
-    assert {"PF601", "PF602"} <= {json.loads(line).get("code") for line in (project.root / "known.jsonl").open()}
+    assert {"PF601"} <= {json.loads(line).get("code") for line in (project.root / "known.jsonl").open()}
     done, out = result_of(project, *scoring, *baseline)
     assert (failed(done), out["findings"]) == ([], [])
     project.task("sums.yaml", **LABELLED, **PUNCTUATION, metadata={"promptfmt": docs("A", "B")})
     done, _ = result_of(project, "-m", "promptfmt_lint", *baseline)
-    done.stdout.no_fnmatch_line("*PF602*")  # nobody looked
+    done.stdout.no_fnmatch_line("*PF601*")  # nobody looked
     done, _ = result_of(project, *scoring, *baseline)
-    done.stdout.fnmatch_lines(["    sums.yaml: PF602 *"])
+    done.stdout.fnmatch_lines(["    sums.yaml: PF601 *"])
 
 
 def test_what_spoils_the_score_is_reported_by_the_item_scoring_where_the_lint_item_does_not_run(

@@ -37,13 +37,13 @@ def test_effect_comes_first_then_severity_then_the_number_of_tasks() -> None:
         [
             *of("PF301", Effect.SHOTS, tasks=9),
             *of("PF203", Effect.SOME_DOCS, tasks=2),
-            *of("PF204", Effect.SOME_DOCS, tasks=7, severity=Severity.WARNING),
-            *of("PF205", Effect.APPEARANCE, tasks=99),
+            *of("PF203", Effect.SOME_DOCS, tasks=7, severity=Severity.WARNING),
+            *of("PF201", Effect.APPEARANCE, tasks=99),
             *of("PF202", Effect.SOME_DOCS, tasks=3),
             *of("PF126", Effect.EVERY_DOC, severity=Severity.WARNING),
         ]
     )
-    assert [group.code for group in groups] == ["PF126", "PF202", "PF203", "PF204", "PF301", "PF205"]
+    assert [group.code for group in groups] == ["PF126", "PF202", "PF203", "PF203", "PF301", "PF201"]
 
 
 def test_many_causes_show_the_ten_that_matter_most_and_then_every_rule() -> None:
@@ -69,7 +69,7 @@ def test_many_causes_show_the_ten_that_matter_most_and_then_every_rule() -> None
         ("PF801", Severity.ERROR, Effect.SHOTS),
         ("PF907", Severity.WARNING, Effect.SOME_DOCS),
         ("PF501", Severity.WARNING, Effect.EVERY_DOC),
-        ("PF226", Severity.WARNING, Effect.APPEARANCE),
+        ("PF240", Severity.WARNING, Effect.APPEARANCE),
         ("PF126", Severity.INFO, Effect.APPEARANCE),
     ],
 )

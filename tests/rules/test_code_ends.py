@@ -50,7 +50,7 @@ def test_literal_text_at_the_ends_of_code_is_read(tmp_path: Path, body: str, sta
     ("body", "output_type", "expected"),
     [
         ("    return doc['q'] + '\\nA: '\n", "generate_until", {"PF202"}),
-        ("    return ' ' + doc['q'] + '\\nA:'\n", "generate_until", {"PF201"}),
+        ("    return ' ' + doc['q'] + '\\nA:'\n", "generate_until", {"PF201", "PF202"}),
         ("    return doc['q'] + '\\nA:'\n", "generate_until", set()),
     ],
 )

@@ -46,7 +46,7 @@ def codes(**changed: object) -> set[str]:
 )
 def test_what_follows_the_end_or_precedes_the_beginning_never_matches(pattern: str, is_dead: bool) -> None:
     steps = [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]
-    assert ("PF531" in codes(filter_list=[{"name": "x", "filter": steps}])) is is_dead
+    assert ("PF502" in codes(filter_list=[{"name": "x", "filter": steps}])) is is_dead
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,12 @@ LABELLED = 'doc_to_text: "Which rusts?\\n{labels}\\nAnswer:"'
 )
 def test_labels_past_the_alphabet_or_past_nine_are_found_in_the_prompt(tmp_path: Path, labels: str) -> None:
     found = found_in(tmp_path, LABELLED.format(labels=labels.replace("{{", "{")))
-    assert "labels run past Z or 9" in found["PF708"]
+    assert "labels run past Z or 9" in found["PF249"]
 
 
 @pytest.mark.parametrize("labels", [r"9. tin\n10. iron", r"Y. tin\nZ. iron", r"A. [tin\nB. iron"])
 def test_labels_that_go_on_as_they_should_are_left_alone(tmp_path: Path, labels: str) -> None:
-    assert "PF708" not in found_in(tmp_path, LABELLED.format(labels=labels))
+    assert "PF249" not in found_in(tmp_path, LABELLED.format(labels=labels))
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_keys_repeated_below_the_top_are_found_and_merged_ones_are_not(tmp_path:
 
 def test_a_label_without_its_blank_is_glued_and_scripts_without_blanks_are_not(tmp_path: Path) -> None:
     options = 'doc_to_text: "{{question}}\\nA.{{choices[0]}}\\nB.{{choices[1]}}\\nAnswer:"\n'
-    assert "A.iron" in found_in(tmp_path, options + docs("{question: Q?, choices: [iron, gold], answer: 0}"))["PF204"]
-    assert "PF204" not in found_in(tmp_path, options + docs("{question: Q?, choices: [铁, 金], answer: 0}"))
+    assert "A.iron" in found_in(tmp_path, options + docs("{question: Q?, choices: [iron, gold], answer: 0}"))["PF203"]
+    assert "PF203" not in found_in(tmp_path, options + docs("{question: Q?, choices: [铁, 金], answer: 0}"))
 
 
 def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Pat
         'def asked(doc):\n    return {text} + "\\nAnswer:"'
     )
     upper = example.format(more="", text='doc["question"].upper()')
-    assert "case or punctuation" in found_in(tmp_path, upper)["PF233"]
+    assert "case or punctuation" in found_in(tmp_path, upper)["PF223"]
     explained = example.format(more='asked: "A B, WHICH METAL RUSTS?", ', text='doc["question"].upper()')
-    assert "PF233" not in found_in(tmp_path, explained)
+    assert "PF223" not in found_in(tmp_path, explained)
     spaced = example.format(more="", text='doc["question"].replace(" ", "  ")')
-    assert "code changes whitespace" in found_in(tmp_path, spaced)["PF233"]
+    assert "code changes whitespace" in found_in(tmp_path, spaced)["PF223"]
     ordered = example.format(more="", text='doc["question"] + " " + " or ".join(sorted(doc["choices"], reverse=True))')
-    assert "changes the order" in found_in(tmp_path, ordered)["PF233"]
+    assert "changes the order" in found_in(tmp_path, ordered)["PF223"]
     kept = example.format(more="", text='doc["question"] + " " + " or ".join(doc["choices"])')
-    assert "PF233" not in found_in(tmp_path, kept)
+    assert "PF223" not in found_in(tmp_path, kept)
 
 
 def test_a_backslash_and_n_that_a_text_is_about_are_not_a_literal_newline(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_gold_choice_that_alone_is_in_the_prompt_is_found(tmp_path: Path) -> N
     ],
 )
 def test_broken_formulas_of_few_shot_examples_are_found(tmp_path: Path, problem: str, message: str) -> None:
-    assert message in found_in(tmp_path, shot_with(problem))["PF234"]
+    assert message in found_in(tmp_path, shot_with(problem))["PF235"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_broken_formulas_of_few_shot_examples_are_found(tmp_path: Path, problem:
     ],
 )
 def test_sound_formulas_and_code_are_left_alone(tmp_path: Path, problem: str) -> None:
-    assert "PF234" not in found_in(tmp_path, shot_with(problem))
+    assert "PF235" not in found_in(tmp_path, shot_with(problem))
 
 
 def shot_with(problem: str) -> str:
@@ -207,7 +207,7 @@ def test_several_right_answers_of_which_one_counts_are_found(
     tmp_path: Path, row: str, target: str, is_found: bool
 ) -> None:
     example = f"doc_to_target: {target}\n" + docs(f"{{question: Q?, choices: [iron, gold, steel], {row}}}")
-    assert ("PF710" in found_in(tmp_path, example)) == is_found
+    assert ("PF701" in found_in(tmp_path, example)) == is_found
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_several_right_answers_of_which_one_counts_are_found(
     ],
 )
 def test_a_blank_begins_the_text_only_where_nothing_comes_before(tmp_path: Path, keys: str, is_found: bool) -> None:
-    assert ("PF208" in found_in(tmp_path, f'doc_to_text: ""\n{keys}')) == is_found
+    assert ("PF202" in found_in(tmp_path, f'doc_to_text: ""\n{keys}')) == is_found
 
 
 def test_a_task_that_is_lost_as_a_second_group_is_told_to_take_a_tag(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ task: metal_melts
 tag: liquid
 """
     (found,) = file_findings(tmp_path, files.lstrip(), "group.yaml")
-    assert found[:2] == ("PF136", "error")
+    assert found[:2] == ("PF131", "error")
     assert "; list the tasks" in found[2]
 
 
@@ -287,7 +287,7 @@ def test_a_repeated_key_with_the_same_value_is_a_warning(tmp_path: Path, second:
 
 def test_a_prompt_with_a_quoted_name_is_reported_once(tmp_path: Path) -> None:
     found = found_in(tmp_path, "output_type: generate_until\ndoc_to_text: \"Question: {{'question'}}\\nAnswer:\"")
-    assert "PF123" in found
+    assert "PF246" in found
     assert "PF125" not in found
 
 
@@ -305,7 +305,7 @@ def test_four_glued_options_are_one_finding(tmp_path: Path) -> None:
     file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
     assert file is not None
     found = linted(study_of(file.tasks[0], tmp_path), SELECTION).findings
-    assert [one.code for one in found].count("PF204") == 1
+    assert [one.code for one in found].count("PF203") == 1
 
 
 def test_recordings_are_a_key_of_the_metadata(tmp_path: Path) -> None:
@@ -326,13 +326,13 @@ import ast
 def asked(doc):
     return doc["question"] + " " + " ".join(ast.literal_eval(doc["parts"])) + " Answer:"
 """
-    assert "PF233" not in found_in(tmp_path, files.lstrip())
+    assert "PF223" not in found_in(tmp_path, files.lstrip())
 
 
 def test_a_fence_that_is_left_open_is_found_before_a_gen_prefix(tmp_path: Path) -> None:
     task = 'output_type: generate_until\ngen_prefix: "Here it is:\\n"\n'
     open_fence = 'doc_to_text: "Solve this problem:\\n```\\n{{question}}\\nAnswer in words:"'
-    assert "PF227" in found_in(tmp_path, task + open_fence)
+    assert "PF235" in found_in(tmp_path, task + open_fence)
 
 
 def test_a_stop_inside_the_gen_prefix_of_shots_cuts_no_answer(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_shots_with_the_answer_in_the_question_are_one_finding(tmp_path: Path) -
 @pytest.mark.parametrize(("choices", "severity"), [("{{choices}}", "info"), ("[It is so., It is not.]", "warning")])
 def test_texts_of_the_data_alone_may_begin_with_a_space(tmp_path: Path, choices: str, severity: str) -> None:
     task = f'doc_to_text: ""\ndoc_to_choice: {choices if choices[0] == "[" else repr(choices)}\n{SHOTS}'
-    assert severities_in(tmp_path, task)["PF208"] == severity
+    assert severities_in(tmp_path, task)["PF202"] == severity
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_texts_of_the_data_alone_may_begin_with_a_space(tmp_path: Path, choices:
     [("A.{{choices[0]}}\\nB.{{choices[1]}}\\nAnswer:", "info"), ("A. {{choices[0]}}\\nB.{{choices[1]}}", "warning")],
 )
 def test_options_that_are_all_glued_are_a_style(tmp_path: Path, text: str, severity: str) -> None:
-    assert severities_in(tmp_path, f'doc_to_text: "{text}"\ndoc_to_choice: [A, B]\n')["PF204"] == severity
+    assert severities_in(tmp_path, f'doc_to_text: "{text}"\ndoc_to_choice: [A, B]\n')["PF203"] == severity
 
 
 def test_a_shot_that_goes_on_as_the_question_does_has_the_same_cue(tmp_path: Path) -> None:
@@ -401,8 +401,8 @@ fewshot_config: {doc_to_text: "Q: {{question}}\\nA:", doc_to_target: "Let's thin
 def test_shots_of_synthetic_docs_are_looked_at_for_their_layout_alone(tmp_path: Path) -> None:
     task = "target_delimiter: ''\nfewshot_delimiter: ''\nmetadata: {version: 1}\ntraining_split: train"
     found = found_in(tmp_path, task)
-    assert "one and the next" in found["PF813"]
-    assert not {"PF805", "PF810", "PF903", "PF910"} & set(found)
+    assert "one and the next" in found["PF203"]
+    assert not {"PF803", "PF807", "PF903", "PF910"} & set(found)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_shots_of_synthetic_docs_are_looked_at_for_their_layout_alone(tmp_path: 
     ['Use 5\\" nails. {{question}}', "Say: it is (e.g., tin) {{question}}", 'It ends so: \\"{{question}} is \\"'],
 )
 def test_ordinary_punctuation_is_left_alone(tmp_path: Path, text: str) -> None:
-    assert not {"PF237", "PF238"} & set(found_in(tmp_path, f'doc_to_text: "{text}"'))
+    assert not {"PF235", "PF238"} & set(found_in(tmp_path, f'doc_to_text: "{text}"'))
 
 
 @pytest.mark.parametrize(("template", "is_found"), [("{{question | nosuch}}", True), ("{{question.a.b}}", False)])

@@ -1,11 +1,12 @@
 """Every rule finds the mistake of its own example, and nothing in the example without it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from linting import study_of
 from rule_examples import write_example
 
@@ -13,7 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Finding, Reported
 from pytest_promptfmt.core.profile import Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.rules.documentation import documentation_of
+from pytest_promptfmt.rules.documentation import changed_example, documentation_of
 from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
 from pytest_promptfmt.rules.rule_registry import Rule, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
@@ -38,13 +39,15 @@ def profiles_in(folder: Path) -> dict[str, Profile]:
     return defined_profiles(read_settings_file(path, is_at_rootdir=True), rootdir=folder)
 
 
-def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Reported]:
+def findings_in(
+    folder: Path, example: str, *, renders: bool = False, rules: Mapping[str, Rule] = RULES
+) -> list[Reported]:
     written = write_example(example, folder)
     files = [path for path in written if path.name.endswith(TASKS) and path.parent == folder]
     files = [path for path in files if path.stem not in ("promptfmt", "tokenizer")]
     own = profiles_in(folder)
     linter = Linter()
-    selection = Selection(rules=RULES, rootdir=folder)
+    selection = Selection(rules=rules, rootdir=folder)
     index = TaskIndex([folder])
     found: list[Reported] = []
     for path in files:
@@ -82,6 +85,25 @@ def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path) -> None:
 def test_the_silent_example_of_a_rule_is_silent(code: str, tmp_path: Path) -> None:
     found = findings_in(tmp_path, documentation_of(RULES[code]).silent, renders=True)
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
+
+
+PARTS = {(code, part.function.__name__): part for code, rule in RULES.items() for part in rule.parts}
+CASES = yaml.safe_load((Path(__file__).parent / "parts.yaml").read_text("utf-8"))
+
+
+def test_every_further_part_of_a_rule_has_a_case() -> None:
+    assert {(code, name) for code, cases in CASES.items() for name in cases} == set(PARTS)
+
+
+@pytest.mark.parametrize(("code", "name"), PARTS, ids=" ".join)
+def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(code: str, name: str, tmp_path: Path) -> None:
+    case, part = CASES[code][name], PARTS[code, name]
+    silent = case["silent"] if "silent" in case else changed_example(case["example"], case["with"])
+    found = findings_in(tmp_path / "example", case["example"], rules={code: replace(part, parts=[])})
+    assert [finding for finding in found if finding.code == code and finding.do]
+    found = findings_in(tmp_path / "silent", silent, renders=True, rules={code: replace(part, parts=[])})
+    assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
+    assert documentation_of(part).summary.startswith("Report ")
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

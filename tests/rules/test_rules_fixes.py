@@ -92,7 +92,7 @@ def test_a_fix_that_is_wrong_for_another_task_is_refused(tmp_path: Path) -> None
     assert fixed.files == ()
     [(finding, reason)] = fixed.refused
     assert (finding.code, finding.task) == ("PF201", "a")
-    assert reason == "b would have another finding: PF207 no delimiter between the question and the choices"
+    assert reason == "b would have another finding: PF203 no delimiter between the question and the choices"
 
 
 def test_files_outside_of_the_given_paths_are_not_edited(tmp_path: Path) -> None:

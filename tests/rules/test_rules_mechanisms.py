@@ -47,14 +47,14 @@ def loop(label: str, before: str = "", after: str = "\\n") -> str:
     ],
 )
 def test_labels_of_a_loop(tmp_path: Path, label: str, codes: set[str]) -> None:
-    assert found_in(tmp_path, loop(label)) & {"PF249", "PF250", "PF251", "PF253"} == codes
+    assert found_in(tmp_path, loop(label)) & {"PF249", "PF203", "PF242"} == codes
 
 
 def test_options_on_one_line_are_not_glued(tmp_path: Path) -> None:
     label = "{{'ABC'[loop.index0]}}. "
-    assert "PF251" not in found_in(tmp_path, loop(label, after=" "))
-    assert "PF251" not in found_in(tmp_path, loop(label, after=", "))
-    assert "PF251" in found_in(tmp_path, loop(label, after=""))
+    assert "PF203" not in found_in(tmp_path, loop(label, after=" "))
+    assert "PF203" not in found_in(tmp_path, loop(label, after=", "))
+    assert "PF203" in found_in(tmp_path, loop(label, after=""))
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_options_on_one_line_are_not_glued(tmp_path: Path) -> None:
         ("ÂNGULO, Ãngulo: {{question}}", set()),
         ("{{question.title}}", {"PF245"}),
         ("Look at the image: {{question}}", set()),
-        ("<image> {{question}}", {"PF248"}),
+        ("<image> {{question}}", {"PF246"}),
         ("<your answer> replaces X. {{question}}", set()),
         ("A. A. Milne wrote {{question}}", set()),
-        ("Answer: Answer: {{question}}", {"PF252"}),
+        ("Answer: Answer: {{question}}", {"PF242"}),
     ],
 )
 def test_texts_of_templates(tmp_path: Path, text: str, codes: set[str]) -> None:
     found = found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{ROWS}')
-    assert {code for code in found if "PF244" <= code <= "PF253"} == codes
+    assert set(found) & {"PF242", "PF245", "PF246", "PF247", "PF249"} == codes
 
 
 @pytest.mark.parametrize(
@@ -85,22 +85,22 @@ def test_texts_of_templates(tmp_path: Path, text: str, codes: set[str]) -> None:
     [
         ("true", "float(references[0] == predictions[0].strip(' .\\n'))", set()),
         ("true", "float(references[0] == predictions[0])", {"PF617"}),
-        ("true", "abs(len(references[0]) - len(predictions[0]))", {"PF616"}),
+        ("true", "abs(len(references[0]) - len(predictions[0]))", {"PF605"}),
         ("false", "abs(len(references[0]) - len(predictions[0].strip(' .\\n')))", set()),
-        ("true", "0.0", {"PF616"}),
+        ("true", "0.0", {"PF605"}),
     ],
 )
 def test_metrics_of_a_task(tmp_path: Path, better: str, body: str, codes: set[str]) -> None:
     code = f"def score(references, predictions):\n    return {body}\n"
     found = found_in(tmp_path, OWN + METRIC % better + ROWS, code)
-    assert found & {"PF614", "PF615", "PF616", "PF617"} == codes
+    assert found & {"PF614", "PF615", "PF605", "PF617"} == codes
 
 
 @pytest.mark.parametrize(("name", "codes"), [("exact", set()), ("exact_match", {"PF615"})])
 def test_names_of_process_results(tmp_path: Path, name: str, codes: set[str]) -> None:
     task = f"process_results: !function helper.score\nmetric_list: [{{metric: {name}, aggregation: mean}}]\n{ROWS}"
     code = "def score(doc, results):\n    return {'exact': float(max(results) == results[doc['answer']])}\n"
-    assert found_in(tmp_path, task, code) & {"PF615", "PF616"} == codes
+    assert found_in(tmp_path, task, code) & {"PF615", "PF605"} == codes
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_names_of_process_results(tmp_path: Path, name: str, codes: set[str]) ->
         ("description: |\n  Give it after #### here.\n  See description: it is #### there.\n", set()),
         ("filter_list: [{name: x, filter: [{function: take_first}]}]  #### kept as it is", set()),
         ("doc_to_text: >-\n  {{question}} is asked.\n  It is long, and goes on.\n  Answer:", set()),
-        ("doc_to_text: >-\n  {{question}}\n  A. {{choices[0]}}\n  B. {{choices[1]}}\n  Answer:", {"PF111"}),
+        ("doc_to_text: >-\n  {{question}}\n  A. {{choices[0]}}\n  B. {{choices[1]}}\n  Answer:", {"PF110"}),
         ("doc_to_text: >-\n  {{question}}\n\n  A. {{choices[0]}}\n\n  B. {{choices[1]}}\n\n  Answer:", set()),
     ],
 )
@@ -124,49 +124,49 @@ def test_what_yaml_makes_of_a_text(tmp_path: Path, line: str, codes: set[str]) -
     assert file is not None
     assert file.yaml is not None
     view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
-    assert {one.code for one in check_file(view, SELECTION).findings} & {"PF110", "PF111"} == codes
+    assert {one.code for one in check_file(view, SELECTION).findings} & {"PF110"} == codes
 
 
 @pytest.mark.parametrize(
     ("text", "choices", "codes"),
     [
         ("Classify it as good, bad or neither.", ["good", "bad", "neither"], set()),
-        ("Classify it as good or bad.", ["good", "bad", "neither"], {"PF719"}),
-        ("Classify it as good, bad or mixed.", ["good", "bad", "neither"], {"PF719"}),
-        ("Classify it as red or blue.", ["good", "bad"], {"PF719"}),
+        ("Classify it as good or bad.", ["good", "bad", "neither"], {"PF714"}),
+        ("Classify it as good, bad or mixed.", ["good", "bad", "neither"], {"PF714"}),
+        ("Classify it as red or blue.", ["good", "bad"], {"PF714"}),
         ("Is it made of tin or lead? Answer good or bad.", ["good", "bad"], set()),
         ("Answer good or bad, and neither if you do not know.", ["good", "bad", "neither"], set()),
         ("Choose one of the three options.", ["good", "bad", "neither"], set()),
-        ("Choose one of the four options.", ["good", "bad", "neither"], {"PF725"}),
+        ("Choose one of the four options.", ["good", "bad", "neither"], {"PF249"}),
         ("The first two options are wrong.", ["good", "bad", "neither"], set()),
-        ("Think step by step.", ["good", "bad"], {"PF914"}),
+        ("Think step by step.", ["good", "bad"], {"PF229"}),
     ],
 )
 def test_instructions_against_choices(tmp_path: Path, text: str, choices: list[str], codes: set[str]) -> None:
     task = f'description: "{text} "\ndoc_to_choice: {choices}\ndoc_to_target: 0\n{ROWS}'
-    assert found_in(tmp_path, task) & {"PF719", "PF725", "PF914"} == codes
+    assert found_in(tmp_path, task) & {"PF714", "PF249", "PF229"} == codes
 
 
 @pytest.mark.parametrize(
     ("text", "target", "codes"),
     [
         ("Q: {{question}}\\nA:", "answer", set()),
-        ("Q: {{question}}\\nA: {{answer}}", "answer", {"PF718"}),
-        ("Q: {{question}}\\nA: {{ choices[answer] }}", "{{answer}}", {"PF718"}),
+        ("Q: {{question}}\\nA: {{answer}}", "answer", {"PF706"}),
+        ("Q: {{question}}\\nA: {{ choices[answer] }}", "{{answer}}", {"PF706"}),
         ("Q: {{question}}\\n1. {{choices[answer]}}\\nA:", "{{answer}}", set()),
         ("{{question}}", "{{question}}", set()),
     ],
 )
 def test_answers_in_questions(tmp_path: Path, text: str, target: str, codes: set[str]) -> None:
     task = f'doc_to_text: "{text}"\ndoc_to_target: "{target}"\n{ROWS}'
-    assert found_in(tmp_path, task) & {"PF718"} == codes
+    assert found_in(tmp_path, task) & {"PF706"} == codes
 
 
 def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def passes(references, predictions):\n    return 1.0\n", "utf-8")
     task = 'output_type: generate_until\ndoc_to_text: "Pass {{answer}}"\ndoc_to_target: answer\n' + ROWS
-    assert "PF718" in found_in(tmp_path, task)
-    assert "PF718" not in found_in(tmp_path, f"{task}metric_list: [{{metric: !function helper.passes}}]\n")
+    assert "PF706" in found_in(tmp_path, task)
+    assert "PF706" not in found_in(tmp_path, f"{task}metric_list: [{{metric: !function helper.passes}}]\n")
 
 
 @pytest.mark.parametrize(
@@ -196,24 +196,31 @@ def test_hooks_of_a_task_class(tmp_path: Path, hooks: str, codes: set[str]) -> N
 
 @pytest.mark.parametrize(
     ("stop", "codes"),
-    [("Question:", set()), ("\\n\\n", set()), ("</s>", set()), ("=", {"PF904"}), ("(", {"PF904"}), ("So", {"PF904"})],
+    [
+        ("Question:", set()),
+        ("\\n\\n", {"PF903"}),
+        ("</s>", set()),
+        ("=", {"PF903"}),
+        ("(", {"PF903"}),
+        ("So", {"PF903"}),
+    ],
 )
 def test_stops_that_reasoning_contains(tmp_path: Path, stop: str, codes: set[str]) -> None:
     task = (
         f'output_type: generate_until\ndescription: "Think step by step. "\ngeneration_kwargs: {{until: ["{stop}"]}}\n'
     )
-    assert found_in(tmp_path, task) & {"PF904"} == codes
+    assert found_in(tmp_path, task) & {"PF903"} == codes
 
 
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
         ("Options: tin, iron. {{question}}", set()),
-        ("Options: ['tin', 'iron']. {{question}}", {"PF244"}),
+        ("Options: ['tin', 'iron']. {{question}}", {"PF245"}),
         ("Write a Python list such as ['tin', 'iron']. {{question}}", set()),
-        ("{{question}} {{question}}", {"PF258"}),
+        ("{{question}} {{question}}", {"PF242"}),
     ],
 )
 def test_lists_and_repeated_texts(tmp_path: Path, text: str, codes: set[str]) -> None:
     rows = ROWS.replace("Which metal rusts?", "Which metal rusts in moist air?")
-    assert found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{rows}') & {"PF244", "PF258"} == codes
+    assert found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{rows}') & {"PF245", "PF242"} == codes

@@ -23,7 +23,7 @@ from pytest_promptfmt.systems.task_files import load_tasks
 SELECTION = Selection(rules={code: rule for code, rule in known_rules().items() if rule.is_builtin})
 
 # What a rule about docs, choices or stops says already is not said by a rule about scoring as well.
-ABOUT_SCORING = ("PF003", "PF109", "PF6", "PF70", "PF901", "PF902", "PF903", "PF910")
+ABOUT_SCORING = ("PF003", "PF109", "PF6", "PF70", "PF902", "PF902", "PF903", "PF910")
 
 
 def findings(
@@ -138,7 +138,7 @@ def test_a_scorer_that_counts_ties_as_right_is_reported() -> None:
         return {"acc": float(doc["answer"] == scores.index(max(scores)))}
 
     docs = [choice_doc(0), choice_doc(2)]
-    assert [(one.code, one.doc) for one in findings(docs, process_results=generous, **CHOICES)] == [("PF609", 1)]
+    assert [(one.code, one.doc) for one in findings(docs, process_results=generous, **CHOICES)] == [("PF605", 1)]
     assert findings(docs, process_results=strict, **CHOICES) == []
 
 
@@ -193,19 +193,19 @@ def test_an_empty_gold_answer_is_reported() -> None:
 
 def test_a_gold_answer_that_normalises_to_nothing_is_reported_and_not_what_follows_from_it() -> None:
     found = findings([{"question": "Which operator?", "answer": "+"}], metric_list=exact(ignore_punctuation=True))
-    assert [one.code for one in found] == ["PF602"]
+    assert [one.code for one in found] == ["PF601"]
 
 
 def test_options_that_normalise_to_the_same_are_reported_and_not_what_follows_from_it() -> None:
     docs = [{"question": "Which?\nA. one\nB. two\nAnswer:", "answer": "A"}]
-    assert codes(findings(docs, metric_list=exact(regexes_to_ignore=["[AB]"]))) == ["PF602"]
+    assert codes(findings(docs, metric_list=exact(regexes_to_ignore=["[AB]"]))) == ["PF601"]
     found = findings(
         [{"question": "?", "choices": ["Yes!", "yes"], "answer": 0}],
         doc_to_choice="{{choices}}",
         doc_to_target="answer",
         metric_list=exact(ignore_case=True, ignore_punctuation=True),
     )
-    assert codes(found) == ["PF603"]
+    assert codes(found) == ["PF705"]
 
 
 def test_an_option_that_is_a_part_of_the_gold_answer_and_counts_as_right_is_reported() -> None:
@@ -215,7 +215,7 @@ def test_an_option_that_is_a_part_of_the_gold_answer_and_counts_as_right_is_repo
     docs = [{"question": "?", "choices": ["un", "unfair"], "answer": 1}]
     metric = [{"metric": within, "aggregation": "mean", "higher_is_better": True}]
     found = findings(docs, doc_to_choice="{{choices}}", doc_to_target="answer", metric_list=metric)
-    assert codes(found) == ["PF607"]
+    assert codes(found) == ["PF605"]
 
 
 def test_a_guess_in_place_of_a_missing_answer_is_reported() -> None:
@@ -250,11 +250,11 @@ def test_a_stop_sequence_within_the_gold_answer_is_one_finding(answer: str, stop
 @pytest.mark.parametrize(
     ("until", "found"),
     [
-        ([["</s>"], "\n\n"], ["PF901"]),
+        ([["</s>"], "\n\n"], ["PF902"]),
         (["\\n"], ["PF902"]),
         (["Q:", "</s>"], ["PF910"]),
-        (["</s>"], ["PF613"]),
-        (["<|eot_id|>"], ["PF613"]),
+        (["</s>"], ["PF910"]),
+        (["<|eot_id|>"], ["PF910"]),
         (["is 7", "is 8", "is 4"], ["PF903"]),
     ],
 )
@@ -275,13 +275,13 @@ def test_generating_on_is_as_bad_as_what_filters_read_then(stop: str, pattern: s
     steps = [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]
     given: dict[str, Any] = {"filter_list": [{"name": "x", "filter": steps}]} if pattern else {}
     found = findings(SUM, generation_kwargs={"until": [stop]}, **COT, **given)
-    assert [str(one.severity) for one in found if one.code == "PF613"] == [severity]
+    assert [str(one.severity) for one in found if one.code == "PF910"] == [severity]
 
 
 def test_a_stop_that_ends_the_answers_of_examples_is_enough() -> None:
     pool = [{**sample, "answer": f"{sample['answer']}\n[/ANSWER]"} for sample in SAMPLES]
     found = findings(SUM, generation_kwargs={"until": ["[/ANSWER]"]}, num_fewshot=2, pool=pool)
-    assert "PF613" not in codes(found)
+    assert "PF910" not in codes(found)
 
 
 def test_a_metric_of_the_task_may_need_more_than_synthetic_docs_hold(tmp_path: Path) -> None:
@@ -318,4 +318,4 @@ def test_a_stop_sequence_of_another_width_is_reported_with_the_reason() -> None:
 
 def test_a_stop_sequence_in_the_end_of_the_prompt_is_reported() -> None:
     found = findings(SUM, gen_prefix="The answer is", generation_kwargs={"until": ["answer"]})
-    assert codes(found) == ["PF612"]
+    assert codes(found) == ["PF903"]

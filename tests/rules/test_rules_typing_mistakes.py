@@ -65,7 +65,7 @@ def test_only_a_slip_of_one_common_name_is_misspelt(name: str, intended: str | N
     ],
 )
 def test_labels_are_in_order(text: str, is_reported: bool) -> None:
-    assert ("PF260" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
+    assert ("PF249" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_labels_are_in_order(text: str, is_reported: bool) -> None:
     ],
 )
 def test_two_spaces_are_reported_where_nothing_is_aligned(text: str, is_reported: bool) -> None:
-    assert ("PF262" in codes(doc_to_text=text)) is is_reported
+    assert ("PF201" in codes(doc_to_text=text)) is is_reported
 
 
 def test_common_columns_in_wrong_markup_are_reported_without_docs() -> None:
-    assert "PF122" in codes(doc_to_text="{{context}}\nQuestion: {question}\nAnswer:")
-    assert "PF123" in codes(doc_to_text="{{context}}\nQuestion: {{'question'}}\nAnswer:")
-    assert not {"PF122", "PF123"} & codes(doc_to_text="{{context}}\nWrite it as {number} or {{'#'}}\nAnswer:")
+    assert "PF246" in codes(doc_to_text="{{context}}\nQuestion: {question}\nAnswer:")
+    assert "PF246" in codes(doc_to_text="{{context}}\nQuestion: {{'question'}}\nAnswer:")
+    assert not {"PF246"} & codes(doc_to_text="{{context}}\nWrite it as {number} or {{'#'}}\nAnswer:")
 
 
 @pytest.mark.parametrize(
@@ -100,23 +100,23 @@ def test_common_columns_in_wrong_markup_are_reported_without_docs() -> None:
     ],
 )
 def test_a_cue_has_a_colon_where_other_labels_have_one(text: str, is_reported: bool) -> None:
-    assert ("PF265" in codes(doc_to_text=text)) is is_reported
+    assert ("PF240" in codes(doc_to_text=text)) is is_reported
 
 
 def test_a_target_has_the_words_of_a_choice() -> None:
-    assert "PF741" in codes(doc_to_target="The answer is {{label}}")
-    assert "PF741" not in codes(doc_to_target="{% if label %}yes{% else %}no{% endif %}")
-    assert "PF741" not in codes(doc_to_target="{{label}}")
+    assert "PF701" in codes(doc_to_target="The answer is {{label}}")
+    assert "PF701" not in codes(doc_to_target="{% if label %}yes{% else %}no{% endif %}")
+    assert "PF701" not in codes(doc_to_target="{{label}}")
 
 
 def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     filters = [{"name": "x", "filter": [{"function": "remove_whitespace"}]}]
     generating = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "{{label}}"}
-    assert "PF541" in codes(**generating, filter_list=filters)
-    assert "PF541" in codes(**generating, filter_list=filters, metric_list=[{"metric": "exact_match"}])
-    assert "PF541" not in codes(**generating, filter_list=filters, metric_list=[{"metric": "f1"}])
-    assert "PF541" not in codes(**generating, filter_list=filters, repeats=4)
-    assert "PF541" not in codes(**generating)
+    assert "PF509" in codes(**generating, filter_list=filters)
+    assert "PF509" in codes(**generating, filter_list=filters, metric_list=[{"metric": "exact_match"}])
+    assert "PF509" not in codes(**generating, filter_list=filters, metric_list=[{"metric": "f1"}])
+    assert "PF509" not in codes(**generating, filter_list=filters, repeats=4)
+    assert "PF509" not in codes(**generating)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_advice_about_a_last_space_is_about_what_prints_it(text: str, advice: st
 
 @pytest.mark.parametrize(("text", "is_reported"), [("Q: {{question}}", True), ("Q: {{question}}\n", False)])
 def test_a_choice_of_the_file_is_glued_to_the_end_of_a_synthetic_text(text: str, is_reported: bool) -> None:
-    assert ("PF207" in codes(doc_to_text=text, target_delimiter="")) is is_reported
+    assert ("PF203" in codes(doc_to_text=text, target_delimiter="")) is is_reported
 
 
 def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
     for column, severity in (("question", "warning"), ("passage", "info")):
         [task] = load_tasks({**TASK, "doc_to_text": f"{{{{{column}}}}}Answer:"})
         found = linted(study_of(task), Selection(rules=known_rules(), rootdir=Path())).findings
-        assert [str(one.severity) for one in found if one.code == "PF263"] == [severity]
+        assert [str(one.severity) for one in found if one.code == "PF203"] == [severity]
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
 def test_an_option_that_only_some_docs_have_is_listed(listed: str, is_reported: bool) -> None:
     options = "A. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}" + listed
     text = "{{question}}\n" + options + "\nGive one letter, one of A, B, C or D.\nAnswer:"
-    assert ("PF717" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
+    assert ("PF249" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
 
 
 def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
     own = {"docs": [{"question": "Who?", "lines": ["[1] Nora keeps hens.", "[2] Pip is old."], "label": 0}]}
     text = "{{lines | join('\\n')}}\nQuestion: {{question}}\nAnswer:"
-    assert "PF251" not in codes(doc_to_text=text, metadata={"promptfmt": own})
+    assert "PF203" not in codes(doc_to_text=text, metadata={"promptfmt": own})
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
     [(["yes", "no'"], True), (["'yes", "no"], True), (["'yes'", "no"], False), (["isn't", "is"], False)],
 )
 def test_a_quote_at_one_end_of_a_choice_needs_a_partner(choices: list[str], is_reported: bool) -> None:
-    assert ("PF742" in codes(doc_to_choice=choices)) is is_reported
+    assert ("PF235" in codes(doc_to_choice=choices)) is is_reported
 
 
 WRITTEN = "Q: Does tin rust?\\nA: No.\\n\\nQ: Does steel rust?\\nA: Yes."
@@ -176,13 +176,13 @@ WRITTEN = "Q: Does tin rust?\\nA: No.\\n\\nQ: Does steel rust?\\nA: Yes."
 @pytest.mark.parametrize(("label", "is_reported"), [("问题", True), ("問題", False)])
 def test_solved_examples_without_blank_lines_have_a_layout_as_well(label: str, is_reported: bool) -> None:
     shown = f"{label}：邊個起咗呢條橋？\n答案：伊藤\n{label}：而家幾多度？\n答案：三\n"
-    assert ("PF809" in codes(doc_to_text=f"請回答。\n{shown}問題：{{{{question}}}}\n答案：")) is is_reported
+    assert ("PF807" in codes(doc_to_text=f"請回答。\n{shown}問題：{{{{question}}}}\n答案：")) is is_reported
 
 
 @pytest.mark.parametrize(("end", "is_reported"), [("", True), ("\\nA:", False)])
 def test_solved_examples_are_seen_in_the_expression_that_prints_the_question(end: str, is_reported: bool) -> None:
     text = "{% set examples = '" + WRITTEN + "' %}{{examples + '\\n\\nQ: ' + question + '" + end + "'}}"
-    assert ("PF809" in codes(doc_to_text=text)) is is_reported
+    assert ("PF807" in codes(doc_to_text=text)) is is_reported
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_glued_label_is_seen_beside_labels_of_options(text: str, is_reported: 
 
 def test_carriage_returns_are_seen_in_examples_that_are_written_out() -> None:
     samples = [{"question": "Does tin\r\nrust?", "label": 1}, {"question": "Does steel rust?", "label": 0}]
-    assert "PF312" in codes(num_fewshot=2, fewshot_config={"sampler": "first_n", "samples": samples})
+    assert "PF247" in codes(num_fewshot=2, fewshot_config={"sampler": "first_n", "samples": samples})
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_letters_are_changed_in_code_too(code: str, is_reported: bool, tmp_path:
     )
     [task] = load_tasks(path)
     found = linted(study_of(task, tmp_path), Selection(rules=known_rules(), rootdir=tmp_path)).findings
-    assert ("PF254" in {finding.code for finding in found}) is is_reported
+    assert ("PF223" in {finding.code for finding in found}) is is_reported
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_stop_of_one_character_is_harmless_where_labels_are_asked_for(
         "doc_to_target": "answer",
         "generation_kwargs": {"until": ["\n", ","]},
     }
-    assert ("PF941" in codes(**(task | keys))) is is_reported
+    assert ("PF902" in codes(**(task | keys))) is is_reported
 
 
 @pytest.mark.parametrize("line", ["", 'doc_to_text: "Question: {{question}}\\nAnswer:"\n'])
