@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,6 +20,9 @@ from pytest_promptfmt.cli.options import NoCode, pytest_options
 from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.tasks import Harness
 
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
 _IGNORED: Final = ".promptfmt-*.tmp"
@@ -92,11 +95,14 @@ def _init(
     baseline: bool | None,
 ) -> None:
     from pytest_promptfmt.systems import recognized
-    from pytest_promptfmt.tasks import looks_like_task
+    from pytest_promptfmt.tasks import harness_around, looks_like_task
 
     tasks = list(_files(folder, ("*.yaml",), lambda path: looks_like_task(gate.read_bytes(path))))
     templates = list(_files(folder, _TEMPLATES, lambda path: recognized(path) is not None))
-    chosen = kind or _asked(_guessed(folder, tasks, templates))
+    harness = harness_around(folder.resolve())
+    if harness is not None:
+        say(f"a checkout of {harness.title}; prompts are made as lm-eval 0.4.13 makes them")
+    chosen = kind or _asked(_guessed(folder, tasks, templates, harness))
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
     wants_baseline = baseline if baseline is not None else chosen is RepositoryKind.FORK
     settings = list(_settings(folder, chosen, tasks, templates))
@@ -135,8 +141,8 @@ def _asked(guess: RepositoryKind) -> RepositoryKind:
     return RepositoryKind(typer.prompt("What is this repository", default=str(guess), type=click.Choice(list(_ABOUT))))
 
 
-def _guessed(folder: Path, tasks: Sequence[Path], templates: Sequence[Path]) -> RepositoryKind:
-    if len(tasks) >= _FORK_TASKS or (folder / "lm_eval" / "tasks").is_dir():
+def _guessed(folder: Path, tasks: Sequence[Path], templates: Sequence[Path], harness: Harness | None) -> RepositoryKind:
+    if len(tasks) >= _FORK_TASKS or harness is not None:
         return RepositoryKind.FORK
     if not tasks and templates:
         in_top = any(template.parent == folder for template in templates)

@@ -135,6 +135,12 @@ class MetricUnavailableError(ScoringError, UnavailableError):
     reason = "a metric of Hugging Face evaluate that is not available"
 
 
+class FilterUnavailableError(ScoringError, UnavailableError):
+    """A filter that neither lm-eval 0.4.13 nor an installed package registers: one of a fork."""
+
+    reason = "filters of a fork of lm-eval that is not installed"
+
+
 class TokenizerError(PromptfmtError):
     """A tokenizer that cannot be found, read or loaded, or a text that it cannot encode."""
 
@@ -178,6 +184,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None
+
+
+def is_misspelt(name: str, known: Iterable[str]) -> bool:
+    """Return whether an unknown name is so close to a known one that it is a mistake, not another harness's name."""
+    import difflib
+
+    return bool(difflib.get_close_matches(name, list(known), n=1, cutoff=0.85))
 
 
 _MOST_SHOWN: Final = 500

@@ -94,6 +94,19 @@ def allows_code() -> bool:
 
 
 @contextmanager
+def also_reading(folder: Path) -> Iterator[None]:
+    """Let files below a folder be read inside the block as well: those of an installed package, which nobody names."""
+    _extra.append(real_folder(os.fspath(folder)))
+    try:
+        yield
+    finally:
+        _extra.pop()
+
+
+_extra: Final[list[str]] = []
+
+
+@contextmanager
 def limited_to(folders: Iterable[Path] | None) -> Iterator[None]:
     """Limit the places inside the block, and restore the limit of before after it."""
     before = limits()
@@ -187,7 +200,8 @@ def _require_allowed(real: str, shown: str, also: Iterable[Path] = ()) -> None:
         return
     if limit is not None and is_below(real, _folders_of(limit)) and not is_of_the_system(real):
         return  # one of the allowed places itself
-    if is_below(real, [real_folder(os.fspath(folder)) for folder in also]) and not is_of_the_system(real):
+    more = (*_extra, *(real_folder(os.fspath(folder)) for folder in also))
+    if is_below(real, more) and not is_of_the_system(real):
         return
     raise RefusedError(reason, shown)
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
 """The output types of lm-eval 0.4.13."""
-OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until", "none"]
-"""How a model is asked: an output type of lm-eval, or `none` where no model answers and nothing is scored."""
+OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until", "none", "other"]
+"""How a model is asked: an output type of lm-eval, `none` where no model answers and nothing is scored, or `other` for
+one of a fork: its prompts are those of lm-eval, its requests and scores are unknown."""
 
 
 class Unset:

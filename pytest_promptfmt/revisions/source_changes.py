@@ -136,7 +136,7 @@ def differences(before: Path, after: Path, files: Mapping[str, str]) -> Iterator
 def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the files, as `differences` takes them, that neither side can read: a name and the second side's error.
 
-    A task that names its group is one of them: up to lm-eval 0.4.3 it was a task, now it is a group without members.
+    A group whose `task` is no list is one of them: it has no members.
     """
     for new_file, old_file in files.items():
         if _failure(before, old_file):

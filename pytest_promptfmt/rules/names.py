@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import did_you_mean
+from pytest_promptfmt.core.errors import did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.tasks import TaskIndex, tags_of
+from pytest_promptfmt.tasks import TaskIndex, names_its_sets, tags_of
 
 _UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
 _WORD: Final = re.compile(r"[A-Za-z]{6,}")
@@ -28,9 +28,11 @@ _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @rule("PF131", "unresolved-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def unresolved_member(view: FileView) -> Iterator[Finding]:
-    """Report a member of a group that no file of the folder tree defines.
+    """Report a member of a group that neither a file of the folder tree nor the harness defines.
 
-    Why: lm-eval cannot load the group, and reports it only when the group is run.
+    Why: lm-eval cannot load the group, and reports it only when the group is run. The harness is the checkout around
+    the file, else the lm-eval that is installed. Without one the member may be a task of lm-eval, so it is an info,
+    and a warning if the name is close to that of an own task.
 
     Example:
         # file: group.yaml
@@ -49,11 +51,16 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2112 (haerae), #2420 (tmlu).
     """
+    if not view.file.unresolved:
+        return
+    is_known = view.index.harness is not None
     for member in view.file.unresolved:
+        severity = None if is_known else Severity.WARNING if is_misspelt(member, view.index.names) else Severity.INFO
         yield Finding(
-            message="unknown member of the group",
+            message="unknown member of the group" if is_known else "member of the group that only lm-eval may define",
+            severity=severity,
             saw=member,
-            do=did_you_mean(member, view.index.names) or "",
+            do=did_you_mean(member, view.index.names) or ("" if is_known else "install lm-eval to have it checked"),
             keys=("task", _number_of(view.config.get("task"), member)),
             position=_member_position(view, member),
         )
@@ -96,18 +103,12 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
     """
     for duplicate in view.index.duplicates_in(view.yaml.path):
         first = duplicate.first.position
-        task = view.config.get("task")
-        if duplicate.dropped.kind == "group" and isinstance(task, str):
-            message = "lm-eval drops this task: a group of this name already exists"
-            saw, do = f"{task} in {duplicate.name}", "use `tag` instead of `group`"
-        else:
-            message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
-            saw = duplicate.name
-            do = f"rename one of them; the other is in {first}" if first is not None else ""
-        yield finding(message, saw, duplicate.dropped.position, do=do)
+        message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
+        do = f"rename one of them; the other is in {first}" if first is not None else ""
+        yield finding(message, duplicate.name, duplicate.dropped.position, do=do)
     if view.file.kind == "group":
         return
-    for tag in tags_of(view.config):
+    for tag in tags_of(view.config) if not names_its_sets(view.config) else ():
         entry = view.index.find(tag)
         if entry is not None and entry.kind != "tag":
             message = f"the tag has the name of a {entry.kind}: lm-eval drops one"

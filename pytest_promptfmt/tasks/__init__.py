@@ -40,9 +40,11 @@ if TYPE_CHECKING:
         load_object as load_object,
         missing_for as missing_for,
     )
+    from pytest_promptfmt.tasks.harness import Harness as Harness, harness_around as harness_around
     from pytest_promptfmt.tasks.recognition import (
         kind_of as kind_of,
         looks_like_task as looks_like_task,
+        names_its_sets as names_its_sets,
         read_if_task as read_if_task,
     )
     from pytest_promptfmt.tasks.renderer import (
@@ -97,7 +99,12 @@ if TYPE_CHECKING:
     )
     from pytest_promptfmt.tasks.synthetic.template_shapes import template_shapes as template_shapes
     from pytest_promptfmt.tasks.task_classes import is_of_lm_eval as is_of_lm_eval, task_of_class as task_of_class
-    from pytest_promptfmt.tasks.task_config import check_name as check_name, task_schema as task_schema
+    from pytest_promptfmt.tasks.task_config import (
+        check_name as check_name,
+        task_schema as task_schema,
+        unknown_keys as unknown_keys,
+        value_kinds as value_kinds,
+    )
     from pytest_promptfmt.tasks.task_file import (
         TaskFile as TaskFile,
         read_task_yaml as read_task_yaml,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import logging
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -99,6 +100,45 @@ def put_off(source: bytes) -> Iterator[None]:
             yield
         finally:
             _importing -= 1
+
+
+_REMOVED: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
+    "eval_logger": ("lm_eval.utils", partial(logging.getLogger, "lm-eval")),
+    "ALL_TASKS": ("lm_eval.api.registry", set),
+    "load_yaml_config": ("lm_eval.utils", lambda: _gone("lm_eval.utils.load_yaml_config")),
+}
+"""Names that modules of tasks import and lm-eval 0.4.13 no longer has, with their module and what they were."""
+
+
+def _gone(name: str) -> Callable[..., NoReturn]:
+    def raise_gone(*_args: Any, **_given: Any) -> NoReturn:
+        raise ImportError(f"lm-eval 0.4.13 has no {name}")
+
+    return raise_gone
+
+
+def restore_removed(source: bytes) -> None:
+    """Give the installed lm-eval the names of earlier releases that a module with this source uses."""
+    for name, (module, make) in _REMOVED.items():
+        if b"lm_eval" in source and name.encode() in source:
+            with suppress(ImportError):
+                owner = importlib.import_module(module)
+                if not hasattr(owner, name):
+                    setattr(owner, name, make())
+
+
+@contextmanager
+def also_importable(folder: Path | None) -> Iterator[None]:
+    """Let the packages in a folder be imported inside the block, after those that are installed."""
+    if folder is None or str(folder) in sys.path:
+        yield
+        return
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
 
 
 @contextmanager

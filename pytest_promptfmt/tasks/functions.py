@@ -20,7 +20,6 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FunctionError,
-    LimitExceededError,
     MetricUnavailableError,
     Position,
     did_you_mean,
@@ -28,7 +27,17 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.tasks.deferred_imports import can_wait, imported_without, load_for, missing_package, put_off
+from pytest_promptfmt.tasks.deferred_imports import (
+    also_importable,
+    can_wait,
+    imported_without,
+    load_for,
+    missing_package,
+    put_off,
+    restore_removed,
+)
+from pytest_promptfmt.tasks.harness import harness_around
+from pytest_promptfmt.tasks.import_failures import ImportFailedError, explained
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0
@@ -48,9 +57,9 @@ _MOST_MISSING: Final = 8
 """Packages that a module may be imported without."""
 
 _failures: dict[tuple[str, int | None], tuple[str, str | None, bool, str]] = {}
-"""Module file (or dotted name) and mtime to why its import failed: the arguments of `_ImportFailedError`."""
+"""Module file (or dotted name) and mtime to why its import failed: the arguments of `ImportFailedError`."""
 
-_incomplete: dict[str, _ImportFailedError] = {}
+_incomplete: dict[str, ImportFailedError] = {}
 """Names of modules that were imported without a package that is not installed, to the error of that import."""
 
 
@@ -86,8 +95,15 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
             return value
         return lambda *args, **kwargs: bound(value, *keys)(*args, **kwargs)
 
+    def bound_inside(value: Any, *keys: str) -> Any:
+        if isinstance(value, Mapping):
+            return {key: bound_inside(item, *keys, key) for key, item in value.items()}
+        return bound_when_called(value, *keys)
+
     fields = {name: bound(getattr(task, name), name) for name in _TASK_FIELDS}
-    dataset = {name: bound_when_called(getattr(task.dataset, name), *keys) for name, keys in _DATASET_FIELDS.items()}
+    deferred = ((name, getattr(task.dataset, name), keys) for name, keys in _DATASET_FIELDS.items())
+    dataset: dict[str, Any] = {name: bound_when_called(value, *keys) for name, value, keys in deferred}
+    dataset["kwargs"] = bound_inside(task.dataset.kwargs, "dataset_kwargs")
     fewshot = {name: bound(getattr(task.fewshot, name), "fewshot_config", name) for name in _FEWSHOT_FIELDS}
     fewshot["process_docs"] = bound_when_called(task.fewshot.process_docs, "fewshot_config", "process_docs")
     return replace(
@@ -121,7 +137,7 @@ def load_object(
             if file.is_file()
             else _installed_module(ref.module, file, f"!function {ref}", position, trusted, time_limit)
         )
-    except _ImportFailedError as failure:
+    except ImportFailedError as failure:
         raise failure.about(what, position) from failure.__cause__
     found = getattr(module, ref.name, _MISSING)
     if found is _MISSING:
@@ -148,7 +164,7 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
         module = _module_beside(file.resolve(), ref, ref.position, trusted, time_limit)
         if (incomplete := _incomplete.get(module.__name__)) is not None:
             raise incomplete
-    except _ImportFailedError as failure:
+    except ImportFailedError as failure:
         raise FunctionError(failure.message, position=ref.position, hint=failure.hint) from failure.__cause__
     return module
 
@@ -182,7 +198,7 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
         _require_trusted(file, what, position, trusted)
         try:
             return _installed_module(module, file, what, position, trusted, time_limit)
-        except _ImportFailedError as failure:
+        except ImportFailedError as failure:
             raise failure.about(what, position) from failure.__cause__
 
     names = ("filter_list", "metric_list", "process_results")
@@ -226,25 +242,6 @@ def _function(
 _MISSING: Final = object()
 
 
-class _ImportFailedError(Exception):
-    """An import that failed; `__cause__` is the original exception the first time."""
-
-    def __init__(self, message: str, hint: str | None, lacks_resource: bool = False, missing: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.lacks_resource = lacks_resource
-        self.missing = missing
-
-    def about(self, what: str, position: Position | None) -> FunctionError:
-        """Return the error for what was to be imported."""
-        message = f"{what}: {self.message}"
-        error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
-        if self.missing:  # the same cause for all modules that need it
-            error.cause = f"no module named {self.missing!r}"
-        return error
-
-
 def _module_beside(
     file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
@@ -256,6 +253,9 @@ def _module_beside(
     if loaded is not None and getattr(loaded, "__mtime__", None) == mtime:
         return loaded
 
+    around = harness_around(file.parent)
+    checkout = around.folder.parent if around is not None and trusted(around.folder / "__init__.py") else None
+
     def load() -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
@@ -266,7 +266,8 @@ def _module_beside(
         if b"register_metric" in source:  # lm-eval has its own aggregations by then, and this may name one
             with suppress(ImportError):
                 importlib.import_module("lm_eval.api.metrics")
-        with put_off(source):
+        restore_removed(source)
+        with put_off(source), also_importable(checkout):
             spec.loader.exec_module(module)
         sys.modules[name] = module
         return module
@@ -274,7 +275,7 @@ def _module_beside(
     _incomplete.pop(name, None)
     try:
         return _imported((str(file), mtime), load, file, seconds)
-    except _ImportFailedError as failure:
+    except ImportFailedError as failure:
         module = _loaded_without(failure, load, file, seconds)
         if module is None:
             raise
@@ -284,7 +285,7 @@ def _module_beside(
 
 
 def _loaded_without(
-    failure: _ImportFailedError, load: Callable[[], ModuleType], file: Path, seconds: float
+    failure: ImportFailedError, load: Callable[[], ModuleType], file: Path, seconds: float
 ) -> ModuleType | None:
     """Return a module imported without the packages that are not installed; None where they are needed for that."""
     missing = [failure.missing]
@@ -326,7 +327,7 @@ def _installed_module(
     """Return a module found by a normal import, after checking every file that the import would run."""
     for spec in _specs(module):
         if spec is None:
-            raise _ImportFailedError(
+            raise ImportFailedError(
                 f"there is neither {display_path(beside)} nor an installed module {module!r}",
                 _missing_module_hint(module, beside),
             )
@@ -387,52 +388,13 @@ def _imported(
     key: tuple[str, int | None], load: Callable[[], ModuleType], file: Path | None, seconds: float
 ) -> ModuleType:
     if key in _failures:
-        raise _ImportFailedError(*_failures[key])
+        raise ImportFailedError(*_failures[key])
     try:
         with time_limit(seconds, "the import"), exits_raise():
             return load()
     except BaseException as error:  # a module that calls sys.exit must not end the test run
         if must_propagate(error):
             raise
-        failure = _explained(error, file)
+        failure = explained(error, file)
         _failures[key] = failure
-        raise _ImportFailedError(*failure) from error
-
-
-def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool, str]:
-    """Return the message, the hint, whether the module may work on another machine, and what module is missing."""
-    if isinstance(error, LimitExceededError):
-        return error.message, "look for work at the top level of the module, such as a download or a loop", False, ""
-    if isinstance(error, SystemExit):
-        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True, ""
-    at = _last_line_in(error, file)
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        hint = _install_hint(error.name, file)
-        return f"its module does not import{at}: no module named {error.name!r}", hint, True, error.name
-    is_mistake = isinstance(error, SyntaxError | NameError)
-    message = f"its module does not import{at}: {type(error).__name__}: {error}"
-    missing = missing_package(error)
-    return message, _install_hint(missing, file) if missing else None, not is_mistake, missing
-
-
-def _install_hint(module: str, file: Path | None) -> str:
-    package = module.partition(".")[0]
-    if file is not None and (file.parent / f"{package}.py").is_file():
-        return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py beside the YAML is not found"
-    if package in sys.modules:
-        return f"the installed version of {package!r} does not have it"
-    return f"install the package that has {package!r}"
-
-
-def _last_line_in(error: BaseException, file: Path | None) -> str:
-    if file is None:
-        return ""
-    if isinstance(error, SyntaxError) and error.filename == str(file):
-        return f" ({display_path(file)}:{error.lineno})"
-    line = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == str(file):
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return f" ({display_path(file)}:{line})" if line is not None else ""
+        raise ImportFailedError(*failure) from error

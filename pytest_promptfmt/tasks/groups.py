@@ -117,10 +117,7 @@ class _Builder:
         overrides = {**_overriding(config, origins), **outer}
         members = config.get("task")
         if not isinstance(members, list):
-            self.notes.append(
-                f"group {name!r} has no list under `task`, so lm-eval 0.4.13 gives it no members"
-                + ("; a set of tasks is a tag since 0.4.4" if "doc_to_text" in config else "")
-            )
+            self.notes.append(f"group {name!r} has no list under `task`, so lm-eval 0.4.13 gives it no members")
             return
         for number, member in enumerate(members):
             spot = _Spot(name, route, overrides, _Origins(origins.locate, (*origins.prefix, "task", number)))
@@ -139,9 +136,9 @@ class _Builder:
     def _mapping(self, spot: _Spot, member: Mapping[Any, Any]) -> None:
         if "group" in member:
             inner = self._member_name(member, "group", spot.place)
-            entry = self.index.find(inner)
+            entry = self.index.member(inner)
             within = replace(spot, overrides={**spot.overrides, **_overriding(member, spot.place)})
-            if entry is None and self.index.find(inner.rpartition("@")[0]) is not None:
+            if entry is None and self.index.member(inner.rpartition("@")[0]) is not None:
                 self._named(within, inner, {})
             elif entry is not None and entry.kind == "group":
                 self._known_group(within, entry)
@@ -158,11 +155,11 @@ class _Builder:
         self._named(spot, self._member_name(member, "task", spot.place), own)
 
     def _named(self, spot: _Spot, member: str, own: _Overrides) -> None:
-        entry = self.index.find(member)
+        entry = self.index.member(member)
         outer_suffix = self.suffix
         if entry is None and "@" in member:  # the whole name comes first: a task's own name may contain an @
             known, _, format_name = member.rpartition("@")
-            entry = self.index.find(known)
+            entry = self.index.member(known)
             if entry is not None:
                 member, self.suffix = known, f"@{format_name}"
         together = {**spot.overrides, **own}
@@ -176,7 +173,7 @@ class _Builder:
         elif entry.kind == "tag":
             self._note_renamed(own, member, "tag")
             for tagged in entry.tagged:
-                child = self.index.find(tagged)
+                child = self.index.member(tagged)
                 if child is not None:
                     self._changed(spot.name, child, together)
         else:
@@ -207,7 +204,7 @@ class _Builder:
         members = entry.file.config.get("task")
         for member in members if isinstance(members, list) else ():
             name = member.get("group", member.get("task")) if isinstance(member, Mapping) else member
-            inner = self.index.find(name) if isinstance(name, str) else None
+            inner = self.index.member(name) if isinstance(name, str) else None
             if inner is not None and inner.kind == "group":
                 self._check_circles(replace(spot, route=self._deeper(spot, inner.name)), inner)
         self.without_circles.add(entry.name)

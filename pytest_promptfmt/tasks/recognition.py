@@ -27,6 +27,8 @@ _SIGN: Final = re.compile(
     r"|filter_list|generation_kwargs|include|use_prompt|custom_dataset|process_docs|process_results|target_delimiter"
     r"|gen_prefix|task_alias|group_alias|aggregate_metric_list|should_decontaminate|formats|template|tag"
 )
+_OF_A_TASK: Final = ("doc_to_text", "doc_to_target", "dataset_path", "use_prompt", "output_type")
+"""Keys that no group has."""
 _PREAMBLE: Final = re.compile(rb"(?:[ \t]*+(?:[#%][^\n]*+|---[ \t]*+(?:#[^\n]*+)?)?+\n)*+(?:---[ \t]++)?+")
 _NAMED_CLASS: Final = re.compile(
     rb"""(?m)^class[ \t]*:[ \t]*["']?[A-Za-z_][\w.]*:[A-Za-z_]\w*["']?[ \t]*(?:#[^\n]*)?$"""
@@ -45,11 +47,23 @@ _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
 def kind_of(config: Mapping[Any, Any]) -> FileKind | None:
-    """Return what a config defines, in lm-eval 0.4.13's order: class before group before task. None for neither."""
+    """Return what a config defines, in lm-eval 0.4.13's order: class before group before task. None for neither.
+
+    A task that names its sets under `group` is a task, as it was up to lm-eval 0.4.11.
+    """
+    if names_its_sets(config):
+        return "task"
     for kind in ("class", "group", "task"):
         if kind in config:
             return kind
     return None
+
+
+def names_its_sets(config: Mapping[Any, Any]) -> bool:
+    """Return whether a task has the key `group` for the sets that it is in, which lm-eval 0.4.13 takes for a group."""
+    if "group" not in config or "class" in config or not isinstance(config.get("task"), str):
+        return False
+    return any(key in config for key in _OF_A_TASK)
 
 
 def looks_like_task(data: bytes) -> bool:

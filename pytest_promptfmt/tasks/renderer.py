@@ -193,6 +193,7 @@ _REQUESTS: Final[Mapping[OutputType, Callable[[LmEvalAssembler, _Laid], tuple[Re
     "multiple_choice": LmEvalAssembler._choices,
     "loglikelihood_rolling": LmEvalAssembler._rolling,
     "generate_until": LmEvalAssembler._generation,
+    "other": lambda _assembler, _laid: (),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from pytest_promptfmt.tasks.task_config import task_from_config, value_kinds
 from pytest_promptfmt.tasks.yaml_file import YamlFile
 
 _HOOKS: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
+_OF_SHOTS: Final = ("doc_to_text", "doc_to_target")
+"""Those that lm-eval calls for shots of a class; choices only where its configuration has some."""
 _INTERFACE: Final = "lm_eval.api.task"
 _SPLITS: Final = ("training", "validation", "test")
 
@@ -152,6 +155,8 @@ class LmEvalClassAssembler(LmEvalAssembler):
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None, made: Any) -> None:
         self._made = made
+        if task.shots(num_fewshot) > 0:
+            _require_shots(task, made)
         with OwnRandomness().used():
             super().__init__(task, docs, num_fewshot)
         self.is_repeatable = False
@@ -180,6 +185,25 @@ def _made(found: type, task: Task) -> Any:
         values = {key: value for key, value in task.config.items() if key in value_kinds()}
         made._config = import_module(_INTERFACE).TaskConfig(**values)
     return made
+
+
+def _require_shots(task: Task, made: Any) -> None:
+    """Raise RenderError for a class that lm-eval cannot make shots of.
+
+    Since 0.4.10 ConfigurableTask gives the hooks of a shot what `fewshot_config` has as second argument.
+    """
+    for hook in _OF_SHOTS if hasattr(made, "build_qa_turn") else ():
+        try:
+            inspect.signature(getattr(made, hook)).bind({}, None)
+        except ValueError:  # unknown
+            continue
+        except TypeError as error:
+            raise RenderError(
+                f"{hook} of {type(made).__name__} raises TypeError for few-shot examples: lm-eval 0.4.13 calls it with"
+                " two arguments",
+                position=task.position("class"),
+                hint=f"write def {hook}(self, doc, {hook}=None), or set num_fewshot: 0",
+            ) from error
 
 
 def _is_own(found: type, hook: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionRef, Locate, Task
 from pytest_promptfmt.tasks.prompt_library import prompt_fields
 
@@ -139,6 +139,8 @@ def task_from_config(
     _check_keys(config, where)
     check_name(config["task"] if name is None else name, where("task"))
     fields = {key: config[key] for key in _TASK_FIELDS if key in config}
+    if fields.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
+        fields["output_type"] = "other"
     fewshot = _fewshot(config, where)
     if config.get("use_prompt") is not None:
         replaced = prompt_fields(
@@ -203,7 +205,7 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
     for key, value in config.items():
         if key in _TASK_KEYS:
             _check_value(key, value, _TASK_KEYS[key], where(key))
-        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS:
+        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known):
             raise SourceError(f"unknown task key {key!r}", position=where(key), hint=_unknown_key_hint(key, known))
     _check_output_type(config, where)
     _check_tags(config.get("tag"), where)
@@ -217,6 +219,17 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
             )
     for index, pipeline in enumerate(config.get("filter_list") or ()):
         _check_filters(pipeline, index, where)
+
+
+def _is_mistake(key: Any, known: Collection[str]) -> bool:
+    """Return whether an unknown name is a mistake for certain; others may be those of a fork, which PF117 reports."""
+    return not isinstance(key, str) or key in FEWSHOT_KEYS or is_misspelt(key, known)
+
+
+def unknown_keys(config: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the keys of a task that lm-eval 0.4.13 does not have."""
+    known = {*_TASK_KEYS, *OWN_KEYS, *STRUCTURAL_KEYS}
+    yield from (key for key in config if isinstance(key, str) and key not in known)
 
 
 def _check_value(key: str, value: Any, kinds: frozenset[str], position: Position | None) -> None:
@@ -260,13 +273,12 @@ def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
         return f"{refused}; keys are text"
     if key in FEWSHOT_KEYS:
         return f"{refused} here; it belongs under fewshot_config"
-    close = did_you_mean(key, known)
-    return close or f"{refused}; own settings belong under metadata"
+    return did_you_mean(key, known) or refused
 
 
 def _check_output_type(config: Mapping[Any, Any], where: _Where) -> None:
     written = config.get("output_type", OUTPUT_TYPES[0])
-    if written not in OUTPUT_TYPES:
+    if written not in OUTPUT_TYPES and is_misspelt(written, OUTPUT_TYPES):
         raise SourceError(
             f"unknown output_type {written!r}; known: {', '.join(OUTPUT_TYPES)}",
             position=where("output_type"),

@@ -14,8 +14,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError
-from pytest_promptfmt.tasks.recognition import kind_of, read_candidate, read_if_task
+from pytest_promptfmt.tasks.harness import Harness, harness_around, installed_harness
+from pytest_promptfmt.tasks.recognition import kind_of, names_its_sets, read_candidate, read_if_task
 from pytest_promptfmt.tasks.yaml_file import YamlFile, resolved
 
 _SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints", "__prompts__"})
@@ -94,6 +96,7 @@ class TaskIndex:
         self._dropped: dict[Path, list[Duplicate]] = {}
         self._nameless: set[str] = set()
         self._errors: dict[Path, SourceError] = {}
+        self._elsewhere: dict[str, IndexEntry | None] = {}
         for folder in folders:
             self.add(folder)
 
@@ -118,8 +121,10 @@ class TaskIndex:
         names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
         duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
         errors = sorted(map(str, self._errors))
+        harness = self._harness
+        around = None if harness is None or self.covers(harness.folder) else harness.state()
         return blake2b(
-            repr((names, duplicates, errors)).encode("utf-8", "backslashreplace"), digest_size=16
+            repr((names, duplicates, errors, around)).encode("utf-8", "backslashreplace"), digest_size=16
         ).hexdigest()
 
     @property
@@ -145,6 +150,49 @@ class TaskIndex:
         self.asked.add(("find", name))
         self._update()
         return self._names.get(name)
+
+    def member(self, name: str) -> IndexEntry | None:
+        """Return the entry of a name that a group lists: of these folders, else of the harness; None if unknown."""
+        self.asked.add(("member", name))
+        return self._member(name)
+
+    def _member(self, name: str) -> IndexEntry | None:
+        self._update()
+        if name not in self._names and name not in self._elsewhere:
+            self._elsewhere[name] = self._of_harness(name)
+        return self._names.get(name) or self._elsewhere.get(name)
+
+    @cached_property
+    def _harness(self) -> Harness | None:
+        around = (harness_around(folder) for folder in self._folders)
+        return next(filter(None, around), None) or installed_harness()
+
+    @property
+    def harness(self) -> Harness | None:
+        """Return the harness that the files of the first folder belong to, else the installed one; None without one."""
+        self.asked.add(("harness", ""))
+        return self._harness
+
+    def _of_harness(self, name: str) -> IndexEntry | None:
+        harness = self._harness
+        found = harness.places(name) if harness is not None and not self.covers(harness.tasks) else None
+        if harness is None or found is None:
+            return None
+        kind, paths = found
+        entries: list[IndexEntry] = []
+        with gate.also_reading(harness.folder):
+            for path in paths:
+                try:
+                    file = read_if_task(path)
+                except (SourceError, OSError):
+                    continue
+                entry = entry_of(file) if file is not None else None
+                if entry is not None and (name in entry.tags if kind == "tag" else entry.name == name):
+                    entries.append(entry)
+        if kind != "tag":
+            return next(iter(entries), None)
+        self._elsewhere |= {entry.name: entry for entry in entries if entry.name not in self._elsewhere}
+        return IndexEntry(name, "tag", tagged=tuple(sorted({entry.name for entry in entries}))) if entries else None
 
     @property
     def names(self) -> Mapping[str, IndexEntry]:
@@ -174,14 +222,22 @@ class TaskIndex:
         self._update()
         if question == "find":
             return _in_json(self._names.get(about))
+        if question == "member":
+            entry, harness = self._member(about), self._harness
+            if entry is None or harness is None or about in self._names:
+                return _in_json(entry)
+            return [_in_json(entry), harness.digest(entry.parts)]
+        if question == "harness":
+            known = self._harness
+            return None if known is None else [str(known.folder), known.release, sorted(known.task_keys)]
         if question == "duplicates":
             return [[each.name, _in_json(each.first)] for each in self._dropped.get(Path(about), ())]
         return [sorted(map(str, self._names)), len(self._duplicates)]
 
     def files_in(self, question: str, about: str) -> tuple[str, ...]:
         """Return the files that an answer may have been read from."""
-        entry = self._names.get(about) if question == "find" else None
-        return entry.parts if entry is not None else ()
+        entry = self._member(about) if question in ("find", "member") else None
+        return entry.parts if entry is not None and about in self._names else ()  # others are part of the answer
 
     @property
     def errors(self) -> Mapping[Path, SourceError]:
@@ -264,9 +320,10 @@ def _in_json(entry: IndexEntry | None) -> Any:
 
 
 def tags_of(config: Mapping[Any, Any]) -> list[str]:
-    """Return the tags of a task, whether written as text or as a list."""
-    written = config.get("tag")
-    return [tag for tag in (written if isinstance(written, list) else [written]) if isinstance(tag, str) and tag]
+    """Return the tags of a task, whether written as text or as a list; up to lm-eval 0.4.3 the key was `group`."""
+    keys = ("tag", "group") if names_its_sets(config) else ("tag",)
+    lists = (config[key] if isinstance(config[key], list) else [config[key]] for key in keys if key in config)
+    return [tag for tags in lists for tag in tags if isinstance(tag, str) and tag]
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:

@@ -108,7 +108,7 @@ def test_a_filter_that_nobody_registers_is_refused_and_nothing_imported_for_it(f
     fork.edit("tasks/arc.yaml", "same_letter", "exact_match")
     result = fork.run("tasks", "-m", "promptfmt_extraction")
     result.stdout.fnmatch_lines(["tasks/arc.yaml:*: there is no filter 'after_verdct'; lm-eval 0.4.13 has custom, *"])
-    result.stdout.fnmatch_lines(["*hint: *pytest_promptfmt.filters*"])
+    result.stdout.fnmatch_lines(["*hint: did you mean 'after_verdict'?"])
     assert not (fork.root / "imported").exists()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
+from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -77,6 +78,13 @@ class Judged(Base):
             Instance("loglikelihood", doc, (ctx, " iron"), 1, **kwargs),
         ]
 
+class Shown(Written):
+    def doc_to_text(self, doc, doc_to_text=None):
+        return super().doc_to_text(doc)
+
+    def doc_to_target(self, doc, doc_to_target=None):
+        return super().doc_to_target(doc)
+
 class Fails(Base):
     def construct_requests(self, doc, ctx, **kwargs):
         return doc["choices"]
@@ -107,6 +115,23 @@ def test_prompts_and_requests_are_those_of_lm_eval(tmp_path: Path, name: str) ->
     ours = [(one.kind, one.arguments) for instance in shown for one in instance.requests]
     assert sorted(ours, key=str) == sorted(expected, key=str)
     assert [instance.target for instance in shown] == [theirs.doc_to_target(doc) for doc in DOCS]
+
+
+@pytest.mark.parametrize("name", ["Written", "Shown"])
+def test_shots_are_made_or_fail_as_in_lm_eval(tmp_path: Path, name: str) -> None:
+    task = quiz(tmp_path, name)
+    theirs = runpy.run_path(str(tmp_path / "quiz_task.py"))[name]()
+    theirs.set_config(key="num_fewshot", value=1)
+    theirs.set_fewshot_seed(1234)
+    if name == "Written":
+        with pytest.raises(TypeError, match="2 positional arguments"):
+            theirs.build_all_requests(limit=None, rank=0, world_size=1)
+        with pytest.raises(RenderError, match="doc_to_text of Written raises TypeError for few-shot examples"):
+            list(task.render(profile=PLAIN, num_fewshot=1))
+        return
+    theirs.build_all_requests(limit=None, rank=0, world_size=1)
+    ours = [instance.requests[0].arguments for instance in task.render(profile=PLAIN, num_fewshot=1)]
+    assert ours == [one.args for one in theirs.instances]
 
 
 @pytest.mark.parametrize("name", ["Written", "Derived", "Judged"])

@@ -348,6 +348,21 @@ def test_rows_without_subject_serve_every_subject_of_a_benchmark(tmp_path: Path)
     assert [(each.prompts[0].text, each.doc["subject"]) for each in found] == [("ebb", "knots"), ("ebb", "tides")]
 
 
+def test_rows_of_other_splits_of_a_benchmark_are_in_files_next_to_it(tmp_path: Path) -> None:
+    from pytest_promptfmt.tasks.docs.doc_sources import load_docs
+
+    shot = BENCHMARK.replace('row["q"]', 'self._load_hf_dataset()["train"][0]["q"] + row["q"]')
+    (tmp_path / "quiz.py").write_text(shot, "utf-8")
+    (tmp_path / "quiz.yaml").write_text("task: knots\nclass: !function quiz.benchmark\n", "utf-8")
+    (tmp_path / "knots.docs.jsonl").write_text('{"q": "ebb"}\n', "utf-8")
+    (task,) = load_tasks(tmp_path / "quiz.yaml", allow_code=True)
+    found = load_docs(task)
+    assert found.origin.endswith("over 1 from knots.docs.jsonl, for want of docs of 'train'")
+    (tmp_path / "knots.docs.train.jsonl").write_text('{"q": "shot "}\n', "utf-8")
+    assert next(task.render()).prompts[0].text == "shot ebb"
+    assert load_docs(task).origin.endswith("over 1 from knots.docs.jsonl")
+
+
 def test_the_header_says_where_docs_of_a_class_come_from(tmp_path: Path) -> None:
     from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, LimitExceededError, Position
 from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task
 from pytest_promptfmt.systems.task_files import load_tasks
-from pytest_promptfmt.tasks.docs import doc_sources as docs_module
+from pytest_promptfmt.tasks.docs import doc_functions
 from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tasks"
@@ -323,7 +323,7 @@ def test_process_docs_that_may_not_run_is_asked_for(tmp_path: Path) -> None:
 
 def test_process_docs_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
-    monkeypatch.setattr(docs_module, "FUNCTION_SECONDS", 0.2)
+    monkeypatch.setattr(doc_functions, "FUNCTION_SECONDS", 0.2)
 
     def endless(found: Any) -> None:
         while True:

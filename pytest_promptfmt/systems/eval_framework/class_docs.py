@@ -7,9 +7,12 @@ eval-framework 0.15.4; `messages.py` draws them.
 from __future__ import annotations
 
 import copy
+import os
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import islice
 from typing import Any, Final
@@ -214,9 +217,12 @@ def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:
 
 
 class _Splits(dict[str, list[dict[str, Any]]]):
-    """Splits by name; an unknown name gives the rows of the first."""
+    """Splits by name; an unknown name gives the rows of the first, and is noted in `missing`."""
 
-    def __missing__(self, _: str) -> list[dict[str, Any]]:
+    missing: set[str]
+
+    def __missing__(self, name: str) -> list[dict[str, Any]]:
+        self.missing.add(name)
         return copy.deepcopy(next(iter(self.values())))
 
 
@@ -225,9 +231,13 @@ class _Loader:
     """Replaces the loader of a composed benchmark."""
 
     splits: Mapping[str, Sequence[Doc]]
+    missing: set[str] = field(default_factory=set)
 
     def load(self, subject: str | None) -> _Splits:
-        return _Splits({name: [copy.deepcopy(dict(row)) for row in self._of(subject, name)] for name in self.splits})
+        rows = {name: [copy.deepcopy(dict(row)) for row in self._of(subject, name)] for name in self.splits}
+        loaded = _Splits(rows)
+        loaded.missing = self.missing
+        return loaded
 
     def _of(self, subject: str | None, split: str) -> Sequence[Doc]:
         """Return the rows of a subject: those that name it where some do, else all."""
@@ -239,8 +249,11 @@ class _Loader:
         return {}
 
 
-def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
-    """Make an object of the user's load these rows (a copy each time) instead of a data set from a hub."""
+def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> set[str]:
+    """Make an object of the user's load these rows (a copy each time) instead of a data set from a hub.
+
+    Return the names of splits without rows that it loads: empty now, filled as it loads them.
+    """
     loader = _Loader(splits)
     if hasattr(getattr(instance, "loader", None), "load"):
         instance.loader = loader
@@ -252,6 +265,7 @@ def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
             instance.dataset = loader.load(None)
 
         instance._load_dataset = load
+    return loader.missing
 
 
 # -- samples ---------------------------------------------------------------------------------------------------------
@@ -260,7 +274,7 @@ def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
 def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
     """Return what an object with `iterate_samples` yields, in order; each doc names its sample and subject."""
     instance = found.make(shots)
-    origin = "iterate_samples"
+    origin, missing = "iterate_samples", set[str]()
     try:
         splits, row_origin = _all_splits(task, found.constants(instance).sample_split)
     except SyntheticDocsError:
@@ -269,9 +283,11 @@ def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
         named = _named_subjects(found, next(iter(splits.values())))
         if named:
             instance = found.make(shots, named)
-        replace_loader(instance, splits)
+        missing = replace_loader(instance, splits)
         origin = f"iterate_samples over {row_origin}"
     samples = found.call(lambda: tuple(islice(instance.iterate_samples(wanted), wanted)), hook="iterate_samples")
+    if missing:
+        origin += f", for want of docs of {', '.join(map(repr, sorted(missing)))}"
     if not samples:
         raise DocsError("no docs: iterate_samples yields none", position=found.line_of("iterate_samples"))
     docs = tuple(SampleDoc({"id": part(each, "id"), "subject": str(part(each, "subject"))}, each) for each in samples)
@@ -294,19 +310,34 @@ def _named_subjects(found: TaskClass, rows: Sequence[Doc]) -> list[str]:
 
 def _all_splits(task: Task, sample_split: str) -> tuple[dict[str, tuple[Doc, ...]], str]:
     """Return the rows of every given split, the sample split first: only the object knows which of them it loads."""
-    given = task.own_metadata.get("docs")
-    given = given if isinstance(given, Mapping) else {}
+    written = task.own_metadata.get("docs")
+    given = {**_sidecars(task), **(written if isinstance(written, Mapping) else {})}
     others = [name for name in given if name != sample_split]
     known = replace(task, dataset=replace(task.dataset, test_split=sample_split, fewshot_split=None))
     splits: dict[str, tuple[Doc, ...]] = {}
     origin = ""
     for name in (sample_split, *others):
         dataset = replace(known.dataset, test_split=name, training_split=sample_split)
-        metadata = {**task.metadata, "promptfmt": {**task.own_metadata, "docs": {name: given[name]}}} if others else {}
-        one = replace(known, dataset=dataset, metadata=metadata or task.metadata)
+        is_named = name in given and (name != sample_split or isinstance(written, Mapping))
+        docs = {"docs": {name: given[name]}} if is_named else {}
+        one = replace(known, dataset=dataset, metadata={**task.metadata, "promptfmt": {**task.own_metadata, **docs}})
         splits[name], label = _rows(one)
         origin = origin or label
     return splits, origin
+
+
+def _sidecars(task: Task) -> dict[str, str]:
+    """Return the files `NAME.docs.SPLIT.jsonl` next to a task or in its folder of docs, by their splits."""
+    found: dict[str, str] = {}
+    if task.path is None:
+        return found
+    for folder in filter(None, (task.path.parent, task.docs_folder)):
+        with suppress(OSError), os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+            for stem in (task.name, task.path.stem):
+                splits = (re.fullmatch(re.escape(stem) + r"\.docs\.([^.]+)\.jsonl", name) for name in names)
+                found = {**{each[1]: str(folder / each[0]) for each in splits if each}, **found}
+    return found
 
 
 def part(value: Any, name: str) -> Any:

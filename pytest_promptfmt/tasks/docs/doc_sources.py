@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -17,16 +17,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
-from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError, did_you_mean
-from pytest_promptfmt.core.limits import OwnRandomness, time_limit
+from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
-from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, needs_datasets, read_data_file, read_named_file
+from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file, read_named_file
+from pytest_promptfmt.tasks.docs.doc_functions import (
+    as_arrow,
+    makes_names,
+    not_allowed,
+    processed,
+    run_code,
+    with_made_names,
+)
 from pytest_promptfmt.tasks.docs.local_data import local_files
 from pytest_promptfmt.tasks.synthetic.synthetic_docs import SHOT_SPLIT, synthetic_docs
 
 DEFAULT_COUNT: Final = 3
 DEFAULT_SYNTHETIC_COUNT: Final = 2
-FUNCTION_SECONDS: Final = 60.0
 _FEWSHOT: Final = "fewshot"
 _CUSTOM: Final = "custom_dataset"
 
@@ -111,9 +117,9 @@ def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str, DocsKind]:
     samples, keys = task.fewshot.samples, ("fewshot_config", "samples")
     position = task.position(*keys)
     if isinstance(samples, FunctionRef):
-        raise _not_allowed(samples, task, keys)
+        raise not_allowed(samples, task, keys)
     if callable(samples):
-        samples = _run(samples, task, keys)
+        samples = run_code(samples, task, keys)
     if not isinstance(samples, list | tuple):
         raise DocsError(
             f"fewshot_config.samples gives {type(samples).__name__}",
@@ -270,10 +276,18 @@ class _Search:
 
     @cached_property
     def _local(self) -> Any:
-        return local_files(self.task)
+        task = with_made_names(self.task)
+        try:
+            return local_files(task)
+        except DocsError:
+            if task is self.task:
+                raise
+            return None  # names that a function makes for another machine
 
-    def _local_source(self, split: str) -> _Source:
+    def _local_source(self, split: str) -> _Source | None:
         found = self._local
+        if split not in found.splits and makes_names(self.task):
+            return None
         position = self.task.position("dataset_kwargs", "data_files")
         if split not in found.splits:
             raise DocsError(
@@ -296,7 +310,7 @@ class _Search:
         arguments = {**self.task.metadata, **(data.kwargs or {})}
         if self.task.path is not None:
             arguments.setdefault("config_source", str(self.task.path))
-        return _run(lambda: data.custom(**arguments), self.task, ("custom_dataset",))
+        return run_code(lambda: data.custom(**arguments), self.task, ("custom_dataset",))
 
     def _custom_source(self, split: str) -> _Source:
         position = self.task.position("custom_dataset")
@@ -324,13 +338,13 @@ class _Search:
         if process_docs is None and normalize == "raw":
             return tuple(islice(source.checked(), count))
         if isinstance(process_docs, FunctionRef):
-            raise _not_allowed(process_docs, task, keys)
+            raise not_allowed(process_docs, task, keys)
         # Both need the whole split: one float makes a column of integers floats, and functions filter.
         docs: Iterable[Doc] = list(islice(source.checked(), MAX_DOCS))
         if normalize == "arrow":
-            docs = _as_arrow(list(docs), source)
+            docs = as_arrow(list(docs), source.label, source.position)
         if process_docs is not None:
-            docs = _processed(process_docs, list(docs), task, keys)
+            docs = processed(process_docs, list(docs), task, keys)
         return tuple(islice((dict(doc) for doc in docs), count))
 
 
@@ -341,96 +355,3 @@ def _suffixes(split: str | None, main: bool = False) -> list[str]:
 
 def _is_file_name(text: str) -> bool:
     return bool(text) and len(text) < 200 and not set(text) & set("/\\\0")
-
-
-# -- user code and datasets ------------------------------------------------------------------------------------------
-
-
-def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, keys: tuple[str, ...]) -> Iterable[Doc]:
-    """Return what `process_docs` makes of the docs; it is given a `datasets.Dataset`, as in lm-eval 0.4.13."""
-    datasets = _datasets(f"{'.'.join(keys)} of {task.name}", task.position(*keys))
-    names = dict.fromkeys(name for doc in docs for name in doc)
-    # Without this, from_list would drop the columns that the first doc does not have.
-    even = [{name: doc.get(name) for name in names} for doc in docs]
-    with _quiet(datasets):
-        made = _run(lambda: list(process_docs(datasets.Dataset.from_list(even))), task, keys)
-    for index, doc in enumerate(made):
-        if not isinstance(doc, Mapping):
-            raise DocsError(
-                f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns",
-                position=task.position(*keys),
-            )
-    if not made:
-        raise DocsError(f"no docs: {'.'.join(keys)} kept none of {len(docs)}", position=task.position(*keys))
-    return list(made)
-
-
-def _not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
-    return CodeNotAllowedError(
-        f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run",
-        position=task.position(*keys),
-        hint="allow the task's code if you trust it",
-    )
-
-
-def _run(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
-    """Return what the user's function gives, within its time limit; raises DocsError for any exception of it.
-
-    What it draws at random is what it draws for the first task of a run of lm-eval, which sets the seeds itself.
-    """
-    position = task.position(*keys)
-    try:
-        with OwnRandomness().used(), time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
-            return function()
-    except PromptfmtError:
-        raise
-    except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())[:300]
-        raise DocsError(
-            f"{'.'.join(keys)} raised {type(error).__name__}" + (f": {text}" if text else ""),
-            position=position,
-            hint="write docs it can read, or give docs in metadata.promptfmt.docs",
-        ) from error
-
-
-def _as_arrow(docs: list[Doc], source: _Source) -> Iterable[Doc]:
-    """Return the docs with the values that Hugging Face datasets gives them when it reads them as JSON lines."""
-    import json
-    import tempfile
-
-    datasets = _datasets("metadata.promptfmt.normalize: arrow", source.position)
-    try:
-        lines = [json.dumps(dict(doc), ensure_ascii=False) for doc in docs]
-    except (TypeError, ValueError):
-        lines = []  # dates and the like, which come from a typed source already
-    try:
-        with _quiet(datasets), tempfile.TemporaryDirectory() as folder:
-            if not lines:
-                return list(datasets.Dataset.from_list([dict(doc) for doc in docs]))
-            path = Path(folder) / "docs.jsonl"
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            return list(datasets.Dataset.from_json(str(path), cache_dir=folder, keep_in_memory=True))
-    except Exception as error:
-        raise DocsError(
-            f"Hugging Face datasets cannot read {source.label}: {error}", position=source.position
-        ) from error
-
-
-def _datasets(what: str, position: Position | None) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise needs_datasets(what, position).naming(what) from error
-    return datasets
-
-
-@contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
-    """Disable progress bars inside the block, and restore the user's setting after it."""
-    were_disabled = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not were_disabled:
-            datasets.enable_progress_bars()

@@ -60,8 +60,29 @@ def local_files(task: Task) -> LocalFiles | None:
     """Return the local data files of the task, None when it names none.
 
     Relative paths are looked up from the working directory, as lm-eval 0.4.13 does, then from the task's folder.
-    Raises DocsError when the task clearly names a local file that is not there.
+    Raises DocsError when the task clearly names a local file that is not there, but its folder is: data in a folder
+    that does not exist is made elsewhere, like that of a hub.
     """
+    try:
+        return _local_files(task)
+    except _NoFolderError:
+        return None
+
+
+class _NoFolderError(Exception):
+    """A data file whose folder does not exist."""
+
+
+def _missing(folders: list[Path], name: str, position: Position | None) -> Exception:
+    """Return the error for a file that is in none of these folders."""
+    places = [named_file(folder, name, position) for folder in folders]
+    is_elsewhere = not any(_is_safely(place.parent.is_dir) or not gate.is_allowed(place) for place in places)
+    if is_elsewhere and not name.startswith("~"):
+        return _NoFolderError(name)
+    return missing_file(places[-1], position)
+
+
+def _local_files(task: Task) -> LocalFiles | None:
     path = task.dataset.path
     if not isinstance(path, str) or not path or "\0" in path:
         return None
@@ -87,7 +108,7 @@ def local_files(task: Task) -> LocalFiles | None:
             if found is not None and (is_path or task.dataset.evaluation_split in found.splits):
                 return found
     if is_path or kind_of(Path(path)) is not None:
-        raise missing_file(named_file(_starts(task)[-1], path, position), position)
+        raise _missing(_starts(task), path, position)
     return None
 
 
@@ -142,7 +163,7 @@ def _found(folders: list[Path], name: str, position: Position | None) -> list[Pa
     for folder in folders:
         if found := _matches(folder, named_file(folder, name, position)):
             return found
-    raise missing_file(named_file(folders[-1], name, position), position)
+    raise _missing(folders, name, position)
 
 
 def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:

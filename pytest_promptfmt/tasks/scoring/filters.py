@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
@@ -19,7 +19,14 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import Position, PromptfmtError, ScoringError, did_you_mean
+from pytest_promptfmt.core.errors import (
+    FilterUnavailableError,
+    Position,
+    PromptfmtError,
+    ScoringError,
+    did_you_mean,
+    is_misspelt,
+)
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.scoring.budget import plain_key
 
@@ -388,13 +395,19 @@ def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
     if isinstance(function, FunctionRef):
         raise ScoringError(f"the filter !function {function} is not bound", position=position)
     if not callable(function) and (not isinstance(function, str) or function not in FILTERS):
-        raise ScoringError(
-            f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
-            position=position,
-            hint=did_you_mean(str(function), FILTERS)
-            or "an installed lm-eval may register others, and a package name them as pytest_promptfmt.filters",
-        )
+        raise unknown_filter(function, position, FILTERS)
     return FilterStep(known_filter(function), arguments)
+
+
+def unknown_filter(function: object, position: Position | None, known: Collection[str]) -> ScoringError:
+    """Return the error for a filter that does not exist, or that only a fork may have: then it is unavailable."""
+    is_mistake = not isinstance(function, str) or is_misspelt(function, known)
+    return (ScoringError if is_mistake else FilterUnavailableError)(
+        f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
+        position=position,
+        hint=did_you_mean(str(function), known)
+        or "an installed lm-eval may register others, and a package name them as pytest_promptfmt.filters",
+    )
 
 
 def buildable_pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import os
 import re
 import string
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -38,9 +40,15 @@ def exact_match(
 
     Compared as numpy arrays: trailing NULs do not count, numbers equal numbers. Punctuation and digits are ASCII's.
     """
-    import numpy as np
-
     sides = [predictions, references]
+    if all(type(side) is list and side and all(type(text) is str for text in side) for side in sides):
+        drops = ((ignore_punctuation and string.punctuation) or "") + ((ignore_numbers and string.digits) or "")
+        reading = partial(_compared, patterns=regexes_to_ignore or (), lower=ignore_case, drops=drops)
+        first, second = ([reading(text) for text in side] for side in sides)
+        if len(first) == len(second):
+            return {"exact_match": sum(map(operator.eq, first, second)) / len(first)}
+    import numpy as np  # not needed for texts
+
     if regexes_to_ignore is None:
         sides = [np.asarray(side) for side in sides]
     else:
@@ -53,6 +61,15 @@ def exact_match(
             table: Any = str.maketrans("", "", characters)
             sides = [np.char.translate(side, table=table) for side in sides]
     return {"exact_match": np.mean(sides[0] == sides[1])}
+
+
+def _compared(text: str, patterns: Sequence[str], lower: bool, drops: str) -> str:
+    """Return what is compared of a text; an array has no trailing NULs, after each step."""
+    for pattern in patterns:
+        text = re.sub(pattern, "", text).rstrip("\0")
+    text = text.rstrip("\0")
+    text = text.lower().rstrip("\0") if lower else text
+    return text.translate(str.maketrans("", "", drops)).rstrip("\0") if drops else text
 
 
 def _exact_match_by_name(**arguments: Any) -> dict[str, Any]:
@@ -69,14 +86,12 @@ def _nothing(_items: Any) -> None:
 
 def acc_all(items: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
     """Return the share of questions whose answers are all judged rightly; items are (prediction, doc) (MultiRC)."""
-    import numpy as np
-
     questions: dict[tuple[Any, Any], list[bool]] = {}
     columns = list(zip(*items, strict=False))  # lm-eval takes what is common to all
     for prediction, doc in zip(columns[0], columns[1], strict=False):
         key = (doc["idx"]["paragraph"], doc["idx"]["question"])
         questions.setdefault(key, []).append((doc["label"] == 1) == prediction)
-    return np.mean([int(all(answers)) for answers in questions.values()])
+    return sum(map(all, questions.values())) / len(questions) if questions else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +301,8 @@ def mean(values: Sequence[Any]) -> Any:
 
 def nanmean(values: Sequence[Any]) -> Any:
     """Return the mean of what is a number; NaN when nothing is."""
-    import numpy as np
-
-    return np.nan if len(values) == 0 or all(np.isnan(values)) else np.nanmean(values)
+    numbers = [value for value in values if not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def median(values: Sequence[Any]) -> Any:
@@ -345,12 +359,12 @@ def ter(pairs: Sequence[tuple[Any, Any]]) -> float:
 
 def brier_score(pairs: Sequence[tuple[Any, Any]]) -> Any:
     """Return the mean squared distance of the probabilities from the gold choice, summed over choices."""
-    import numpy as np
-
-    golds, probabilities = zip(*pairs, strict=False)
-    _, choices = np.array(probabilities).shape
-    right = np.eye(choices)[list(golds)]
-    return np.mean(np.sum((np.array(probabilities) - right) ** 2, axis=1))
+    distances = []
+    for gold, probabilities in pairs:
+        right = [0.0] * len(probabilities)
+        right[gold] = 1.0  # IndexError for a gold that is not a choice
+        distances.append(sum((share - best) ** 2 for share, best in zip(probabilities, right, strict=True)))
+    return sum(distances) / len(distances)
 
 
 def bypass(_values: Any) -> int:

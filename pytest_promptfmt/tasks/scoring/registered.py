@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.errors import Position, ScoringError
+from pytest_promptfmt.core.errors import Position, ScoringError, is_misspelt
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.tasks.scoring.filters import FILTERS
+from pytest_promptfmt.tasks.scoring.filters import FILTERS, unknown_filter
 from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, METRICS, Metric
 
 FILTER_GROUP: Final = "pytest_promptfmt.filters"
@@ -62,6 +62,10 @@ def _with_filter(step: Mapping[str, Any], position: Position | None, load: Load)
     if not isinstance(name, str) or name in FILTERS:
         return step
     made = _of_package(FILTER_GROUP, name, position) or _of_lm_eval("filter", name, position, load)
+    if made is None:
+        known = {entry.name for entry in _entries(FILTER_GROUP, tuple(sys.path))} | _registrations("filter").keys()
+        if is_misspelt(name, known):
+            raise unknown_filter(name, position, known)
     return step if made is None else {**step, "function": made}
 
 
@@ -133,15 +137,20 @@ def _registered(kind: str, name: str) -> Any:
     return registry.get(name, None)
 
 
-@cache
 def _registering_file(kind: Kind, name: str) -> Path | None:
-    """Return the file of the installed lm-eval that registers a name; it is read, not imported."""
+    return _registrations(kind).get(name)
+
+
+@cache
+def _registrations(kind: Kind) -> Mapping[str, Path]:
+    """Return the names that files of the installed lm-eval register, with the file; it is read, not imported."""
     try:
         spec = find_spec("lm_eval")
     except (ImportError, ValueError):
-        return None
-    decorator = re.compile(rf"@register_{kind}\([^)]*?['\"]{re.escape(name)}['\"]")
+        return {}
+    decorator = re.compile(rf"@register_{kind}\(([^)]*)\)")
     files, _ = _WHERE[kind]
     folders = spec.submodule_search_locations or () if spec is not None else ()
-    found = (path for folder in folders for path in sorted(Path(folder).glob(files)))
-    return next((path for path in found if decorator.search(path.read_text("utf-8", "replace"))), None)
+    paths = sorted(path for folder in folders for path in Path(folder).glob(files))
+    given = ((text, path) for path in reversed(paths) for text in decorator.findall(path.read_text("utf-8", "replace")))
+    return {name: path for text, path in given for name in re.findall(r"['\"]([^'\"]+)['\"]", text)}

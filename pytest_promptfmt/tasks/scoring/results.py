@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,20 +114,16 @@ def _rolling(metrics: Mapping[str, TaskMetric], question: Question, results: Seq
 
 
 def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequence[Any]) -> dict[str, Any]:
-    import numpy as np
-
     likelihoods, greedy = zip(*results, strict=True)
     choices = question.choices
-    characters = np.array([float(len(choice)) for choice in choices])
-    sizes = np.array([float(len(choice.encode("utf-8"))) for choice in choices])
     unconditional: Sequence[Any] | None = None
     if "acc_mutual_info" in metrics and 2 * len(choices) == len(likelihoods):
         unconditional = likelihoods[len(choices) :]
         likelihoods = likelihoods[: len(choices)]
-    best = np.argmax(likelihoods)
-    with np.errstate(divide="ignore", invalid="ignore"):  # an empty choice is a finding, not a warning of numpy's
-        best_by_length = np.argmax(np.array(likelihoods) / characters)
-        best_by_size = np.argmax(np.array(likelihoods) / sizes)
+    best = _first_best(likelihoods)
+    best_by_length = _first_best([_per(each, len(choice)) for each, choice in zip(likelihoods, choices, strict=True)])
+    sizes = [len(choice.encode("utf-8")) for choice in choices]
+    best_by_size = _first_best([_per(each, size) for each, size in zip(likelihoods, sizes, strict=True)])
     gold = gold_of(question)
 
     def is_right(chosen: Any) -> float:
@@ -138,7 +135,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
         return int(greedy[gold]) if gold != OUTSIDE else 0
 
     exact = gold_is_greedy()
-    shifted = np.exp(np.array(likelihoods) - np.max(likelihoods))
+    shifted = [math.exp(each - likelihoods[best]) for each in likelihoods]
     values = {
         "acc": is_right(best),
         "f1": (gold, best),
@@ -146,7 +143,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
         "acc_norm": is_right(best_by_length),
         "acc_bytes": is_right(best_by_size),
         "exact_match": exact,
-        "brier_score": (gold, shifted / shifted.sum()),
+        "brier_score": (gold, [each / sum(shifted) for each in shifted]),
         "likelihood": (gold, likelihoods),
     }
     result = _wanted(metrics, values)
@@ -154,8 +151,19 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
         if unconditional is None:
             raise UnboundLocalError("acc_mutual_info needs the unconditional log-likelihoods")
         gained = [given - alone for given, alone in zip(likelihoods, unconditional, strict=True)]
-        result["acc_mutual_info"] = 1.0 if np.argmax(gained) == gold else 0.0
+        result["acc_mutual_info"] = 1.0 if _first_best(gained) == gold else 0.0
     return result
+
+
+def _first_best(values: Sequence[float]) -> int:
+    """Return the index of the largest value, the first of several; of the first NaN where there is one (numpy)."""
+    nan = next((index for index, value in enumerate(values) if math.isnan(value)), None)
+    return max(range(len(values)), key=values.__getitem__) if nan is None else nan
+
+
+def _per(value: float, count: int) -> float:
+    """Return a value by a count; an empty choice makes it infinite or NaN, as in numpy."""
+    return value / count if count else math.nan if not value or math.isnan(value) else math.copysign(math.inf, value)
 
 
 def gold_of(question: Question) -> Any:

@@ -1,0 +1,192 @@
+"""The harness that task files belong to: a checkout around them, else the lm-eval that is installed.
+
+Its files are read, never imported: the names of its tasks, the keys that its tasks may have, its release.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.files import is_installed
+
+PACKAGES: Final = ("lm_eval", "lmms_eval")
+"""The packages of harnesses that read lm-eval's YAML."""
+
+_CLONES: Final = ("", "lm-evaluation-harness", "lmms-eval")
+"""The names of a checkout's folder inside another repository."""
+
+_CONFIGS: Final = ("config/task.py", "api/task.py")
+"""The modules that define `TaskConfig`, by release."""
+
+_NAMED: Final = re.compile(rb"(?m)^(task|group|tag)[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)")
+_INCLUDE: Final = re.compile(rb"(?m)^include[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)")
+_WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
+_VERSION: Final = re.compile(r"""(?m)^\s*(?:version|__version__)\s*=\s*["']([^"']+)["']""")
+_MAX_INCLUDES: Final = 4
+
+Kind = Literal["task", "group", "tag"]
+
+
+class Harness:
+    """One package `lm_eval` or `lmms_eval` at `folder`; what is read of it is read once."""
+
+    def __init__(self, folder: Path, *, is_installed: bool) -> None:
+        self.folder = folder
+        self.is_installed = is_installed
+
+    @property
+    def tasks(self) -> Path:
+        """Return the folder of its tasks."""
+        return self.folder / "tasks"
+
+    @cached_property
+    def release(self) -> str:
+        """Return its version as its own files or its distribution state it, "" if they do not."""
+        if self.is_installed:
+            with suppress(PackageNotFoundError):
+                return version(self.folder.name)
+        places = (self.folder.parent / "pyproject.toml", self.folder.parent / "setup.py", self.folder / "__init__.py")
+        for path in places:
+            with suppress(OSError, UnicodeDecodeError), gate.also_reading(self.folder):
+                found = _VERSION.search(gate.read_text(path))
+                if found is not None:
+                    return found[1]
+        return ""
+
+    @property
+    def title(self) -> str:
+        """Return its name and release: `lm-eval 0.4.9`."""
+        return f"{self.folder.name.replace('_', '-')} {self.release}".rstrip()
+
+    @property
+    def reads_group_as_tag(self) -> bool:
+        """Return whether a task may have the key `group`; lm-eval 0.4.12 and later take its file for a group."""
+        numbers = [int(each) for each in re.findall(r"\d+", self.release)[:3]]
+        return self.folder.name != "lm_eval" or (bool(numbers) and numbers < [0, 4, 12])
+
+    @cached_property
+    def task_keys(self) -> frozenset[str]:
+        """Return the fields of its `TaskConfig`, none if that is not found."""
+        for name in _CONFIGS:
+            with suppress(OSError, SyntaxError, ValueError, RecursionError), gate.also_reading(self.folder):
+                module = ast.parse(gate.read_bytes(self.folder / name))
+                for node in module.body:
+                    if isinstance(node, ast.ClassDef) and node.name == "TaskConfig":
+                        fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+                        return frozenset(each.id for each in fields if isinstance(each, ast.Name))
+        return frozenset()
+
+    def digest(self, paths: Iterable[str]) -> str:
+        """Return the digest of what is in some of its files."""
+        made = blake2b(digest_size=16)
+        for path in paths:
+            made.update(b"\0" + self._read(Path(path)))
+        return made.hexdigest()
+
+    def state(self) -> tuple[str, ...]:
+        """Return what differs when one of its task files may differ: of a distribution folder and release."""
+        if self.is_installed and is_installed(str(self.folder)):
+            return str(self.folder), self.release
+        stats = (path.stat() for path in self._files)
+        return str(self.folder), self.release, *(f"{each.st_mtime_ns} {each.st_size}" for each in stats)
+
+    def places(self, name: str) -> tuple[Kind, tuple[Path, ...]] | None:
+        """Return whether a name is a task, a group or a tag, with the files that may define it; None if unknown."""
+        for path in (path for path in self._files if path.stem == name):
+            kind = self._defines(path, name)
+            if kind is not None:
+                return kind, (path,)
+        kinds: tuple[Kind, ...] = ("group", "task")
+        for kind in kinds:
+            if (kind, name) in self._names:
+                return kind, tuple(self._names[kind, name])
+        tagged = self._names.get(("tag", name))
+        return None if tagged is None else ("tag", tuple(sorted(set(self._includers(tagged)))))
+
+    def _defines(self, path: Path, name: str) -> Kind | None:
+        kinds = {kind for kind, each in _names_in(self._read(path)) if each == name}
+        return "group" if "group" in kinds else "task" if "task" in kinds else None
+
+    @cached_property
+    def _files(self) -> Sequence[Path]:
+        """Return its YAML files, those that are only included as well."""
+        walked = os.walk(self.tasks)
+        return sorted(Path(root, name) for root, _, names in walked for name in names if name.endswith("yaml"))
+
+    @cached_property
+    def _names(self) -> Mapping[tuple[str, str], list[Path]]:
+        found: dict[tuple[str, str], list[Path]] = {}
+        for path in self._files:
+            for kind, name in _names_in(self._read(path)):
+                found.setdefault((kind, name), []).append(path)
+        return found
+
+    @cached_property
+    def _including(self) -> Mapping[str, list[Path]]:
+        """Return the files that include a file of some name."""
+        found: dict[str, list[Path]] = {}
+        for path in self._files:
+            for match in _INCLUDE.finditer(self._read(path)):
+                for word in _words(match[1]):
+                    found.setdefault(word.rpartition("/")[2], []).append(path)
+        return found
+
+    def _includers(self, paths: Sequence[Path], depth: int = 0) -> Iterator[Path]:
+        for path in paths:
+            if path.suffix == ".yaml":
+                yield path
+            if depth < _MAX_INCLUDES:
+                yield from self._includers(self._including.get(path.name, ()), depth + 1)
+
+    def _read(self, path: Path) -> bytes:
+        with suppress(OSError), gate.also_reading(self.folder):
+            return gate.read_bytes(path)
+        return b""
+
+
+def _names_in(data: bytes) -> Iterator[tuple[Kind, str]]:
+    """Yield the names that a file gives to a task, a group or a tag, by the text of its top-level keys."""
+    for key, value in _NAMED.findall(data):
+        for name in _words(value) if key == b"tag" else _words(value.partition(b"\n")[0])[:1]:
+            if key == b"tag" or not value.lstrip().startswith((b"[", b"-")):
+                yield key.decode(), name
+
+
+def _words(value: bytes) -> list[str]:
+    lines = (line.partition(b" #")[0].strip().removeprefix(b"- ") for line in value.split(b"\n"))
+    return [word.decode("utf-8", "replace") for line in lines for word in _WORD.findall(line) if word != b"-"]
+
+
+def harness_around(folder: Path) -> Harness | None:
+    """Return the harness in whose checkout a resolved folder is; None outside of one."""
+    for above in (folder, *folder.parents):
+        if not gate.is_allowed(above / "-"):
+            return None
+        for package in (above / clone / name for clone in _CLONES for name in PACKAGES):
+            if (package / "tasks").is_dir():
+                return Harness(package, is_installed=False)
+    return None
+
+
+def installed_harness() -> Harness | None:
+    """Return the lm-eval that is installed; None without one. It is not imported."""
+    for name in PACKAGES:
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            if Path(folder, "tasks").is_dir():
+                return Harness(Path(folder).resolve(), is_installed=True)
+    return None

@@ -1,0 +1,237 @@
+"""Folders and forks as users have them: built-in members of groups, keys, types and filters of another harness."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import DocsError, FilterUnavailableError, ScoringError
+from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.rules import forks, names
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks import bind_functions, load_docs, unknown_keys
+from pytest_promptfmt.tasks.harness import harness_around, installed_harness
+from pytest_promptfmt.tasks.scoring.filters import pipelines_of
+from pytest_promptfmt.tasks.task_file import TaskFile
+from pytest_promptfmt.tasks.task_index import TaskIndex
+
+TASK = "doc_to_text: 'Q: {{q}}'\ndoc_to_target: '{{a}}'\n"
+CONFIG = "class TaskConfig(dict):\n    task: str | None = None\n    doc_to_visual: object = None\n"
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path = path if path.suffix else path.with_suffix(".yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def fork(folder: Path, version: str = "0.4.9") -> Path:
+    """Write a checkout of a harness with two tasks, a group, and a tag that an included file gives; return its path."""
+    (folder / "lm_eval/api").mkdir(parents=True)
+    (folder / "lm_eval/api/task.py").write_text(CONFIG, "utf-8")
+    (folder / "lm_eval/__init__.py").touch()
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "lm_eval"\nversion = "{version}"\n', "utf-8")
+    tasks = folder / "lm_eval/tasks"
+    (tasks / "sums").mkdir(parents=True)
+    (tasks / "sums/_base_yaml").write_text(f"tag: counting\ndataset_path: nowhere/sums\n{TASK}", "utf-8")
+    (tasks / "sums/all.yaml").write_text("include: _base_yaml\ntask: 'sums_all'  # every one\n", "utf-8")
+    return write(tasks, metals=f"task: metals\n{TASK}", pair="group: pair\ntask: [metals, sums_all]\n")
+
+
+def read(path: Path, *folders: Path) -> TaskFile:
+    file = read_task_file(path, TaskIndex(folders or [path.parent]))
+    assert file is not None
+    return file
+
+
+def severities(path: Path) -> dict[str, Severity]:
+    """Return what the rules about names and keys say of a file, by code."""
+    index = TaskIndex([path.parent])
+    file = read_task_file(path, index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=path, yaml=file.yaml, file=file, index=index)
+    rules = {"PF131": names.unresolved_member, "PF137": forks.group_of_a_task, "PF117": forks.unknown_key}
+    default = {"PF131": Severity.ERROR}
+    found = {code: next(iter(rule(view)), None) for code, rule in rules.items()}
+    return {code: each.severity or default.get(code, Severity.WARNING) for code, each in found.items() if each}
+
+
+def test_a_checkout_is_found_around_its_files_and_read_without_being_imported(tmp_path: Path) -> None:
+    tasks = fork(tmp_path, "0.4.3")
+    harness = harness_around(tasks / "sums")
+    assert harness is not None
+    assert (harness.title, harness.reads_group_as_tag) == ("lm-eval 0.4.3", True)
+    assert harness.task_keys == {"task", "doc_to_visual"}
+    assert harness_around(tmp_path.parent) is None
+
+
+def test_members_of_a_group_are_looked_up_in_the_checkout_around_it(tmp_path: Path) -> None:
+    fork(tmp_path)
+    write(tmp_path / "own", g="group: g\ntask: [metals, pair, counting, sums_all, no_such_task]\n")
+    assert read(tmp_path / "own/g.yaml").unresolved == ("no_such_task",)
+
+
+def test_members_that_a_group_changes_are_tasks_of_the_group(tmp_path: Path) -> None:
+    fork(tmp_path)
+    write(tmp_path / "own", g="group: g\ntask: [{task: metals, num_fewshot: 3}, {group: pair, description: D}]\n")
+    found = {task.name: (task.num_fewshot, task.description) for task in read(tmp_path / "own/g.yaml").tasks}
+    assert found == {"g.metals": (3, ""), "g.pair.metals": (None, "D"), "g.pair.sums_all": (None, "D")}
+
+
+def test_own_names_come_before_those_of_the_harness(tmp_path: Path) -> None:
+    fork(tmp_path)
+    write(tmp_path / "own", metals=f"task: metals\nnum_fewshot: 1\n{TASK}", g="group: g\nrepeats: 2\ntask: [metals]\n")
+    (task,) = read(tmp_path / "own/g.yaml").tasks
+    assert task.num_fewshot == 1
+
+
+def test_a_checkout_of_another_folder_is_not_looked_into(tmp_path: Path) -> None:
+    fork(tmp_path)
+    write(tmp_path / "own", g="group: g\ntask: [metals_of_nobody]\n")
+    with gate.limited_to([tmp_path / "own"]):
+        assert harness_around(tmp_path / "own") is None
+
+
+def test_an_unknown_member_is_an_error_only_where_a_harness_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_promptfmt.tasks.task_index.installed_harness", lambda: None)
+    own = write(
+        tmp_path / "own", g="group: g\ntask: [gsm8k]\n", h="group: h\ntask: [metal]\n", m=f"task: metals\n{TASK}"
+    )
+    assert severities(own / "g.yaml") == {"PF131": Severity.INFO}
+    assert severities(own / "h.yaml") == {"PF131": Severity.WARNING}
+    fork(tmp_path)
+    assert severities(own / "g.yaml") == {"PF131": Severity.ERROR}
+
+
+def test_an_answer_about_a_member_changes_with_its_file(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    own = write(tmp_path / "own", g="group: g\ntask: [metals]\n")
+    index = TaskIndex([own])
+    read_task_file(own / "g.yaml", index)
+    assert ("member", "metals") in index.asked
+    before, whole = TaskIndex([own]).answer("member", "metals"), TaskIndex([own]).digest()
+    write(tasks, metals=f"task: metals\nrepeats: 2\n{TASK}")
+    assert TaskIndex([own]).answer("member", "metals") != before
+    assert TaskIndex([own]).digest() != whole
+
+
+@pytest.mark.parity
+def test_built_in_tasks_of_the_installed_harness_are_members(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="looks into the installed one")
+    harness = installed_harness()
+    assert harness is not None
+    assert "doc_to_text" in harness.task_keys
+    write(tmp_path, g="group: g\ntask: [gsm8k, hellaswag, mmlu, multiple_choice_of_nobody, {task: piqa, repeats: 2}]\n")
+    with gate.limited_to([tmp_path]):
+        file = read(tmp_path / "g.yaml")
+    assert file.unresolved == ("multiple_choice_of_nobody",)
+    assert [task.name for task in file.tasks] == ["g.piqa"]
+
+
+# -- keys, output types, filters --------------------------------------------------------------------------------------
+
+
+def test_keys_of_a_fork_stop_neither_a_task_nor_a_group(tmp_path: Path) -> None:
+    keys = "doc_to_visual: image\nlmms_eval_specific_kwargs: {default: {}}\n"
+    write(tmp_path, a=f"task: a\n{TASK}{keys}", g="group: g\ntask: [a, {task: a, num_fewshot: 2}]\n")
+    assert list(unknown_keys(read(tmp_path / "a.yaml").tasks[0].config)) == [
+        "doc_to_visual",
+        "lmms_eval_specific_kwargs",
+    ]
+    assert [task.name for task in read(tmp_path / "g.yaml").tasks] == ["g.a"]
+
+
+def test_a_key_is_an_info_where_the_checkout_has_it(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    write(tasks, seen=f"task: seen\n{TASK}doc_to_visual: image\n", odd=f"task: odd\n{TASK}few_shots: 2\n")
+    assert severities(tasks / "seen.yaml") == {"PF117": Severity.INFO}
+    assert severities(tasks / "odd.yaml") == {"PF117": Severity.WARNING}
+
+
+def test_a_task_in_old_sets_is_a_task_with_tags(tmp_path: Path) -> None:
+    tasks = fork(tmp_path, "0.4.3")
+    old = f"group: [old_set]\ntask: old\n{TASK}"
+    write(tasks, old=old, g="group: g\nnum_fewshot: 2\ntask: [old_set]\n")
+    write(tmp_path / "elsewhere", old=old)
+    assert [task.name for task in read(tasks / "old.yaml").tasks] == ["old"]
+    assert [task.name for task in read(tasks / "g.yaml").tasks] == ["g.old"]
+    assert severities(tasks / "old.yaml") == {"PF137": Severity.INFO}
+    (tmp_path / "pyproject.toml").write_text('version = "0.4.13"\n', "utf-8")
+    assert severities(tasks / "old.yaml") == {"PF137": Severity.WARNING}
+
+
+def task_of(folder: Path, text: str) -> Task:
+    write(folder, t=f"task: t\ntest_split: test\n{TASK}{text}")
+    return read(folder / "t.yaml").tasks[0]
+
+
+def test_prompts_of_an_unknown_output_type_are_rendered_without_requests(tmp_path: Path) -> None:
+    task = task_of(tmp_path, "output_type: generate_until_multi_round\n")
+    (first, *_) = task.render()
+    assert first.prompts[0].text.startswith("Q: ")
+    assert first.requests == ()
+
+
+def test_a_filter_of_a_fork_is_unavailable_and_a_misspelt_one_a_mistake(tmp_path: Path) -> None:
+    def named(name: str) -> Task:
+        return task_of(tmp_path, f"filter_list: [{{name: a, filter: [{{function: {name}}}]}}]\n")
+
+    with pytest.raises(FilterUnavailableError, match="ordered_regex"):
+        pipelines_of(named("ordered_regex"))
+    with pytest.raises(ScoringError) as caught:
+        pipelines_of(named("take_frist"))
+    assert not isinstance(caught.value, FilterUnavailableError)
+
+
+# -- code of forks ----------------------------------------------------------------------------------------------------
+
+NAMED_BY_CODE = "dataset_path: json\ndataset_kwargs: {data_files: !function data.files}\n"
+
+
+@pytest.mark.parametrize("made", ["{'test': 'docs.jsonl'}", "'docs.jsonl'"])
+def test_functions_that_name_data_files_run(tmp_path: Path, made: str) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"q": "two and two?", "a": "four"}\n', "utf-8")
+    (tmp_path / "data.py").write_text(f"def files():\n    return {made}\n", "utf-8")
+    split = "test" if "{" in made else "train"
+    task = task_of(tmp_path, NAMED_BY_CODE.replace("dataset_path", f"test_split: {split}\ndataset_path"))
+    bound = bind_functions(task, trusted=lambda _path: True)
+    assert load_docs(bound).evaluated == ({"q": "two and two?", "a": "four"},)
+
+
+def test_a_function_that_looks_for_files_of_another_machine_leaves_synthetic_docs(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("import os\ndef files():\n    return os.environ['NO_SUCH_PLACE']\n", "utf-8")
+    bound = bind_functions(task_of(tmp_path, NAMED_BY_CODE), trusted=lambda _path: True)
+    assert load_docs(bound).kind == "synthetic"
+
+
+def test_names_that_lm_eval_removed_are_there_for_code_of_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, utils = ModuleType("lm_eval"), ModuleType("lm_eval.utils")
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "lm_eval", package)
+    monkeypatch.setitem(sys.modules, "lm_eval.utils", utils)
+    code = "from lm_eval.utils import eval_logger\ndef text(doc):\n    eval_logger.debug('seen')\n    return doc['q']\n"
+    (tmp_path / "code.py").write_text(code, "utf-8")
+    write(tmp_path, t="task: t\ntest_split: test\ndoc_to_text: !function code.text\ndoc_to_target: a\n")
+    assert list(bind_functions(read(tmp_path / "t.yaml").tasks[0], trusted=lambda _path: True).render())
+
+
+def test_data_in_a_folder_that_is_made_elsewhere_leaves_synthetic_docs(tmp_path: Path) -> None:
+    made = "dataset_path: parquet\ndataset_kwargs: {data_files: {test: ./work_dir/joined.parquet}}\n"
+    assert load_docs(task_of(tmp_path, made)).kind == "synthetic"
+    (tmp_path / "work_dir").mkdir()
+    with pytest.raises(DocsError, match="missing docs file"):
+        load_docs(task_of(tmp_path, made))
