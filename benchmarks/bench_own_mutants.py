@@ -45,7 +45,7 @@ ELSEWHERE: Final = {
 } | dict.fromkeys(
     (
         "plugin/*cache*.py", "plugin/unchanged.py", "plugin/task_inputs.py", "plugin/folders.py",
-        "engine/contents.py", "engine/store.py", "engine/code_inputs.py", "engine/traces.py",
+        "inputs/contents.py", "inputs/store.py", "inputs/code_inputs.py", "inputs/traces.py",
     ),
     "tests/plugin/test_plugin_cache.py",
 )  # fmt: skip

@@ -418,7 +418,7 @@ def read_run(folder: Path, data: bytes) -> object:
 
 
 def read_store(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.engine.store import FILE_NAME, Store
+    from pytest_promptfmt.inputs.store import FILE_NAME, Store
 
     _written(folder / "store", FILE_NAME, data)
     store = Store(folder / "store")
@@ -433,7 +433,7 @@ def read_store(folder: Path, data: bytes) -> object:
 
 def read_store_run(folder: Path, data: bytes) -> object:
     """Run pytest with rows of JSON as its outcomes of earlier runs; two tasks are as their snapshots say, one is not."""
-    from pytest_promptfmt.engine.store import FILE_NAME, store_folder
+    from pytest_promptfmt.inputs.store import FILE_NAME, store_folder
 
     with Watch.paused():
         project = folder / "remembering"
@@ -510,7 +510,7 @@ def _snapshots() -> list[bytes]:
 
 
 def _stores() -> list[bytes]:
-    from pytest_promptfmt.engine.store import FILE_NAME, Store
+    from pytest_promptfmt.inputs.store import FILE_NAME, Store
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))

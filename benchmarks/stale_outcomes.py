@@ -44,7 +44,7 @@ from stale_parts import PARTS, VARIABLE
 from stale_project import OWN, Project, State
 
 import pytest_promptfmt.cli
-import pytest_promptfmt.engine.contents
+import pytest_promptfmt.inputs.contents
 from pytest_promptfmt.plugin import task_inputs
 
 HERE: Final = str(Path(__file__).parent)
@@ -52,7 +52,7 @@ HERE: Final = str(Path(__file__).parent)
 
 FOUND, LOG, MODULES = "found.json", "output.txt", "modules.json"
 assert {FOUND, LOG, COUNTS} == {*OWN}
-vars(pytest_promptfmt.engine.contents)["_SETTLED_NS"] = 0  # as if two seconds lay between an edit and the next run
+vars(pytest_promptfmt.inputs.contents)["_SETTLED_NS"] = 0  # as if two seconds lay between an edit and the next run
 setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)  # noqa: B010  # of plugins that are imported here
 _is_library = task_inputs._is_library
 vars(task_inputs)["_is_library"] = lambda path, rootdir: path.startswith(HERE) or _is_library(path, rootdir)

@@ -71,7 +71,7 @@ def ran(tmp_path: Path) -> Path:
 
 SETTLED = """
 def pytest_configure(config):
-    from pytest_promptfmt.engine import contents
+    from pytest_promptfmt.inputs import contents
 
     contents._SETTLED_NS = 0
 """

@@ -13,7 +13,7 @@ from typing import Any
 import forked_runs
 import pytest
 
-from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME, store_folder
+from pytest_promptfmt.inputs.store import FILE_NAME as STORE_NAME, store_folder
 
 
 def run_pytest(*args: str) -> pytest.RunResult:

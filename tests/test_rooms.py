@@ -26,7 +26,7 @@ ORDER = (
     "study",
     "rules answers snapshots",
     "results",
-    "engine",
+    "engine inputs",
     "systems.helm systems.eval_framework systems.templates models",
     "revisions",
     "plugin",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.store import mapping, parsed
+from pytest_promptfmt.inputs.store import mapping, parsed
 from pytest_promptfmt.plugin.item_results import Shown, is_quiet, is_stored
 from pytest_promptfmt.tasks import IndexEntry
 

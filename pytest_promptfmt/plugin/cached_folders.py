@@ -17,8 +17,9 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
-from pytest_promptfmt.engine.store import Store, mapping
+from pytest_promptfmt.inputs.contents import OTHER, Contents
+from pytest_promptfmt.inputs.places import digest_of
+from pytest_promptfmt.inputs.store import Store, mapping
 from pytest_promptfmt.plugin.cached_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.folders import INDEXED, Folders
 from pytest_promptfmt.plugin.task_inputs import SharedInputs
@@ -148,7 +149,7 @@ class CachedFolders:
     @cached_property
     def _index(self) -> Mapping[str, Any]:
         """Return the row of the index, empty if a file or folder has changed; its entries are seldom parsed."""
-        row = mapping(self._store.row(_INDEX, self._root))
+        row = mapping(self._store.row(_INDEX, self._key(self._root)))
         return {name: row[name] for name in ("digest", "entries")} if self._has_stamps(row) else {}
 
     def _has_stamps(self, row: Mapping[str, Any]) -> bool:
@@ -252,18 +253,18 @@ class CachedFolders:
             entries = [written_entry(entry) for entry in index.entries]
             written = json.dumps(entries, separators=(",", ":"))
             row = {"digest": self.digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": written}
-            self._store.put(_INDEX, self._root, row)
+            self._store.put(_INDEX, self._key(self._root), row)
 
     def _key(self, folder: str) -> str:
         return f"{self._collecting} {folder}"
 
     @cached_property
     def _collecting(self) -> str:
-        """Return the digest of the options that decide which files pytest collects in a folder."""
+        """Return the digest of the checkout, and of the options that decide which files pytest collects in a folder."""
         config = self._config
         options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
         written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
-        return digest_of(repr((options, written)).encode())[:8]
+        return digest_of(repr((str(config.rootpath), options, written)).encode("utf-8", "backslashreplace"))[:8]
 
 
 def folder_of(key: str) -> str:

@@ -18,72 +18,40 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
-from pytest_promptfmt.engine.store import Store, mapping
+from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.inputs import facts
+from pytest_promptfmt.inputs.contents import OTHER, Contents
+from pytest_promptfmt.inputs.places import Places, digest_of
+from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.plugin.cached_files import CachedFile, read_entry, summary, written_entry
 from pytest_promptfmt.plugin.cached_folders import KINDS, CachedFolders, FileResult, folder_of
 from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.hash_seeds import varying
 from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.plugin.task_inputs import SharedInputs, WatchedFile, WatchedFiles, name_of
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
-from pytest_promptfmt.snapshots.paths import Tree
+from pytest_promptfmt.snapshots.paths import Tree, take_written
 from pytest_promptfmt.tasks import IndexEntry
 
 _OUTCOMES: Final = "outcomes"
 _SUMMARIES: Final = "summaries"
 _ITEMS: Final = "items"
-"""Three rows of a file: the inputs of its outcomes, their counts, and the result of each item."""
+"""Rows of a file: the inputs of the outcomes of each variant, and for one variant the counts and each item's result."""
 
 MET: Final = "met"
 """The names of the items of a file in any earlier run."""
 
 _ENTRIES: Final = "entries"
-_INPUTS: Final = "inputs"
-_KEY_LENGTH: Final = 20
-"""Hexadecimal characters of the digest that is the key of an input."""
+_REFUSED: Final = "refused"
+"""The reason why the outcomes of a file are not cached."""
 
+_VARIANT: Final = "?"
+"""Between the path of a file and the digest of its inputs."""
 
-class StoredInputs:
-    """Inputs in the store, by a digest of themselves: most belong to many files, and each is stored once."""
-
-    def __init__(self, store: Store, contents: Contents) -> None:
-        self._store = store
-        self._contents = contents
-        self._rows: dict[str, Any] = {}
-        self._same: dict[str, bool] = {}
-
-    def is_same(self, key: str) -> bool:
-        """Return whether the input of a key is the same now; an unknown one is not."""
-        same = self._same.get(key)
-        if same is None:
-            same = self._same[key] = self._contents.is_same(self._row(key) or ())
-        return same
-
-    def path(self, key: str) -> str:
-        """Return the path of an input that was kept, or is the same."""
-        return str(self._row(key)[0])
-
-    def keep(self, found: Input) -> str:
-        """Store an input, and return its key."""
-        path, digest, stamp = found
-        key = _digest((path, digest))[:_KEY_LENGTH]
-        written = [path, digest, None if stamp is None else list(stamp)]
-        if self._row(key) != written:
-            self._rows[key] = written
-            self._store.put(_INPUTS, key, written)
-        self._same[key] = True
-        return key
-
-    def remove_changed(self) -> None:
-        """Remove the inputs that are not the same any more."""
-        for key, is_same in self._same.items():
-            if not is_same and self._rows.get(key) is not None:
-                self._store.put(_INPUTS, key, None)
-
-    def _row(self, key: str) -> Any:
-        if key not in self._rows:
-            self._rows[key] = self._store.row(_INPUTS, key)
-        return self._rows[key]
+VARYING: Final = "the order of a set, on which its prompts depend"
+SAME: Final = "all its inputs are the same"
+_MOST_VARIANTS: Final = 4
+"""The states of a file whose outcomes are side by side, such as those of several branches."""
 
 
 class OutcomeCache:
@@ -92,11 +60,13 @@ class OutcomeCache:
     def __init__(
         self, config: pytest.Config, folders: Folders, folder: Path | None, tree: Tree, *, shows: bool
     ) -> None:
-        kinds = (_OUTCOMES, _SUMMARIES, _ITEMS, *KINDS)
-        self.store = Store(folder, by_context=kinds, context=lambda: self._context)
+        kinds = (_OUTCOMES, _SUMMARIES, _ITEMS, _REFUSED, *KINDS)
+        self._config = config
+        self.places = Places(config.rootpath)
+        self.store = Store(folder, self.places, by_context=kinds, context=lambda: self._context)
         self._folders = folders
         self._tree = tree
-        self._contents = Contents()
+        self._contents = Contents(self.places)
         self._shared = SharedInputs(config, folders, self._contents, self.store)
         self._inputs = StoredInputs(self.store, self._contents)
         self.folders: CachedFolders | None = None
@@ -108,6 +78,7 @@ class OutcomeCache:
         self._planned: Counter[str] = Counter()
         self._parts: dict[str, set[str]] = defaultdict(set)
         self._unexplained: set[pytest.Item] = set()
+        self.reasons: dict[str, str] = {}
 
     @property
     def is_on(self) -> bool:
@@ -122,31 +93,59 @@ class OutcomeCache:
     # -- cached outcomes -----------------------------------------------------------------------------------------------
 
     def file(self, path: Path) -> CachedFile | None:
-        """Return the cached outcomes of a task file, None if one of its inputs is not the same."""
+        """Return the cached outcomes of a task file, None if one of its inputs is not the same; `reasons` name it."""
         if self.folders is None:
             return None
         name = str(path)
         if name not in self._files:
-            self._files[name] = self._checked(path, mapping(self.store.row(_OUTCOMES, name)))
+            self._files[name] = None
+            reasons = []
+            for variant in self._variants(name):
+                try:
+                    self._files[name] = self._same(path, variant)
+                    break
+                except _DifferentError as difference:
+                    reasons.append(str(difference))
+                except Exception:  # invalid data of any kind
+                    reasons.append("its row is damaged")
+            self.reasons[name] = SAME if self._files[name] else next(iter(reasons), "") or self._refusal(name)
         return self._files[name]
 
-    def _checked(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
-        if not row:
-            return None
-        try:
-            context = self._shared.digest(self._folders.settings_for(path))
-            if context == OTHER or row["context"] != context:
-                return None
-            if not (all(map(self._inputs.is_same, row["inputs"])) and self._has_same_answers(row)):
-                return None
-        except Exception:  # invalid data of any kind
-            return None
-        kept = self._summary_of(path, _digest_of_inputs(row))
+    def _variants(self, name: str) -> list[Mapping[str, Any]]:
+        """Return the rows of a file for the states of its inputs, the newest first."""
+        rows = self.store.row(_OUTCOMES, name)
+        return [mapping(row) for row in rows[:_MOST_VARIANTS]] if isinstance(rows, list) else []
+
+    def _refusal(self, name: str) -> str:
+        row = self.store.row(_REFUSED, name)
+        return (
+            f"it runs each time because of {row[0]}" if isinstance(row, list) and row else "it has no cached outcomes"
+        )
+
+    def _same(self, path: Path, row: Mapping[str, Any]) -> CachedFile:
+        """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
+        context = self._shared.digest(self._folders.settings_for(path))
+        if context == OTHER or row["context"] != context:
+            raise _DifferentError("other settings of its folder")
+        for key in row["inputs"]:
+            if not self._inputs.is_same(key):
+                raise _DifferentError(f"{self._shown(key)} changed")
+        if not self._has_same_answers(row):
+            raise _DifferentError("other tasks have the names that it uses")
+        kept = self._summary_of(path, digest_of_inputs(row, self.places))
         found = self._cached(path, kept)
         if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
-            return None
+            raise _DifferentError("its row is damaged")
         self._found[str(path)] = row["inputs"], kept
         return found
+
+    def _shown(self, key: str) -> str:
+        """Return the path of an input, or the name of a fact, for a message."""
+        try:
+            path = self._inputs.path(key)
+        except TypeError:
+            return "an input"
+        return facts.shown(path) if facts.is_fact(path) else display_path(Path(path))
 
     def _own_paths(self, path: Path, claims: Iterable[tuple[str, str]]) -> set[str]:
         """Return the paths that are inputs of each outcome of a file."""
@@ -162,12 +161,13 @@ class OutcomeCache:
 
     def _summary_of(self, path: Path, made: str) -> Mapping[str, Any]:
         """Return the row of a file's counts, empty if it belongs to other inputs."""
-        row = mapping(self.store.row(_SUMMARIES, str(path)))
+        row = mapping(self.store.row(_SUMMARIES, _of_variant(path, made)))
         return row if row.get("made") == made else {}
 
     def _cached(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
         try:
-            return CachedFile.of(row, partial(self.store.text, _ITEMS, str(path))) if row else None
+            read = partial(self.store.text, _ITEMS, _of_variant(path, row["made"]))
+            return CachedFile.of(row, read)
         except Exception:  # invalid data of any kind
             return None
 
@@ -184,7 +184,7 @@ class OutcomeCache:
 
     def _answered(self, question: str, about: str) -> str:
         """Return the digest of the index's answer to a question; some answers are long, and given to many files."""
-        return _digest(self._folders.index.answer(question, about))
+        return self.places.digest(self._folders.index.answer(question, about))
 
     def shown(self, item: pytest.Item) -> Shown | None:
         """Return the cached result of an item, if it holds and can be shown."""
@@ -243,30 +243,58 @@ class OutcomeCache:
                     self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
                 explained.add(problem)
 
-    def write(self, expected: ExpectedSnapshots) -> None:
-        """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots."""
+    def write(self, expected: ExpectedSnapshots) -> list[Path]:
+        """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
+
+        Returns the files whose outcomes depend on the order of a set.
+        """
         if not self.is_on:
-            return
+            return []
+        for path, content in take_written().items():  # by this process, such as a lock
+            self._contents.wrote(path, digest_of(content))
         self.watched.share_traces()
+        rows: dict[str, dict[str, Any]] = {}
         for name, watched in self.watched.files.items():
             if not watched.items and self._files.get(name) is not None:
                 continue  # its cached items were shown
             self._found.pop(name, None)
             context = self._shared.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
-            if watched.refused or context == OTHER or not is_whole:
-                self._remove_stale(name)
-                continue
-            row = self._row(name, watched)
+            row = self._row(name, watched) if is_whole and not watched.refused and context != OTHER else None
             if row is not None:
-                self._keep(name, watched, {"context": context, **row})
+                rows[name] = {"context": context, **row}
+        varied = self._refuse_varying(rows)
+        for name, watched in self.watched.files.items():
+            if name in rows and not watched.refused:
+                self._keep(name, watched, rows[name])
+            elif watched.refused:
+                self._keep_refusal(name, watched.refused, rows.get(name))
         if self.folders is not None:
             found = {name: self._result_of(name) for name in {*self.watched.files, *self._found}}
             self.folders.write(found, expected)
         self.store.keep_context()
-        if self.store.is_changed:
+        if self.store.is_changed and self.store.is_large:
             self._remove_missing()
         self.store.write()
+        return varied
+
+    def _refuse_varying(self, rows: Mapping[str, Mapping[str, Any]]) -> list[Path]:
+        """Refuse the files whose outcomes depend on the order of a set, and return them; each state is tried once."""
+        suspects = [name for name in rows if self.watched.files[name].may_vary]
+        known = {
+            name
+            for name in suspects
+            if self.store.row(_REFUSED, name) == [VARYING, digest_of_inputs(rows[name], self.places)]
+        }
+        found = {*map(Path, known), *varying(self._config, [Path(name) for name in suspects if name not in known])}
+        for path in found:
+            self.watched.files[str(path)].refuse(VARYING)
+        return sorted(found)
+
+    def _keep_refusal(self, name: str, reason: str, row: Mapping[str, Any] | None) -> None:
+        refusal = [reason, None if row is None else digest_of_inputs(row, self.places)]
+        if self.store.row(_REFUSED, name) != refusal:
+            self.store.put(_REFUSED, name, refusal)
 
     def _row(self, name: str, watched: WatchedFile) -> dict[str, Any] | None:
         """Return the inputs of a file's outcomes, None if one of them may have changed during this run."""
@@ -283,11 +311,17 @@ class OutcomeCache:
         }
 
     def _keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
-        made_of = {"made": _digest_of_inputs(row), "tasks": watched.tasks, "claims": watched.claims}
+        made_of = {"made": digest_of_inputs(row, self.places), "tasks": watched.tasks, "claims": watched.claims}
         found = {**made_of, "brings_profiles": watched.brings_profiles, **summary(watched.items)}
         self._found[name] = row["inputs"], found
-        for kind, content in ((_OUTCOMES, row), (_SUMMARIES, found), (_ITEMS, watched.items)):
-            self.store.put(kind, name, content)
+        others = [each for each in self._variants(name) if each.get("made") not in (None, found["made"])]
+        rows = [{"made": found["made"], **row}, *others[: _MOST_VARIANTS - 1]]
+        self.store.put(_OUTCOMES, name, rows)
+        self.store.put(_REFUSED, name, None)
+        for kind, content in ((_SUMMARIES, found), (_ITEMS, watched.items)):
+            self.store.put(kind, _of_variant(name, found["made"]), content)
+            for other in others[_MOST_VARIANTS - 1 :]:
+                self.store.put(kind, _of_variant(name, str(other["made"])), None)
 
     def _result_of(self, name: str) -> FileResult:
         if name not in self._found:
@@ -295,28 +329,30 @@ class OutcomeCache:
         inputs, row = self._found[name]
         return FileResult(row["made"], [self._inputs.path(key) for key in inputs], row)
 
-    def _remove_stale(self, name: str) -> None:
-        """Remove the outcomes of a file if they are known not to hold."""
-        if name in self._files and self._files[name] is None and self.store.text(_OUTCOMES, name) is not None:
-            for kind in (_OUTCOMES, _SUMMARIES, _ITEMS):
-                self.store.put(kind, name, None)
-
     def _remove_missing(self) -> None:
-        """Remove the rows of files and folders that no longer exist, and changed inputs."""
+        """Remove the rows of files and folders that no longer exist, those of other contexts, and unused inputs."""
+        self.store.forget_others()
         is_missing = cache(lambda path: not os.path.lexists(path))  # a file has five rows
-        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES, MET):
-            for path in filter(is_missing, self.store.paths(kind)):
-                self.store.put(kind, path, None)
+        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES, _REFUSED, MET):
+            for path in self.store.paths(kind):
+                if is_missing(path.partition(_VARIANT)[0]):
+                    self.store.put(kind, path, None)
         for kind in KINDS:
             for key in self.store.paths(kind):
                 if is_missing(folder_of(key)):
                     self.store.put(kind, key, None)
-        self._inputs.remove_changed()
+        rows = (row for name in self.store.paths(_OUTCOMES) for row in self._variants(name))
+        self._inputs.keep_only({key for row in rows for key in row.get("inputs", ())})
 
 
-def _digest_of_inputs(row: Mapping[str, Any]) -> str:
-    return _digest((row["context"], row["inputs"], row["asked"]))
+class _DifferentError(Exception):
+    """The inputs of a row are not those of now; its text names one."""
 
 
-def _digest(value: object) -> str:
-    return digest_of(repr(value).encode("utf-8", "backslashreplace"))
+def _of_variant(path: Path | str, made: str) -> str:
+    return f"{path}{_VARIANT}{made}"
+
+
+def digest_of_inputs(row: Mapping[str, Any], places: Places) -> str:
+    """Return the digest of the inputs of a row, the same in each checkout."""
+    return places.digest((row["context"], row["inputs"], [list(each) for each in row["asked"]]))

@@ -20,8 +20,9 @@ from pytest_promptfmt.core.limits import TOKENIZERS, go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
-from pytest_promptfmt.engine.store import Store, store_folder
 from pytest_promptfmt.formats import base_format
+from pytest_promptfmt.inputs.places import Places
+from pytest_promptfmt.inputs.store import Store, store_folder
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     TaskNode,
@@ -345,7 +346,8 @@ class NewFirst:
         cache = getattr(self._config, "cache", None)
         if cache is None or not self._config.option.newfirst:
             return
-        store = self._store if self._store.is_on else Store(store_folder(self._config.rootpath))
+        root = self._config.rootpath
+        store = self._store if self._store.is_on else Store(store_folder(root), Places(root))
         for path, names in _by_file(items).items():
             self._known.update(names[name] for name in names.keys() & _met(store, path))
         if not self._store.is_on:

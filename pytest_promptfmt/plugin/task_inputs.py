@@ -11,10 +11,8 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
-from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -22,14 +20,17 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.files import LIBRARY_FOLDERS, VARIABLE as CACHE_VARIABLE, hub_caches, is_installed
+from pytest_promptfmt.core.files import VARIABLE as CACHE_VARIABLE, hub_caches
 from pytest_promptfmt.core.profile import NODE_ENGINE, RECORDED
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
-from pytest_promptfmt.engine.code_inputs import CodeInputs, reached_from
-from pytest_promptfmt.engine.contents import OTHER, SEARCHED, Contents, digest_of, search_path
-from pytest_promptfmt.engine.store import Store, mapping
-from pytest_promptfmt.engine.traces import AccessedPaths, Trace
 from pytest_promptfmt.formats.format_registry import format_files
+from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
+from pytest_promptfmt.inputs.contents import OTHER, Contents
+from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, searched
+from pytest_promptfmt.inputs.native_files import NativeFiles
+from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
+from pytest_promptfmt.inputs.store import Store, mapping
+from pytest_promptfmt.inputs.traces import AccessedPaths
 from pytest_promptfmt.plugin.cached_files import TaskRow
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.item_results import Shown
@@ -39,7 +40,6 @@ from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import TaskFile, functions_of
 
-_PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _OWN_CODE: Final = "code"
 """The row with the digest of this package."""
 
@@ -66,16 +66,17 @@ class SharedInputs:
         self._store = store
         self._digests: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
-        self.is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
-        self._is_linked = lru_cache(maxsize=None)(partial(_is_linked, rootdir=str(config.rootpath)))
+        self._places = contents.places
+        self.is_library = self._places.is_library
 
     def reached_from(self, modules: Iterable[str], settings: Settings) -> CodeInputs:
         """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
         reached = reached_from(modules, (str(settings.rootdir), *search_path()), self.is_library)
-        if not all(map(is_installed, reached.places)):
-            reached = replace(reached, facts=reached.facts | {SEARCHED})
-        if not reached.asks and any(self._is_linked(name) for name in reached.files if not name.endswith("/")):
-            return CodeInputs(reached.files, "a module behind a link, which it may look for its files by")
+        facts = {searched(name) for name in reached.names}
+        facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
+        reached = replace(reached, facts=reached.facts | facts)
+        if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):
+            return replace(reached, asks="a module behind a link, which it may look for its files by")
         return reached
 
     def conftests_above(self, folder: Path) -> list[str]:
@@ -90,22 +91,21 @@ class SharedInputs:
         if known is None:
             if self._base is None:
                 found = list(self._of_this_run())
-                self._base = OTHER if OTHER in found else digest_of(repr(found).encode("utf-8", "backslashreplace"))
+                self._base = OTHER if OTHER in found else self._places.digest(found)
             own = [self._base, _plain(settings), *self._files_named_by(settings)]
-            digest = digest_of(repr(own).encode("utf-8", "backslashreplace"))
-            known = self._digests[id(settings)] = settings, OTHER if OTHER in own else digest
+            known = self._digests[id(settings)] = settings, OTHER if OTHER in own else self._places.digest(own)
         return known[1]
 
     def _of_this_run(self) -> Iterator[object]:
         """Yield the inputs of every task: versions, the code of this package and of conftests, options."""
         config = self._config
         root = str(config.rootpath)
-        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), root
-        yield [getattr(sys.flags, name) for name in _FLAGS], locale.getencoding(), os.environ.get("PYTHONHASHSEED")
+        yield sys.implementation.name, tuple(sys.version_info), sys.platform, version("pytest-promptfmt")
+        yield os.path.relpath(os.getcwd(), root), [getattr(sys.flags, name) for name in _FLAGS], locale.getencoding()
         yield self._digest_of_package()
-        yield sorted({name for folder in search_path() for name in _distributions_in(folder)})
-        below = {folder for folder in search_path() if _is_below(folder, root)}
-        yield sorted((folder, sorted(_importable_in(folder))) for folder in {root, *below})
+        yield distributions()
+        below = {folder for folder in search_path() if gate.is_below(folder, [root])}
+        yield sorted((folder, sorted(importable_in(folder))) for folder in {root, *below})
         plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
         own = [name for name in plugins if name.startswith(root) and not self.is_library(name)]
         reached = reached_from(own, (root,), self.is_library)
@@ -115,24 +115,27 @@ class SharedInputs:
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] not in _PLACES)
         yield sorted({os.path.abspath(named.partition("::")[0]) for named in config.args})  # where templates are tested
-        yield sorted(folder for folder in gate.allowed_folders() or () if not _is_below(folder, os.path.realpath(root)))
+        yield sorted(
+            folder for folder in gate.allowed_folders() or () if not gate.is_below(folder, [os.path.realpath(root)])
+        )
         yield hub_caches(), *(os.environ.get(name) for name in _METRICS)
         baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
         yield None if baseline is None else self._contents.input(str(baseline))[:2], update
 
     def _digest_of_package(self) -> str:
         """Return the digest of the files of this package, which are read again only if a stamp has changed."""
-        files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(_PACKAGE) for name in names)
+        files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(PACKAGE) for name in names)
         files = [path for path in files if not path.endswith(".pyc")]
-        row = mapping(self._store.row(_OWN_CODE, _PACKAGE))
+        name = digest_of(os.fsencode(PACKAGE))
+        row = mapping(self._store.row(_OWN_CODE, name))
         digest = row.get("digest")
         if isinstance(digest, str) and row.get("stamps") == self._contents.stamps_now(files, lambda _: False):
             return digest
-        read = [(path[len(_PACKAGE) :], self._contents.input(path)[1]) for path in files]
-        digest = OTHER if OTHER in dict(read).values() else digest_of(repr(read).encode("utf-8", "backslashreplace"))
+        read = [(path[len(PACKAGE) :], self._contents.input(path)[1]) for path in files]
+        digest = OTHER if OTHER in dict(read).values() else self._places.digest(read)
         stamps = self._contents.stamps(files)
         if stamps is not None:
-            self._store.put(_OWN_CODE, _PACKAGE, {"stamps": stamps, "digest": digest})
+            self._store.put(_OWN_CODE, name, {"stamps": stamps, "digest": digest})
         return digest
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
@@ -153,61 +156,6 @@ class SharedInputs:
                 yield sorted(self._contents.input(f"{place}/{name}")[:2] for name in os.listdir(place))
             else:
                 yield self._contents.input(str(place))[:2] if place.exists() else OTHER
-
-
-class FileTrace(Trace):
-    """The files that items of a worker open, except Python's own files, those of libraries and of this package."""
-
-    def __init__(self, rootdir: Path, *, is_offline: bool) -> None:
-        super().__init__(lambda path: _is_library(path, rootdir), is_offline=is_offline)
-
-
-def _is_library(path: str, rootdir: Path) -> bool:
-    """Return whether a file belongs to an installed distribution, to Python or to this package: its version counts."""
-    if path.startswith(f"{_PACKAGE}{os.sep}"):
-        return True
-    if path.startswith(f"{rootdir}{os.sep}"):
-        inside = path[len(str(rootdir)) :]
-        return any(f"{os.sep}{name}{os.sep}" in inside for name in LIBRARY_FOLDERS)
-    return is_installed(path)
-
-
-def _is_below(path: str, rootdir: str) -> bool:
-    return path == rootdir or path.startswith(f"{rootdir}{os.sep}")
-
-
-def _distributions_in(folder: str) -> list[str]:
-    """Return the names of what is installed in a folder, with versions."""
-    with suppress(OSError):
-        return [name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link"))]
-    return []
-
-
-def _importable_in(folder: str) -> Iterator[str]:
-    """Yield the names that an import finds in a folder: modules, packages, and folders that hold any of these."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                yield entry.name
-            elif entry.name.isidentifier() and not entry.name.startswith("__") and _holds_modules(entry.path):
-                yield f"{entry.name}/"
-
-
-def _holds_modules(folder: str, depth: int = 2) -> bool:
-    """Return whether there are modules in a folder, or in one of its folders, so that it can be imported."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    is_found = any(name.endswith(".py") for name in names)
-    return is_found or (depth > 1 and any(_holds_modules(f"{folder}/{name}", depth - 1) for name in names))
-
-
-def _is_linked(path: str, rootdir: str) -> bool:
-    """Return whether a file, or a folder on the way to it from the rootdir, is a link."""
-    if not _is_below(path, rootdir):
-        return False
-    return os.path.realpath(path) != os.path.realpath(rootdir) + path[len(rootdir) :]
 
 
 def _plain(value: object) -> object:
@@ -241,7 +189,8 @@ class WatchedFile:
     """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items.
 
     `asked` are its questions to the index. It is `refused` for the first thing that is not an input. The cache of a
-    hub, which its code `loads` from, is not known by the files that are traced.
+    hub, which its code `loads` from, is not known by the files that are traced. Its prompts `may_vary` with the order
+    of a set.
     """
 
     settings: Settings
@@ -252,6 +201,7 @@ class WatchedFile:
     items: dict[str, Shown] = field(default_factory=dict)
     refused: str = ""
     loads: bool = False
+    may_vary: bool = False
     brings_profiles: bool = False
 
     def refuse(self, reason: str) -> None:
@@ -274,6 +224,7 @@ class WatchedFiles:
         self._folders = folders
         self._contents = contents
         self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
+        self._native = NativeFiles(contents.places)
         self.files: dict[str, WatchedFile] = {}
 
     def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
@@ -294,12 +245,16 @@ class WatchedFiles:
         texts, modules = _texts_and_modules(configs)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._shared.reached_from(modules, settings)
-        watched.refused, watched.loads = reached.asks, reached.loads
+        watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
         if watched.brings_profiles and NODE_ENGINE in settings.template_engines:
             watched.refused = "the output of another program"
         if path.is_symlink():
             watched.refused = "a link, whose tasks are in another file"
         watched.paths |= reached.files | reached.facts
+        if reached.uses_libraries:
+            watched.paths |= self._native_files(reached, path.parent)
+        if any(map(self._contents.places.is_named_in, texts)):
+            watched.paths.add(PLACE)
         self._add_conftests(path.parent, watched)
         if reached.loads:
             watched.paths.add(f"{Path.cwd()}/")  # a folder with the name of a hub's repository comes before it
@@ -309,6 +264,14 @@ class WatchedFiles:
             else:
                 watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
         self.files[str(path)] = watched
+
+    def _native_files(self, code: CodeInputs, folder: Path) -> set[str]:
+        """Return the files that libraries may read for the code of a task; of folders the names count now."""
+        found = self._native.of(code, [str(folder), os.getcwd(), *folders_of_variables(code.facts)])
+        for each in found:
+            if each.endswith("/"):
+                self._contents.take(each)
+        return found
 
     def _add_conftests(self, folder: Path, watched: WatchedFile) -> None:
         """Add the conftests of a folder, which pytest reads when it enters the folder."""

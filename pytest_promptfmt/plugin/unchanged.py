@@ -12,7 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.store import mapping, remove_store, store_folder
+from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
 from pytest_promptfmt.plugin.cached_files import CachedFile, Counted
 from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node

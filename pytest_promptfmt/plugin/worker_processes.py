@@ -20,13 +20,13 @@ from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Posi
 from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
 from pytest_promptfmt.engine.confinement import Confinement, possible
-from pytest_promptfmt.engine.contents import digest_of
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
+from pytest_promptfmt.inputs.places import digest_of
+from pytest_promptfmt.inputs.traces import Trace
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.printed_output import PrintedOutput, bounded, capture_of
 from pytest_promptfmt.plugin.run import RUN, Run
-from pytest_promptfmt.plugin.task_inputs import FileTrace
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import take_written
@@ -169,7 +169,7 @@ class ItemRunner:
         self._config = run.config
         self._items = items
         self._is_plain = not has_other_plugins(run.config, _PHASES)
-        self._trace = FileTrace(run.settings.rootdir, is_offline=is_offline() and not run.settings.download)
+        self._trace = Trace(run.cache.places.is_library, is_offline=is_offline() and not run.settings.download)
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
         self._printed: PrintedOutput | None = None  # with -s it is shown at once

@@ -19,6 +19,7 @@ import pytest
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
+from pytest_promptfmt.plugin.collection import warn_of_file
 from pytest_promptfmt.plugin.item_results import Shown, is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.new_snapshots import may_be_renamed
@@ -154,7 +155,10 @@ class WorkerRuns:
         snapshots.add_matched(self._config, self._matched)
         self._keep_finished()
         self.pytest_unconfigure()
-        self._run.cache.write(self._run.expected)
+        varying = self._run.cache.write(self._run.expected)
+        if varying:
+            more = f" and {len(varying) - 1} more" if len(varying) > 1 else ""
+            warn_of_file(varying[0], f"the prompts of this file{more} depend on the order of a set; sort it")
         return result
 
     def _keep_finished(self) -> None:
@@ -210,6 +214,7 @@ class WorkerRuns:
         jobs = [tuple(job) for _, job in groupby(range(len(self._items)), lambda n: id(self._items[n].parent))]
         count = max(1, min(self._workers, len(jobs)))
         self._run.expected.obsolete()  # computed once, before there are workers that use it
+        self._run.folders.index.read()  # here: the files that it reads in a worker would be inputs
         prepare = partial(self._prepare, confinement_of(self._config))
         pool = Pool(self._work, count=count, limits=limits_of(self._config), prepare=prepare)
         if not hasattr(self._config, "workerinput"):  # else xdist chooses the items that run here

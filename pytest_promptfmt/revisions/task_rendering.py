@@ -21,7 +21,7 @@ from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.engine.contents import digest_of
+from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import columns_read, renderer_with_shots, with_pool
 

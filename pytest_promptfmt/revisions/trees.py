@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import cache_directory
-from pytest_promptfmt.engine.contents import digest_of
-from pytest_promptfmt.engine.store import Store
+from pytest_promptfmt.inputs.places import digest_of
+from pytest_promptfmt.inputs.store import Store
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.unaffected import (
     IDLE_SUFFIXES,

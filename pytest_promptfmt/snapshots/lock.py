@@ -18,6 +18,7 @@ from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
 from pytest_promptfmt.core.outcome import UsedTokenizer
 from pytest_promptfmt.core.yaml_parser import parse_file
+from pytest_promptfmt.snapshots.paths import note_written
 
 FILE_NAME: Final = "promptfmt.lock"
 _HEAD: Final = (
@@ -117,11 +118,14 @@ def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, Locked
 
 def write_lock(path: Path, locked: Locked) -> None:
     """Write the file; raises SnapshotError."""
+    is_new, text = not path.exists(), lock_text(locked.tokenizers, locked.origins)
     try:
-        writing.write(path, lock_text(locked.tokenizers, locked.origins))
+        writing.write(path, text)
     except OSError as error:
         what = f"the file cannot be written: {error.strerror or error}"
         raise SnapshotError(what, position=Position(path)) from error
+    if is_new:  # no outcome of the run depends on it
+        note_written(path, text)
 
 
 def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:

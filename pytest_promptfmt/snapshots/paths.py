@@ -162,6 +162,11 @@ def write_snapshot(path: str | Path, content: str | bytes) -> None:
     """Write a file, whole or not at all; raises OSError, also where a link or another place is in the way."""
     require_no_link(path)
     writing.write(path, content)
+    note_written(path, content)
+
+
+def note_written(path: str | Path, content: str | bytes) -> None:
+    """Note the content of a file that this process wrote."""
     _written[str(path)] = content if isinstance(content, bytes) else content.encode()
 
 

@@ -117,7 +117,7 @@ class TaskIndex:
 
     def digest(self) -> str:
         """Return the digest of all that the index may answer."""
-        self._update()
+        self.read()
         names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
         duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
         errors = sorted(map(str, self._errors))
@@ -130,12 +130,12 @@ class TaskIndex:
     @property
     def entries(self) -> Sequence[IndexEntry]:
         """Return the entries of all files, those of each folder sorted by path; they may share names."""
-        self._update()
+        self.read()
         return self._entries
 
     def places(self) -> Iterator[str]:
         """Yield the files that the index reads, and the folders that it looks into, these with a slash at the end."""
-        self._update()
+        self.read()
         for entry in self._entries:
             yield from entry.parts
         yield from self._nameless
@@ -148,7 +148,7 @@ class TaskIndex:
     def find(self, name: str) -> IndexEntry | None:
         """Return the entry of a task, group or tag, None when no file defines it."""
         self.asked.add(("find", name))
-        self._update()
+        self.read()
         return self._names.get(name)
 
     def member(self, name: str) -> IndexEntry | None:
@@ -198,20 +198,20 @@ class TaskIndex:
     def names(self) -> Mapping[str, IndexEntry]:
         """Return every name with its entry."""
         self.asked.add(("names", ""))
-        self._update()
+        self.read()
         return self._names
 
     @property
     def duplicates(self) -> tuple[Duplicate, ...]:
         """Return what lm-eval drops because of an earlier definition of the same name."""
         self.asked.add(("names", ""))
-        self._update()
+        self.read()
         return tuple(self._duplicates)
 
     def duplicates_in(self, path: Path) -> tuple[Duplicate, ...]:
         """Return what lm-eval drops of the file at a resolved path."""
         self.asked.add(("duplicates", str(path)))
-        self._update()
+        self.read()
         return tuple(self._dropped.get(path, ()))
 
     def answer(self, question: str, about: str) -> Any:
@@ -219,7 +219,7 @@ class TaskIndex:
 
         What is in the files that an answer names is not part of it.
         """
-        self._update()
+        self.read()
         if question == "find":
             return _in_json(self._names.get(about))
         if question == "member":
@@ -242,10 +242,11 @@ class TaskIndex:
     @property
     def errors(self) -> Mapping[Path, SourceError]:
         """Return the files that look like tasks and cannot be read, with the reason."""
-        self._update()
+        self.read()
         return self._errors
 
-    def _update(self) -> None:
+    def read(self) -> None:
+        """Read the files below the folders that were added since the last call."""
         while self._read < len(self._folders):
             folder = self._folders[self._read]
             self._read += 1

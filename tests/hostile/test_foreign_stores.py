@@ -18,10 +18,11 @@ import yaml
 from plugin_project import Project
 
 import pytest_promptfmt
-from pytest_promptfmt.engine.contents import Contents
 from pytest_promptfmt.engine.processes import CAN_FORK
-from pytest_promptfmt.engine.store import FILE_NAME, store_folder
-from pytest_promptfmt.plugin.outcome_cache import _digest_of_inputs
+from pytest_promptfmt.inputs.contents import Contents
+from pytest_promptfmt.inputs.places import Places
+from pytest_promptfmt.inputs.store import FILE_NAME, store_folder
+from pytest_promptfmt.plugin.outcome_cache import digest_of_inputs
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
 
@@ -56,24 +57,28 @@ def rows_of(project: Project, kind: str) -> Iterator[dict[str, Any]]:
         kinds = connection.execute("SELECT DISTINCT kind FROM rows WHERE kind = ? OR kind LIKE ? || ' %'", (kind, kind))
         [(kind,)] = kinds.fetchall() or [(kind,)]
         found = connection.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,)).fetchall()
-        rows = {path: json.loads(content) for path, content in found}
+        places = Places(project.root)
+        rows = {places.here(path): json.loads(places.read(content)) for path, content in found}
         yield rows
         connection.execute("DELETE FROM rows WHERE kind = ?", (kind,))
-        written = [(kind, path, json.dumps(row)) for path, row in rows.items()]
+        written = [(kind, places.neutral(path), places.written(json.dumps(row))) for path, row in rows.items()]
         connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", written)
 
 
 def forge(project: Project, *, without: Path | str = "", folders: bool = False) -> None:
     """Make the store say that the outcomes are those of the files as they are now, `without` one of the inputs."""
-    contents = Contents()
+    places = Places(project.root)
+    contents = Contents(places)
     with rows_of(project, "inputs") as inputs:
         left_out = {key for key, (path, *_) in inputs.items() if path == str(without)}
         assert bool(left_out) == bool(without)
         inputs.update({key: contents.input(path) for key, (path, *_) in inputs.items()})
     with rows_of(project, "outcomes") as outcomes, rows_of(project, "summaries") as summaries:
-        for path, row in outcomes.items():
+        for path, [row] in outcomes.items():
             row["inputs"] = [key for key in row["inputs"] if key not in left_out]
-            summaries[path]["made"] = _digest_of_inputs(row)
+            summary = summaries.pop(f"{path}?{row['made']}")
+            row["made"] = summary["made"] = digest_of_inputs(row, places)
+            summaries[f"{path}?{row['made']}"] = summary
     for kind in ("folders", "index"):
         with rows_of(project, kind) as rows:
             for row in rows.values():

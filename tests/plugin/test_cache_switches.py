@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import forked_runs
 import pytest
+import yaml
 from plugin_project import Project
 from promptfmt_command import git
 
+import pytest_promptfmt
 from pytest_promptfmt.engine.processes import CAN_FORK
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
@@ -45,6 +48,7 @@ def _write(project: Project) -> None:
     file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
     project.accept("tasks")
     git(project.root, "init", "--quiet")
+    git(project.root, "remote", "add", "origin", "https://user:token@Example.org/group/evals.git")
     _commit(project, "first")
 
 
@@ -162,3 +166,118 @@ def test_pytest_its_module_and_the_command_share_outcomes(tree: Project, monkeyp
     tree.settle()
     forked_runs.run("pytest_promptfmt", "check", "tasks", folder=tree.root)
     assert unchanged(tree) == FILES
+
+
+def test_outcomes_of_several_branches_lie_side_by_side(tree: Project) -> None:
+    tree.run("tasks")
+    first = (tree.root / "tasks/sub/boolq.yaml").read_text("utf-8")
+    tree.edit("tasks/sub/boolq.yaml", "task: ", "# of a branch\ntask: ")
+    second = (tree.root / "tasks/sub/boolq.yaml").read_text("utf-8")
+    assert unchanged(tree) == FILES - 1
+    for content in (first, second, first):
+        tree.write("tasks/sub/boolq.yaml", content)
+        assert unchanged(tree) == FILES
+
+
+# -- other places ------------------------------------------------------------------------------------------------------
+
+
+def _copied(project: Project, place: Path) -> None:
+    shutil.copytree(project.root, place, symlinks=True)
+
+
+def _cloned(project: Project, place: Path) -> None:
+    git(project.root, "clone", "--quiet", str(project.root), str(place))
+
+
+def _cloned_twice(project: Project, place: Path) -> None:
+    _cloned(project, place.with_name("bare.git"))
+    git(project.root, "clone", "--quiet", str(place.with_name("bare.git")), str(place))
+
+
+def _worktree(project: Project, place: Path) -> None:
+    git(project.root, "worktree", "add", "--quiet", "--detach", str(place))
+
+
+def _cloned_by_ssh(project: Project, place: Path) -> None:
+    _copied(project, place)
+    git(place, "remote", "set-url", "origin", "git@example.org:group/evals")
+
+
+@pytest.mark.parametrize("move", [_copied, _cloned, _cloned_twice, _worktree, _cloned_by_ssh])
+def test_another_checkout_has_the_same_outcomes(
+    tree: Project,
+    move: Callable[[Project, Path], None],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree.run("tasks")
+    place = tmp_path_factory.mktemp("home of another user") / "work"
+    move(tree, place)
+    (place / "settled.py").write_text((tree.root / "settled.py").read_text("utf-8"), "utf-8")
+    monkeypatch.setenv("HOME", str(place.parent))
+    monkeypatch.setenv("PWD", str(place))
+    monkeypatch.chdir(place)
+    assert unchanged(tree) == FILES
+    assert unchanged(tree) == FILES, "also by folders"
+
+
+def test_a_repository_of_another_name_has_outcomes_of_its_own(
+    tree: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.run("tasks")
+    _copied(tree, tmp_path / "work")
+    git(tmp_path / "work", "remote", "set-url", "origin", "https://example.org/group/other.git")
+    monkeypatch.chdir(tmp_path / "work")
+    assert unchanged(tree) == 0
+
+
+SHOWS = "import os\n\n\ndef text(doc):\n    return f\"{os.path.abspath(__file__)} {doc['question']}\"\n"
+
+
+def test_code_that_can_show_the_path_of_the_checkout_runs_in_another_one(
+    tree: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.write("tasks/code/utils.py", SHOWS)
+    tree.settle()
+    tree.accept("tasks")
+    assert unchanged(tree) == FILES
+    _copied(tree, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    assert tree.run("tasks").parseoutcomes()["failed"] > 0
+
+
+# -- the recipe for CI -------------------------------------------------------------------------------------------------
+
+PAGE = Path(pytest_promptfmt.__file__).parents[1] / "docs/running.md"
+
+
+def test_the_recipe_for_github_shows_outcomes_of_the_job_before(
+    tree: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job has a new home, a new installation and another checkout; only the folder of the recipe is kept."""
+    [recipe] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    restore, run, save = yaml.safe_load(recipe)
+    monkeypatch.delenv("PROMPTFMT_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def job(number: int) -> str:
+        home = tmp_path / f"runner{number}"
+        shutil.copytree(PAGE.parents[1] / "pytest_promptfmt", home / "site/pytest_promptfmt")
+        _copied(tree, home / "work/evals")
+        kept = Path(restore["with"]["path"].replace("~", str(home)))
+        if (tmp_path / "kept").exists():
+            shutil.copytree(tmp_path / "kept", kept)
+        environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(home / "site")}
+        words = [sys.executable, "-m", *run["run"].split(), "tasks"]
+        ran = subprocess.run(
+            words, cwd=home / "work/evals", env=environment, capture_output=True, text=True, check=True
+        )
+        if save["with"]["path"] == restore["with"]["path"]:
+            shutil.copytree(kept, tmp_path / "kept", dirs_exist_ok=True)
+        shutil.rmtree(home)
+        return ran.stdout
+
+    assert "unchanged" not in job(1)
+    assert f"{FILES} unchanged" in job(2)
+    assert f"{FILES} unchanged" in job(3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.engine.store import FILE_NAME, VERSION, Store
+from pytest_promptfmt.inputs.store import FILE_NAME, VERSION, Store
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, 'a', '1' FROM n"
 ROWS = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
@@ -116,7 +116,7 @@ def test_a_row_whose_text_is_damaged_costs_no_other_row(tmp_path: Path) -> None:
 
 def test_a_store_that_another_run_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr("pytest_promptfmt.engine.store._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("pytest_promptfmt.inputs.store._PATIENCE_SECONDS", 0.01)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         inode = path.stat().st_ino

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
-import shutil
 import stat
 import sys
 import time
@@ -21,7 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.files import cache_directory, hub_cache, hub_caches, is_installed
+from pytest_promptfmt.core.files import cache_directory, hub_cache
+from pytest_promptfmt.inputs.facts import is_fact, value_of
+from pytest_promptfmt.inputs.places import Places, digest_of
 
 ABSENT: Final = "-"
 """The digest of a path without a file or folder."""
@@ -51,52 +51,16 @@ Input = tuple[str, str, Stamp | None]
 """A path, the digest of its content, and its stamp if that is settled. The path of a folder whose names
 count ends with a slash; names that begin with a dot or two underscores never count."""
 
-_FACT: Final = "fact:"
-
-PLATFORM: Final = f"{_FACT}platform"
-"""The machine, as `platform` describes it."""
-
-PROCESSORS: Final = f"{_FACT}processors"
-"""The number of processors, and which of them this process may use."""
-
-HUB: Final = f"{_FACT}hub"
-"""The names in the caches of Hugging Face's libraries, and the variables that these libraries read."""
-
-ZONE: Final = f"{_FACT}zone"
-"""The time zone of this process."""
-
-SEARCHED: Final = f"{_FACT}searched"
-"""The folders, in their order, in which Python searches for modules that are not installed."""
-
-_HUB_VARIABLES: Final = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_")
-_ZONE_FILE: Final = "/etc/localtime"
-_HUB_LEVELS: Final = 5
-"""Folders of a hub's cache that name its content: repository, revision, and the configurations of a dataset."""
-
-
-def variable(name: str) -> str:
-    """Return the fact that is the value of an environment variable."""
-    return f"{_FACT}variable:{name}"
-
-
-def program(name: str) -> str:
-    """Return the fact that is the path of a program of this name."""
-    return f"{_FACT}program:{name}"
-
-
-def is_fact(path: str) -> bool:
-    """Return whether an input is a fact, not a path."""
-    return path.startswith(_FACT)
-
 
 class Contents:
     """The inputs of this run: each is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
+        self.places = places or Places()
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
         self._wrote: dict[str, str] = {}
-        self._fact = cache(_digest_of_fact)  # a hub's cache has many names
+        self._fact = cache(self._digest_of_fact)  # a hub's cache has many names
         self._real = cache(os.path.realpath)
         self._shared_stamp = cache(lambda path: self._fact(path) if is_fact(path) else _stamp_of(path))
         self.began = time.time_ns()
@@ -227,16 +191,24 @@ class Contents:
             return path, before[0], stamp
         is_settled = time.time_ns() - max(stamp[1], stamp[2]) > _SETTLED_NS
         try:
-            digest, has_links = _listed(path) if path.endswith("/") else (_read(path, status), False)
+            digest, has_links = self._listed(path) if path.endswith("/") else (_read(path, status), False)
             digest = self._placed(path, digest)
         except OSError:
             return path, OTHER, None
         return path, digest, stamp if is_settled and not has_links else None
 
+    def _digest_of_fact(self, fact: str) -> str:
+        return digest_of(value_of(fact, self.places).encode("utf-8", "backslashreplace"))
+
     def _placed(self, path: str, digest: str) -> str:
         """Return the digest of a path that a link leads elsewhere with its place, which messages name."""
-        real = self._led_to(path.rstrip("/"))
-        return digest if real == path.rstrip("/") else digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))
+        path = path.rstrip("/")
+        real = self._led_to(path)
+        if real == path:
+            return digest
+        real = self.places.neutral(real)
+        is_there = real == self.places.neutral(path)  # the checkout itself is behind a link
+        return digest if is_there else digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))
 
     def _led_to(self, path: str) -> str:
         """Return a path with links resolved; those of its folder are resolved once."""
@@ -244,6 +216,21 @@ class Contents:
             return os.path.realpath(path)
         folder, name = os.path.split(path)
         return os.path.join(self._real(folder), name)
+
+    def _listed(self, path: str) -> tuple[str, bool]:
+        """Return the digest of the names in a folder and of the targets of links, and whether there are links.
+
+        A file that is opened through a link is traced under the name of its target.
+        """
+        names, links = [], []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.name.startswith(_UNCOUNTED):
+                    names.append(entry.name)
+                    if entry.is_symlink():
+                        links.append(f"{entry.name}/{Path(entry.path).exists()}/{os.path.realpath(entry.path)}")
+        parts = [*sorted(names), "", *sorted(map(self.places.neutral, links))]
+        return digest_of("\0".join(parts).encode("utf-8", "surrogateescape")), bool(links)
 
 
 def _stamp_of(path: str) -> str:
@@ -262,22 +249,6 @@ def _written(stamp: Stamp) -> str:
 
 def _stamp(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def _listed(path: str) -> tuple[str, bool]:
-    """Return the digest of the names in a folder and of the targets of links, and whether there are links.
-
-    A file that is opened through a link is traced under the name of its target.
-    """
-    names, links = [], []
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if not entry.name.startswith(_UNCOUNTED):
-                names.append(entry.name)
-                if entry.is_symlink():
-                    links.append(f"{entry.name}/{Path(entry.path).exists()}/{os.path.realpath(entry.path)}")
-    digest = digest_of("\0".join([*sorted(names), "", *sorted(links)]).encode("utf-8", "surrogateescape"))
-    return digest, bool(links)
 
 
 def _read(path: str, status: os.stat_result) -> str:
@@ -302,48 +273,3 @@ def _folders_of_programs() -> tuple[Path, ...]:
 @lru_cache(maxsize=8)
 def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(map(Path, filter(None, names)))
-
-
-def digest_of(content: bytes) -> str:
-    """Return the digest of bytes, 32 hexadecimal characters."""
-    return blake2b(content, digest_size=16).hexdigest()
-
-
-def _digest_of_fact(fact: str) -> str:
-    return digest_of(_value_of(fact).encode("utf-8", "backslashreplace"))
-
-
-def _value_of(fact: str) -> str:
-    """Return the value of a fact now."""
-    _, kind, *rest = fact.split(":", 2)
-    name = rest[0] if rest else ""
-    if kind == "variable":
-        return repr(os.environ.get(name))
-    if kind == "program":
-        return repr(shutil.which(name))
-    if fact == PLATFORM:
-        return repr(platform.uname())
-    if fact == PROCESSORS:
-        may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-        return repr((os.cpu_count(), sorted(may_use)))
-    if fact == ZONE:
-        return repr((os.environ.get("TZ"), os.path.realpath(_ZONE_FILE)))
-    if fact == SEARCHED:
-        return repr([*dict.fromkeys(os.path.realpath(each) for each in search_path() if not is_installed(each))])
-    names = [found for folder in hub_caches() for found in sorted(_names_below(folder, _HUB_LEVELS))]
-    return repr((names, sorted(item for item in os.environ.items() if item[0].startswith(_HUB_VARIABLES))))
-
-
-def search_path() -> list[str]:
-    """Return the folders in which Python searches for modules."""
-    return [folder for folder in sys.path if folder and os.path.isdir(folder)]
-
-
-def _names_below(folder: str, levels: int) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            below = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except OSError:
-        return []
-    deeper = [name for path, is_folder in below if is_folder and levels > 1 for name in _names_below(path, levels - 1)]
-    return [path for path, _ in below] + deeper

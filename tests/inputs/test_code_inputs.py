@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.engine.code_inputs import CodeInputs, asks_for, reached_from
-from pytest_promptfmt.engine.contents import HUB, PLATFORM, PROCESSORS, program, variable
+from pytest_promptfmt.inputs.code_inputs import CodeInputs, asks_for, reached_from
+from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, program, variable
 
 
 def reached(folder: Path, text: str, *folders: Path) -> CodeInputs:

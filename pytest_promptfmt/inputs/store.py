@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import cache_directory, private_directory
-from pytest_promptfmt.engine.contents import digest_of
+from pytest_promptfmt.inputs.contents import Contents, Input
+from pytest_promptfmt.inputs.places import Places, digest_of, identity_of, work_tree
 
-VERSION: Final = 7
+VERSION: Final = 8
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26
@@ -31,6 +32,10 @@ _DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
 _CONTEXTS: Final = "contexts"
 _MOST_CONTEXTS: Final = 4
 
+_INPUTS: Final = "inputs"
+_KEY_LENGTH: Final = 20
+"""Hexadecimal characters of the digest that is the key of an input."""
+
 _PATIENCE_SECONDS: Final = 2.0
 _KEPT_SECONDS: Final = 90 * 24 * 3600
 """The age of a store that is removed when another folder gets its first one."""
@@ -39,17 +44,17 @@ _CACHE_KILOBYTES: Final = 16_384
 
 
 def store_folder(root: Path) -> Path | None:
-    """Return the folder of the store for a rootdir, which its resolved path names.
+    """Return the folder of the store for a rootdir: one for all clones of its repository.
 
     None without a private cache folder, and for one in the work tree of the rootdir: its files may be committed.
     """
     base, root = cache_directory(), root.resolve()
-    if base is None or base.resolve().is_relative_to(_work_tree(root)):
+    if base is None or base.resolve().is_relative_to(work_tree(root)):
         return None
     above = private_directory("outcomes", base)
     if above is None:
         return None
-    folder = above / digest_of(os.fsencode(root))
+    folder = above / digest_of(identity_of(root).encode("utf-8", "surrogateescape"))
     if not folder.exists():
         _remove_unused(above)
     return folder
@@ -62,11 +67,6 @@ def remove_store(folder: Path) -> None:
         folder.rmdir()
 
 
-def _work_tree(root: Path) -> Path:
-    """Return the folder of the repository that a rootdir is in, without asking git; else the rootdir."""
-    return next((above for above in (root, *root.parents) if os.path.lexists(above / ".git")), root)
-
-
 def _remove_unused(above: Path) -> None:
     """Remove the stores of rootdirs that no run has written for long."""
     for old in above.glob(f"*/{FILE_NAME}"):
@@ -76,15 +76,21 @@ def _remove_unused(above: Path) -> None:
 
 
 class Store:
-    """Rows of JSON by kind and path, in a folder; None for nowhere.
+    """Rows of JSON by kind and path, in a folder; None for nowhere. They name no `places` of this machine.
 
     If the file cannot be used, reading finds nothing and writing does nothing. Rows of the kinds `by_context` belong to
     the `context` of this run, a digest without spaces: those of the last few others stay beside them.
     """
 
     def __init__(
-        self, folder: Path | None, *, by_context: Collection[str] = (), context: Callable[[], str] = str
+        self,
+        folder: Path | None,
+        places: Places | None = None,
+        *,
+        by_context: Collection[str] = (),
+        context: Callable[[], str] = str,
     ) -> None:
+        self._places = places or Places()
         self.is_on = folder is not None
         self._by_context = frozenset(by_context)
         self._context = context
@@ -99,17 +105,22 @@ class Store:
 
     def text(self, kind: str, path: str) -> object:
         """Return the content of a row as it is stored, to be `parsed` later; None for a missing row."""
-        found = self._select("SELECT content FROM rows WHERE kind = ? AND path = ?", self._kind(kind), path)
-        return found[0][0] if found else None
+        query = "SELECT content FROM rows WHERE kind = ? AND path = ?"
+        found = self._select(query, self._kind(kind), self._places.neutral(path))
+        return self._read(found[0][0]) if found else None
 
     def rows(self, kind: str) -> dict[str, Any]:
         """Return all rows of a kind by their paths, as earlier runs wrote them."""
         found = self._select("SELECT path, content FROM rows WHERE kind = ?", self._kind(kind))
-        return {path: parsed(content) for path, content in found}
+        return {self._places.here(path): parsed(self._read(content)) for path, content in found}
 
     def paths(self, kind: str) -> list[str]:
         """Return the paths of a kind."""
-        return [path for (path,) in self._select("SELECT path FROM rows WHERE kind = ?", self._kind(kind))]
+        found = self._select("SELECT path FROM rows WHERE kind = ?", self._kind(kind))
+        return [self._places.here(path) for (path,) in found]
+
+    def _read(self, content: object) -> object:
+        return self._places.read(content) if isinstance(content, str) else content
 
     def _kind(self, kind: str) -> str:
         return f"{kind} {self._context()}" if kind in self._by_context else kind
@@ -123,6 +134,14 @@ class Store:
         return []
 
     @property
+    def is_large(self) -> bool:
+        """Return whether the file has half of the size from which it is replaced."""
+        try:
+            return os.lstat(self._path).st_size > _MOST_BYTES // 2
+        except OSError:
+            return False
+
+    @property
     def is_changed(self) -> bool:
         """Return whether there is anything to write."""
         return bool(self._changed)
@@ -130,7 +149,7 @@ class Store:
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row of JSON values until it is written; None removes it."""
         if self.is_on:
-            self._changed[self._kind(kind), path] = content
+            self._changed[self._kind(kind), self._places.neutral(path)] = content
 
     def keep_context(self) -> None:
         """Note that this run used its context, and forget the one that was used least recently if there are many."""
@@ -139,6 +158,12 @@ class Store:
         if context not in used or used[context] < last:
             self.put(_CONTEXTS, context, last + 1)
         for old in sorted(used.keys() - {context}, key=used.__getitem__)[: -(_MOST_CONTEXTS - 1)]:
+            self.put(_CONTEXTS, old, None)
+            self._forgotten.append(old)
+
+    def forget_others(self) -> None:
+        """Forget the rows of all other contexts."""
+        for old in self.rows(_CONTEXTS).keys() - {self._context()}:
             self.put(_CONTEXTS, old, None)
             self._forgotten.append(old)
 
@@ -167,7 +192,7 @@ class Store:
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             gone = [key for key, content in self._changed.items() if content is None]
-            rows = ((*key, json.dumps(content, separators=(",", ":"))) for key, content in self._changed.items())
+            rows = ((*key, self._places.written(_json(content))) for key, content in self._changed.items())
             kept = [row for row in rows if row[2] != "null" and len(row[2]) <= _MOST_BYTES_OF_ROW]
             connection.executemany("DELETE FROM rows WHERE kind = ? AND path = ?", gone)
             connection.executemany("DELETE FROM rows WHERE kind LIKE '% ' || ?", [(each,) for each in self._forgotten])
@@ -216,11 +241,58 @@ class Store:
         return stat.S_ISREG(status.st_mode) and is_mine and status.st_size <= _MOST_BYTES
 
 
+class StoredInputs:
+    """Inputs in the store, by a digest of themselves: most belong to many files, and each is stored once."""
+
+    def __init__(self, store: Store, contents: Contents) -> None:
+        self._store = store
+        self._contents = contents
+        self._rows: dict[str, Any] = {}
+        self._same: dict[str, bool] = {}
+
+    def is_same(self, key: str) -> bool:
+        """Return whether the input of a key is the same now; an unknown one is not."""
+        same = self._same.get(key)
+        if same is None:
+            same = self._same[key] = self._contents.is_same(self._row(key) or ())
+        return same
+
+    def path(self, key: str) -> str:
+        """Return the path of an input that was kept, or is the same."""
+        return str(self._row(key)[0])
+
+    def keep(self, found: Input) -> str:
+        """Store an input, and return its key."""
+        path, digest, stamp = found
+        key = self._contents.places.digest((path, digest))[:_KEY_LENGTH]
+        written = [path, digest, None if stamp is None else list(stamp)]
+        if self._row(key) != written:
+            self._rows[key] = written
+            self._store.put(_INPUTS, key, written)
+        self._same[key] = True
+        return key
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Remove all inputs but these, and those of this run."""
+        for key in self._store.paths(_INPUTS):
+            if key not in keys and key not in self._rows:
+                self._store.put(_INPUTS, key, None)
+
+    def _row(self, key: str) -> Any:
+        if key not in self._rows:
+            self._rows[key] = self._store.row(_INPUTS, key)
+        return self._rows[key]
+
+
 def _has_schema(connection: sqlite3.Connection) -> bool:
     """Return whether a database has our one table; an added view or trigger could run without end."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     found = connection.execute("SELECT type, sql FROM sqlite_master LIMIT 2").fetchall()
     return version == VERSION and found == [("table", _SCHEMA)]
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"))
 
 
 def parsed(content: object) -> Any:

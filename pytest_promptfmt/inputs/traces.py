@@ -7,11 +7,13 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from pytest_promptfmt.engine.code_inputs import asks_for
+from pytest_promptfmt.inputs.code_inputs import asks_for
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ASKS: Final = (
@@ -22,6 +24,7 @@ _LOOKS_UP: Final = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethos
 _CHANGING: Final = ("/proc/", "/sys/", "/dev/", "/run/")
 _THIS_MACHINE: Final = ("localhost", "::1", "0.0.0.0", "", None)
 _OWN: Final = ".promptfmt-"
+_DESCRIPTORS: Final = "/proc/self/fd"
 _COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
 
 
@@ -48,24 +51,42 @@ class Trace:
         self._above: CodeType | None = None
         self._known: dict[str, bool] = {}
         self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
+        self._descriptors: frozenset[str] = frozenset()
 
     def begin(self, *, above: CodeType | None = None) -> None:
         """Trace from now on; `above` is the function that calls all code of tasks."""
         self._above = above
+        self._add_open_files()
+        self._seen.clear()
         sys.addaudithook(self._see)
 
     def taken(self) -> list[tuple[str, list[str], str]]:
         """Return the trace since the last call: Python file, paths, and what is not an input."""
+        self._add_open_files()
         found = [(file, sorted(seen.paths), seen.refused) for file, seen in self._seen.items()]
         self._seen.clear()
         return found
+
+    def _add_open_files(self) -> None:
+        """Add the files that are open since the last call, also those that compiled code has opened, on Linux."""
+        try:
+            now = frozenset(os.listdir(_DESCRIPTORS))
+        except OSError:
+            return
+        new, self._descriptors = now - self._descriptors, now
+        for number in new:
+            with suppress(OSError):
+                path = str(Path(_DESCRIPTORS, number).readlink())
+                if os.path.isfile(path) and not self._leaves_out(path) and not path.startswith(_CHANGING):
+                    self._seen[""].paths.add(path)
 
     def _see(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
             self._opened(path, flags if isinstance(flags, int) else 0)
         elif event in ("os.listdir", "os.scandir"):
-            if not _is_import(sys._getframe().f_back):  # code_inputs.py finds the files that an import may read
+            # code_inputs.py finds the files that an import may read
+            if arguments[0] is not _DESCRIPTORS and not _is_import(sys._getframe().f_back):
                 self._opened(arguments[0], 0, listed=True)
         elif not (event == "exec" or event.startswith(_ASKS)) or _is_import(sys._getframe().f_back):
             return  # an import runs code, and keeps what it compiled

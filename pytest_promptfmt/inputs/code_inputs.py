@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 from typing import Final
 
-from pytest_promptfmt.engine.contents import HUB, PLATFORM, PROCESSORS, ZONE, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, program, variable
+from pytest_promptfmt.inputs.set_orders import depends_on_order, shares_sets
 
 _ASKING_MODULES: Final = frozenset(
-    ("ctypes", "fsspec", "getpass", "glob", "inspect", "locale", "pkgutil", "pwd", "runpy", "secrets", "time")
+    ("ctypes", "dbm", "fsspec", "getpass", "glob", "inspect", "locale", "pkgutil", "pwd", "runpy", "secrets", "time")
 )
 """Modules whose use may give another result in another run, unnoticed; for those of `_PURE` the attribute decides."""
 
@@ -27,6 +29,9 @@ _LOADING: Final = frozenset({"load_dataset", "from_pretrained", "hf_hub_download
 
 _READING: Final = frozenset({"open", "read_text", "read_bytes", "get_data"})
 """Functions that open a file."""
+
+_OF_PYTHON: Final = sys.stdlib_module_names | {"pytest_promptfmt"}
+_MOST_TEXT: Final = 300
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -48,6 +53,12 @@ _PROCESSORS: Final = frozenset(
 
 _LOCAL_TIMES: Final = frozenset({"astimezone", "fromtimestamp", "timestamp"})
 """Methods of dates that use the time zone of the machine."""
+
+_SHOWING_PLACES: Final = frozenset(
+    {"__file__", "__path__", "__spec__", "abspath", "absolute", "find_spec", "getcwd", "resolve"}
+    | {"co_filename", "tb_frame", "format_exc", "print_exc", "extract_stack"}
+)
+"""Names whose value may show the path of the checkout."""
 
 _PURE: Final = {
     "os": frozenset(
@@ -77,7 +88,9 @@ class CodeInputs:
 
     Among the files are folders, with a slash, in which an import searches a name. `asks` is the first thing that it
     uses and that is not an input, "" for none. It `loads` if it may read the caches of a hub, and `reads` if it opens a
-    file while it is imported. `places` are the folders of the search path in which something that it imports was found.
+    file while it is imported. `names` are the packages that it imports, without Python's.
+    `texts` are its short texts. Its result `may_vary` with the order of a set, also of one that it `shares`. It
+    `uses_libraries` if it imports a package that is neither Python's nor found: compiled code may read files untraced.
     """
 
     files: frozenset[str] = frozenset()
@@ -85,7 +98,11 @@ class CodeInputs:
     facts: frozenset[str] = frozenset()
     loads: bool = False
     reads: bool = False
-    places: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
+    may_vary: bool = False
+    shares: bool = False
+    uses_libraries: bool = False
 
 
 def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool]) -> CodeInputs:
@@ -100,13 +117,18 @@ def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Cal
         if name not in found:
             found[name] = CodeInputs() if name.endswith("/") else _module_inputs(name, tuple(folders))
             waiting += (each for each in sorted(found[name].files) if not is_library(each))
+    all_found = found.values()
     return CodeInputs(
-        frozenset(found),
-        next((each.asks for each in found.values() if each.asks), ""),
-        frozenset[str]().union(*(each.facts for each in found.values())),
-        any(each.loads for each in found.values()),
-        any(each.reads for each in found.values()),
-        frozenset[str]().union(*(each.places for each in found.values())),
+        files=frozenset(found),
+        asks=next((each.asks for each in all_found if each.asks), ""),
+        facts=frozenset[str]().union(*(each.facts for each in all_found)),
+        loads=any(each.loads for each in all_found),
+        reads=any(each.reads for each in all_found),
+        names=frozenset[str]().union(*(each.names for each in all_found)),
+        texts=frozenset[str]().union(*(each.texts for each in all_found)),
+        may_vary=any(each.may_vary or (each.shares and len(found) > 1) for each in all_found),
+        shares=any(each.shares for each in all_found),
+        uses_libraries=any(each.uses_libraries for each in all_found),
     )
 
 
@@ -130,12 +152,27 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
         asks = asks or ("" if id(node) in facts else _asked_by(node, is_owner=id(node) in owners))
         if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
             asks = f"pathlib's {node.attr}"
-    searched = [(place, [*_files_of(place, parts)]) for places, parts in imported for place in places]
+    searched = [(parts[0], [*_files_of(place, parts)]) for places, parts in imported for place in places]
     files = frozenset(file for _, found in searched for file in found)
     loads = any(not _LOADING.isdisjoint(_names_of(node)) for node in nodes)
-    asked = frozenset(filter(None, (*facts.values(), HUB if loads else "")))
-    places = frozenset(place for place, found in searched if found and place in folders)
-    return CodeInputs(files, asks, asked, loads, _reads(module), places)
+    may_vary = depends_on_order(nodes)
+    order = variable("PYTHONHASHSEED") if may_vary else ""
+    asked = frozenset(filter(None, (*facts.values(), HUB if loads else "", order)))
+    names = frozenset(parts[0] for places, parts in imported if len(places) > 1) - _OF_PYTHON
+    known = {top for top, found in searched if found}
+    texts = frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and _is_short(node.value))
+    return CodeInputs(
+        files=files,
+        asks=asks,
+        facts=asked,
+        loads=loads,
+        reads=_reads(module),
+        names=names,
+        texts=texts,
+        may_vary=may_vary,
+        shares=shares_sets(module),
+        uses_libraries=not names <= known,
+    )
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -195,8 +232,16 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             yield node, PLATFORM
         case ast.Attribute() as asked if _dotted(asked) in _PROCESSORS:
             yield asked, PROCESSORS
+        case ast.Name(id=name) if name in _SHOWING_PLACES:
+            yield node, PLACE
+        case ast.Attribute(attr=name) if name in _SHOWING_PLACES:
+            yield node, PLACE
         case ast.Attribute(attr=name) if name in _LOCAL_TIMES:
             yield node, ZONE
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MOST_TEXT and "\n" not in value
 
 
 def _chain(node: ast.expr) -> Iterator[ast.expr]:

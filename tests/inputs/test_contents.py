@@ -8,20 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.engine import contents
-from pytest_promptfmt.engine.contents import (
-    ABSENT,
-    FOLDER,
-    HUB,
-    OTHER,
-    PLATFORM,
-    PROCESSORS,
-    Contents,
-    Input,
-    is_fact,
-    program,
-    variable,
-)
+from pytest_promptfmt.inputs import contents
+from pytest_promptfmt.inputs.contents import ABSENT, FOLDER, OTHER, Contents, Input
+from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, is_fact, program, variable
 
 LONG_AGO = 1_600_000_000
 
