@@ -160,7 +160,8 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
     asked = frozenset(filter(None, (*facts.values(), HUB if loads else "", order)))
     names = frozenset(parts[0] for places, parts in imported if len(places) > 1) - _OF_PYTHON
     known = {top for top, found in searched if found}
-    texts = frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and _is_short(node.value))
+    constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    texts = frozenset(value for value in constants if isinstance(value, str) and _is_short(value))
     return CodeInputs(
         files=files,
         asks=asks,
@@ -240,8 +241,8 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             yield node, ZONE
 
 
-def _is_short(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _MOST_TEXT and "\n" not in value
+def _is_short(value: str) -> bool:
+    return 0 < len(value) <= _MOST_TEXT and "\n" not in value
 
 
 def _chain(node: ast.expr) -> Iterator[ast.expr]:
