@@ -10,10 +10,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -72,22 +72,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the outcomes of all items."""
-    config.pluginmanager.register(_Outcomes(config.getoption("promptfmt_outcomes")))
+    """Take the reports of all items."""
+    config.pluginmanager.register(_Reports(config.rootpath, config.getoption("promptfmt_outcomes")))
 
 
-class _Outcomes:
-    """Writes a digest of the outcomes of each file."""
+class _Reports:
+    """Writes a digest of the reports of each file."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, rootdir: Path, output: Path) -> None:
+        self._rootdir = rootdir
         self._output = output
         self._found: dict[str, list[object]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        outcome: Any = getattr(report, "promptfmt", None)
-        if outcome is not None:
-            written: Mapping[str, Any] = outcome.to_json()
-            self._found.setdefault(outcome.file, []).append((report.nodeid, report.outcome, json.dumps(written)))
+        if report.when == "call":
+            file = self._rootdir / report.nodeid.partition("::")[0]
+            self._found.setdefault(str(file), []).append((report.nodeid, report.outcome, report.longreprtext))
 
     def pytest_sessionfinish(self) -> None:
         digests = {file: digest_of(repr(found).encode()) for file, found in self._found.items()}
