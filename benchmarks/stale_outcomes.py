@@ -45,7 +45,7 @@ from stale_project import OWN, Project, State
 
 import pytest_promptfmt.cli
 import pytest_promptfmt.inputs.contents
-from pytest_promptfmt.plugin import task_inputs
+from pytest_promptfmt.inputs import places
 
 HERE: Final = str(Path(__file__).parent)
 """Where what starts the runs is: it is at work whenever anything is, and opens nothing."""
@@ -54,8 +54,8 @@ FOUND, LOG, MODULES = "found.json", "output.txt", "modules.json"
 assert {FOUND, LOG, COUNTS} == {*OWN}
 vars(pytest_promptfmt.inputs.contents)["_SETTLED_NS"] = 0  # as if two seconds lay between an edit and the next run
 setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)  # noqa: B010  # of plugins that are imported here
-_is_library = task_inputs._is_library
-vars(task_inputs)["_is_library"] = lambda path, rootdir: path.startswith(HERE) or _is_library(path, rootdir)
+_is_library = places._is_library
+vars(places)["_is_library"] = lambda path, rootdir, own: path.startswith(HERE) or _is_library(path, rootdir, own)
 
 EDITS_OF_A_PROJECT: Final = 60
 PARTS_OF_A_PROJECT: Final = (3, 6)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from pytest_promptfmt.cli.cache import cache, why
 from pytest_promptfmt.cli.check import check
 from pytest_promptfmt.cli.compare import compare, outdated
 from pytest_promptfmt.cli.diff import diff
@@ -77,7 +78,9 @@ app = typer.Typer(
 )
 _Commands = Sequence[Callable[..., None]]
 _DAILY: Final[_Commands] = (check, show, diff, fix, review, accept, explain, init)
-_MORE: Final[_Commands] = (reject, compare, convert, freeze, outdated, record, formats, profiles, schema, docs)
+_MORE: Final[_Commands] = (
+    *(reject, why, cache, compare, convert, freeze, outdated, record, formats, profiles, schema, docs),
+)
 for _command in _DAILY:
     app.command()(_command)
 for _command in _MORE:

@@ -30,6 +30,16 @@ _LOADING: Final = frozenset({"load_dataset", "from_pretrained", "hf_hub_download
 _READING: Final = frozenset({"open", "read_text", "read_bytes", "get_data"})
 """Functions that open a file."""
 
+_OPENING: Final = (
+    _READING
+    | _LOADING
+    | {
+        *("Path", "glob", "rglob", "listdir", "walk", "exec", "eval", "__import__", "__file__", "importlib", "pkgutil"),
+    }
+)
+"""Names in code that may open any file."""
+
+_UNREADABLE: Final = "a module that cannot be read"
 _OF_PYTHON: Final = sys.stdlib_module_names | {"pytest_promptfmt"}
 _MOST_TEXT: Final = 300
 
@@ -134,17 +144,68 @@ def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Cal
 
 @lru_cache(maxsize=16_384)
 def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
-    """Return the inputs of one file; one that cannot be read or parsed `asks` for something unknown."""
+    """Return the inputs of one file, with the files that its imports may run; none of a missing file."""
     try:
         with open(path, "rb") as file:
-            module = ast.parse(file.read())
+            known = module_facts(file.read())
     except FileNotFoundError:
         return CodeInputs()
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return CodeInputs(asks="a module that cannot be read")
+    except OSError:
+        return CodeInputs(asks=_UNREADABLE)
+    searched = [
+        (parts[0], [*_files_of(place, parts)])
+        for level, parts in known.imports
+        for place in ([_folder_above(path, level)] if level else [os.path.dirname(path), *folders])
+    ]
+    names = frozenset(parts[0] for level, parts in known.imports if not level) - _OF_PYTHON
+    return CodeInputs(
+        files=frozenset(file for _, found in searched for file in found),
+        asks=known.asks,
+        facts=known.facts,
+        loads=known.loads,
+        reads=known.reads,
+        names=names,
+        texts=known.texts,
+        may_vary=known.may_vary,
+        shares=known.shares,
+        uses_libraries=not names <= {name for name, found in searched if found},
+    )
+
+
+def _folder_above(path: str, level: int) -> str:
+    for _ in range(level):
+        path = os.path.dirname(path)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """The facts that the text of a Python file shows, wherever it is; fields as of `CodeInputs`.
+
+    `imports` are the dotted names that it imports, after the number of dots before each. It `opens` files if it may
+    read any, now or when its functions are called.
+    """
+
+    imports: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    asks: str = ""
+    facts: frozenset[str] = frozenset()
+    loads: bool = False
+    reads: bool = False
+    opens: bool = True
+    texts: frozenset[str] = frozenset()
+    may_vary: bool = False
+    shares: bool = False
+
+
+def module_facts(content: bytes) -> ModuleFacts:
+    """Return the facts that the content of a Python file shows; one that cannot be parsed `asks` for the unknown."""
+    try:
+        module = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ModuleFacts(asks=_UNREADABLE)
     nodes = list(_nodes_of(module))
-    imported = [each for node in nodes for each in _imported(node, path, folders)]
-    has_paths = any(parts[0] == "pathlib" for _, parts in imported)
+    imports = tuple(dict.fromkeys(each for node in nodes for each in _imported(node)))
+    has_paths = any(parts[0] == "pathlib" for _, parts in imports)
     facts = {id(place): fact for node in nodes for place, fact in _facts_in(node)}
     owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     asks = ""
@@ -152,28 +213,26 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
         asks = asks or ("" if id(node) in facts else _asked_by(node, is_owner=id(node) in owners))
         if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
             asks = f"pathlib's {node.attr}"
-    searched = [(parts[0], [*_files_of(place, parts)]) for places, parts in imported for place in places]
-    files = frozenset(file for _, found in searched for file in found)
-    loads = any(not _LOADING.isdisjoint(_names_of(node)) for node in nodes)
+    used = {name for node in nodes for name in _names_of(node)}
+    loads = not _LOADING.isdisjoint(used)
     may_vary = depends_on_order(nodes)
     order = variable("PYTHONHASHSEED") if may_vary else ""
-    asked = frozenset(filter(None, (*facts.values(), HUB if loads else "", order)))
-    names = frozenset(parts[0] for places, parts in imported if len(places) > 1) - _OF_PYTHON
-    known = {top for top, found in searched if found}
-    constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
-    texts = frozenset(value for value in constants if isinstance(value, str) and _is_short(value))
-    return CodeInputs(
-        files=files,
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return ModuleFacts(
+        imports=imports,
         asks=asks,
-        facts=asked,
+        facts=frozenset(filter(None, (*facts.values(), HUB if loads else "", order))),
         loads=loads,
         reads=_reads(module),
-        names=names,
-        texts=texts,
+        opens=not _OPENING.isdisjoint(used | {parts[0] for _, parts in imports}) or any(map(_is_reader, used)),
+        texts=frozenset(value for value in constants if isinstance(value, str) and _is_short(value)),
         may_vary=may_vary,
         shares=shares_sets(module),
-        uses_libraries=not names <= known,
     )
+
+
+def _is_reader(name: str) -> bool:
+    return name.startswith("read_")
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -269,19 +328,13 @@ def _names_of(node: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in names)
 
 
-def _imported(node: ast.AST, path: str, folders: Sequence[str]) -> Iterator[tuple[Sequence[str], list[str]]]:
-    """Yield the parts of each name that a statement imports, after the folders in which it is searched."""
-    places: Sequence[str] = (os.path.dirname(path), *folders)
+def _imported(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the parts of each name that a statement imports, after the number of dots before it."""
     if isinstance(node, ast.Import):
-        yield from ((places, alias.name.split(".")) for alias in node.names)
+        yield from ((0, tuple(alias.name.split("."))) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        if node.level:
-            above = path
-            for _ in range(node.level):
-                above = os.path.dirname(above)
-            places = (above,)
         parts = node.module.split(".") if node.module else []
-        yield from ((places, [*parts, alias.name]) for alias in node.names)
+        yield from ((node.level, (*parts, alias.name)) for alias in node.names)
 
 
 def _files_of(folder: str, dotted: Sequence[str]) -> Iterator[str]:

@@ -97,9 +97,10 @@ def value_of(fact: str, places: Places) -> str:
         return repr((places, os.getcwd()))
     if fact == ZONE:
         return repr((os.environ.get("TZ"), os.path.realpath(_ZONE_FILE)))
-    names = [found for folder in hub_caches() for found in sorted(_names_below(folder, _HUB_LEVELS))]
-    variables = sorted(item for item in os.environ.items() if item[0].startswith(_HUB_VARIABLES))
-    return places.neutral(repr((names, variables)))
+    names = [
+        sorted(os.path.relpath(each, folder) for each in _names_below(folder, _HUB_LEVELS)) for folder in hub_caches()
+    ]
+    return repr((names, sorted(item for item in os.environ.items() if item[0].startswith(_HUB_VARIABLES))))
 
 
 def _holds(folder: str, name: str) -> bool:

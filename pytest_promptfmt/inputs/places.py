@@ -18,7 +18,7 @@ from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.files import LIBRARY_FOLDERS, cache_directory, hub_caches, is_installed
+from pytest_promptfmt.core.files import LIBRARY_FOLDERS, cache_directory, is_installed
 
 PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 """The folder of this package."""
@@ -36,7 +36,7 @@ _MOST_CLONES: Final = 3
 
 
 class Places:
-    """The folders of a run whose paths belong to no key: rootdir, work tree, caches of a hub, and this package.
+    """The folders of a run whose paths belong to no key: rootdir, work tree, and where this package is.
 
     Without a `rootdir` each path is its own.
     """
@@ -46,7 +46,6 @@ class Places:
         self._folders: dict[str, str] = {}
         if rootdir is not None:
             named = {"root": self.rootdir, "tree": str(work_tree(rootdir)), "package": os.path.dirname(PACKAGE)}
-            named |= {f"hub{number}": folder for number, folder in enumerate(hub_caches())}
             for mark, folder in named.items():
                 for each in (folder, os.path.realpath(folder)):
                     if len(each) > 1:

@@ -260,11 +260,12 @@ class CachedFolders:
 
     @cached_property
     def _collecting(self) -> str:
-        """Return the digest of the checkout, and of the options that decide which files pytest collects in a folder."""
+        """Return the digest of the checkout, and of what decides which files pytest collects in a folder."""
         config = self._config
         options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
         written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
-        return digest_of(repr((str(config.rootpath), options, written)).encode("utf-8", "backslashreplace"))[:8]
+        named = sorted({os.path.abspath(each.partition("::")[0]) for each in config.args})  # where templates are tested
+        return digest_of(repr((str(config.rootpath), named, options, written)).encode("utf-8", "backslashreplace"))[:8]
 
 
 def folder_of(key: str) -> str:

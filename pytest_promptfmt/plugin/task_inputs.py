@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import locale
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -114,11 +115,14 @@ class SharedInputs:
         yield sys.warnoptions, config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] not in _PLACES)
-        yield sorted({os.path.abspath(named.partition("::")[0]) for named in config.args})  # where templates are tested
         yield sorted(
             folder for folder in gate.allowed_folders() or () if not gate.is_below(folder, [os.path.realpath(root)])
         )
-        yield hub_caches(), *(os.environ.get(name) for name in _METRICS)
+        home = str(Path("~").expanduser())
+        yield (
+            [re.sub(f"^{re.escape(home)}(?=/)", "~", each) for each in hub_caches()],
+            *(os.environ.get(name) for name in _METRICS),
+        )
         baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
         yield None if baseline is None else self._contents.input(str(baseline))[:2], update
 

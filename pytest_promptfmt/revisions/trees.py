@@ -19,13 +19,13 @@ from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.unaffected import (
     IDLE_SUFFIXES,
     TASK_SUFFIXES,
-    ModuleFacts,
     ModuleText,
+    ModuleUse,
     TaskSource,
     bytes_of,
+    facts_of,
     is_setting,
     members_of,
-    module_facts,
     module_text,
     reached_modules,
     sources_below,
@@ -37,7 +37,7 @@ _SIDECAR: Final = re.compile(r"\.docs(?:\.[^/]+)?\.jsonl$")
 """The end of the path of docs next to a task, or in the tree of docs."""
 
 _SOURCES: Final = "sources 3"
-_MODULES: Final = "modules 1"
+_MODULES: Final = "modules 2"
 
 Blobs = Mapping[str, str]
 """The files of one side, below its top, each with an id of its content."""
@@ -73,7 +73,7 @@ class Trees:
         index.keep_modules(self.blobs[1], added)
         index.write()
         texts |= added
-        facts = module_facts(texts)
+        facts = facts_of(texts)
         self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts, self._text)
         self.modules = _reaching(self.changed, facts)
         self._lay_out(self._absent & self._needed(texts))
@@ -104,7 +104,7 @@ class Trees:
             return frozenset(names)
         old = {name: module_text(self.before / name, name) for name in self.changed if name.endswith(".py")}
         reached: set[str] = set()
-        for facts in (module_facts(texts), module_facts({**texts, **old})):
+        for facts in (facts_of(texts), facts_of({**texts, **old})):
             found = reached_modules(sorted(modules), facts)
             if any(facts[name].reads_files for name in found):
                 return frozenset(names)
@@ -169,7 +169,7 @@ class Trees:
         return source is not None or not self._may_include(name)
 
 
-def _reaching(changed: Collection[str], facts: Mapping[str, ModuleFacts]) -> frozenset[str]:
+def _reaching(changed: Collection[str], facts: Mapping[str, ModuleUse]) -> frozenset[str]:
     found = {name for name in facts if name in changed}
     while more := {name for name in facts.keys() - found if not found.isdisjoint(facts[name].imports)}:
         found |= more

@@ -6,7 +6,6 @@ settings, groups, classes, code that may read any file.
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, leaves
+from pytest_promptfmt.inputs.code_inputs import module_facts
 from pytest_promptfmt.revisions.code_changes import class_refs, places_of
 from pytest_promptfmt.revisions.git import files_below
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -42,7 +42,7 @@ def unaffected_files(
     changed: Collection[str],
     sources: Mapping[str, TaskSource],
     earlier: Mapping[str, TaskSource],
-    facts: Mapping[str, ModuleFacts],
+    facts: Mapping[str, ModuleUse],
     text: Callable[[str], str],
 ) -> frozenset[str]:
     """Return the files of tasks and groups of the tree `after` that need no rendering.
@@ -162,12 +162,6 @@ def _named_by_settings(tree: Path, changed: Iterable[str], sources: Mapping[str,
     return False
 
 
-_READS_FILES: Final = re.compile(
-    r"\b(?:open|Path|read_text|read_bytes|glob|listdir|walk|load_dataset|exec|eval|__import__|read_\w+)\s*\("
-    r"|\bimportlib\b|\bpkgutil\b|\b__file__\b"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class TaskSource:
     """The inputs of a YAML file of tasks; `name` is its task, "" for a group or class.
@@ -189,7 +183,7 @@ def sources_below(tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
     return {name: source for name, source in found.items() if source is not None}
 
 
-def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleFacts]) -> frozenset[str]:
+def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleUse]) -> frozenset[str]:
     """Return those of these modules that are `known`, and all Python files that they may import, directly or not."""
     reached: set[str] = set()
     waiting = [name for name in modules if name in known]
@@ -210,7 +204,7 @@ class ModuleText:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleFacts:
+class ModuleUse:
     """Which files of the tree a Python file may import, and whether it may read any."""
 
     imports: tuple[str, ...]
@@ -227,15 +221,12 @@ def bytes_of(path: Path) -> bytes:
 
 def module_text(path: Path, name: str) -> ModuleText:
     """Return the facts that the text of a Python file shows; one that cannot be compiled imports nothing."""
-    text = bytes_of(path).decode("utf-8", "replace")
-    try:
-        ends = [*_imported_ends(ast.parse(text), name)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        ends = []
-    return ModuleText(tuple(dict.fromkeys(ends)), _READS_FILES.search(text) is not None)
+    known = module_facts(bytes_of(path))
+    ends = (end for level, parts in known.imports for end in _ends_of(level, parts, name))
+    return ModuleText(tuple(dict.fromkeys(ends)), known.opens)
 
 
-def module_facts(texts: Mapping[str, ModuleText]) -> dict[str, ModuleFacts]:
+def facts_of(texts: Mapping[str, ModuleText]) -> dict[str, ModuleUse]:
     """Return the facts of every Python file of a tree; imports go by the end of the path, so there may be too many."""
     by_end: dict[str, list[str]] = {}
     for name in texts:
@@ -243,29 +234,20 @@ def module_facts(texts: Mapping[str, ModuleText]) -> dict[str, ModuleFacts]:
         for start in range(len(parts)):
             by_end.setdefault("/".join(parts[start:]), []).append(name)
     return {
-        name: ModuleFacts(
+        name: ModuleUse(
             tuple(dict.fromkeys(target for end in text.ends for target in by_end.get(end, ()))), text.reads_files
         )
         for name, text in texts.items()
     }
 
 
-def _imported_ends(module: ast.Module, name: str) -> Iterator[str]:
-    """Yield how the paths of the files that a module imports may end."""
+def _ends_of(level: int, parts: Sequence[str], name: str) -> Iterator[str]:
+    """Yield how the paths of the files that an import in a file may run can end."""
     folder = name.split("/")[:-1]
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            dotted = [alias.name.split(".") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = folder[: len(folder) - node.level + 1] if node.level else []
-            base = [*base, *(node.module.split(".") if node.module else [])]
-            dotted = [base, *([*base, alias.name] for alias in node.names)]
-        else:
-            continue
-        for parts in dotted:
-            for end in range(1, len(parts) + 1):
-                yield "/".join(parts[:end]) + ".py"
-                yield "/".join((*parts[:end], "__init__.py"))
+    whole = [*(folder[: len(folder) - level + 1] if level else []), *parts]
+    for end in range(1, len(whole) + 1):
+        yield "/".join(whole[:end]) + ".py"
+        yield "/".join((*whole[:end], "__init__.py"))
 
 
 def _source(path: Path, top: Path) -> TaskSource | None:

@@ -34,6 +34,8 @@ EXAMPLES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         {".gitattributes", ".gitignore", ".github/workflows/prompts.yaml", "promptfmt-baseline.jsonl"},
     ),
     "reject": ((), set()),
+    "why": (("tasks/arc.yaml",), set()),
+    "cache": (("--clear",), set()),
     "compare": (("models/own", "models/other"), set()),
     "convert": (("tasks/letters.yaml", "--to", "mcq", "--write"), {"tasks/letters.yaml"}),
     "freeze": (("tasks/arc.yaml", "--from", "rows.jsonl"), {"tasks/arc.docs.jsonl", "tasks/arc.docs.origin.json"}),

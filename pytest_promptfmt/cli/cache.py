@@ -1,0 +1,58 @@
+"""`promptfmt why` and `cache`: which outcomes of an earlier run hold, and why others do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pytest_promptfmt.cli.options import NoCode, Paths, pytest_options
+from pytest_promptfmt.cli.output import say
+from pytest_promptfmt.core.errors import display_path
+
+_MOST_REASONS = 20
+
+
+def why(
+    paths: Annotated[list[Path], typer.Argument(help="Task files or folders.", show_default=False)],
+    no_code: NoCode = False,
+) -> None:
+    """Print for each task file whether the next run tests it or shows the outcomes of an earlier run, and why."""
+    from pytest_promptfmt.plugin.cache_states import cache_states
+
+    states = cache_states(paths, pytest_options(no_code=no_code))
+    for path, reason in states.reasons.items():
+        say(f"{display_path(path)}: {'shown again' if path in states.held else 'runs'}: {reason}")
+
+
+def cache(
+    paths: Paths = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the cached outcomes of this project.")] = False,
+    no_code: NoCode = False,
+) -> None:
+    """Print where the outcomes of earlier runs are cached, how many task files have some that hold, and why others run.
+
+    No test runs. `promptfmt why FILE` prints the reason for each file.
+    """
+    from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
+    from pytest_promptfmt.plugin.cache_states import cache_states
+
+    states = cache_states(paths or [], pytest_options(no_code=no_code))
+    if states.store is None:
+        say("nothing is cached: there is no cache folder outside the repository")
+        return
+    file = states.store / FILE_NAME
+    size = file.stat().st_size if file.is_file() else 0
+    say(f"{file}: {size / 1e6:,.1f} MB")
+    if clear:
+        remove_store(states.store)
+        say("removed")
+        return
+    say(f"{len(states.held):,} of {len(states.reasons):,} task files are shown again")
+    misses = Counter(reason for path, reason in states.reasons.items() if path not in states.held)
+    for reason, number in misses.most_common(_MOST_REASONS):
+        say(f"{number:,} run: {reason}")
+    if len(misses) > _MOST_REASONS:
+        say(f"and {len(misses) - _MOST_REASONS:,} more reasons")
