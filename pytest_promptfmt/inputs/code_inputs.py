@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Final
 
+from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, program, variable
 from pytest_promptfmt.inputs.set_orders import depends_on_order, shares_sets
 
@@ -153,13 +154,14 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
     except OSError:
         return CodeInputs(asks=_UNREADABLE)
     searched = [
-        (parts[0], [*_files_of(place, parts)])
+        (parts[0], place, [*_files_of(place, parts)])
         for level, parts in known.imports
         for place in ([_folder_above(path, level)] if level else [os.path.dirname(path), *folders])
     ]
     names = frozenset(parts[0] for level, parts in known.imports if not level) - _OF_PYTHON
+    own = {name for name, place, found in searched if found and not is_installed(f"{place}/")}
     return CodeInputs(
-        files=frozenset(file for _, found in searched for file in found),
+        files=frozenset(file for _, _, found in searched for file in found),
         asks=known.asks,
         facts=known.facts,
         loads=known.loads,
@@ -168,7 +170,7 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
         texts=known.texts,
         may_vary=known.may_vary,
         shares=known.shares,
-        uses_libraries=not names <= {name for name, found in searched if found},
+        uses_libraries=not names <= own,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.inputs.store import mapping
 from pytest_promptfmt.plugin.collection import task_file_node
 from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.plugin.run import Run

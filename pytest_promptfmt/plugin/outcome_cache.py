@@ -243,10 +243,11 @@ class OutcomeCache:
                     self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
                 explained.add(problem)
 
-    def write(self, expected: ExpectedSnapshots) -> list[Path]:
+    def write(self, expected: ExpectedSnapshots, *, is_cut: bool = False) -> list[Path]:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
 
-        Returns the files whose outcomes depend on the order of a set.
+        Returns the files whose outcomes depend on the order of a set; if the run `is_cut`, those that may are not
+        tried, and not stored.
         """
         if not self.is_on:
             return []
@@ -260,7 +261,8 @@ class OutcomeCache:
             self._found.pop(name, None)
             context = self._shared.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
-            row = self._row(name, watched) if is_whole and not watched.refused and context != OTHER else None
+            is_known = is_whole and not watched.refused and context != OTHER and not (is_cut and watched.may_vary)
+            row = self._row(name, watched) if is_known else None
             if row is not None:
                 rows[name] = {"context": context, **row}
         varied = self._refuse_varying(rows)

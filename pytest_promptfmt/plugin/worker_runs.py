@@ -149,13 +149,14 @@ class WorkerRuns:
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+    def pytest_sessionfinish(self, exitstatus: int) -> Generator[None, object, object]:
         """End the workers, and write the cache."""
         result = yield
         snapshots.add_matched(self._config, self._matched)
         self._keep_finished()
         self.pytest_unconfigure()
-        varying = self._run.cache.write(self._run.expected)
+        is_cut = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        varying = self._run.cache.write(self._run.expected, is_cut=is_cut)
         if varying:
             more = f" and {len(varying) - 1} more" if len(varying) > 1 else ""
             warn_of_file(varying[0], f"the prompts of this file{more} depend on the order of a set; sort it")
