@@ -23,13 +23,21 @@ _TAGS: Final = re.compile(r"<(\w+)>(?:[^<>\n]{0,40}|[^<>\n]{0,20}(?:and|und|et|y
 _BOXED: Final = re.compile(r"\\+boxed\{[^{}]{0,30}\}|\\+boxed\b(?!\{)")
 _HASHES: Final = re.compile(r"#{4} ?")
 _JSON: Final = re.compile(r"\{\s*[\"']\w[^{}]{2,200}\}")
-_WEAK: Final = r"(?<![\w$\\])[XN](?!\w)|_{3,}|\.\.\.|…"
+_WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
 _LISTED: Final = 2
+_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+_VERB_AFTER: Final = 20
+"""Characters after a quotation within which Chinese, Japanese and Korean have the verb."""
+
 _SHOWN: Final = re.compile(r"^[^\n]*?((?:[Tt]he (?:final )?answer is|####):? ?)(\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.M)
-_LEADS: Final = (
-    r"answer|respond|reply|output|choose|select|pick|label|classify|respuesta|responde|antworte|réponds|rispondi"
+_ASKS: Final = (
+    r"\b(?:answer|respond|reply|output|write|responde|antworte|réponds|rispondi)\b[^.?!\n]{0,30}?"
+    r"\b(?:with|as|either|con|mit|par)\b:? ?"
 )
-_BEFORE_LABELS: Final = "with|by|from|as|either|of|con|mit|par"
+_CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?:from|between|into|as|of|with)\b:? ?"
+_ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
+"""The words before a list of labels."""
+
 _PAIR: Final = r"(?<!\w)({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})(?!\w)"
 _CONDITIONS: Final = re.compile(
     r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
@@ -107,7 +115,9 @@ def _quoted(text: str) -> Iterator[AskedForm]:
             if place is None or not _rest(inside, place):
                 continue
             is_certain = not re.fullmatch(_WEAK, place[0])
-            if _asks(text, match.start()) or (is_certain and _answer_words().search(inside)):
+            after = text[match.end() : match.end() + _VERB_AFTER]
+            asks = _asks(text, match.start()) or (_CJK.search(after) and _words("asking").search(after))
+            if asks or (is_certain and _answer_words().search(inside)):
                 yield _of_place("sentence", inside, place, match.start(1), is_certain=is_certain)
 
 
@@ -115,7 +125,8 @@ def _quoted(text: str) -> Iterator[AskedForm]:
 def _pairs_of(opening: str, closing: str) -> re.Pattern[str]:
     """Return the pattern of a quotation; an apostrophe inside a word is no quote."""
     mark = re.escape(opening + closing)
-    return re.compile(rf"(?<!\w){re.escape(opening)}([^{mark}\n]{{3,80}}){re.escape(closing)}(?!\w)")
+    before, after = (r"(?<!\w)", r"(?!\w)") if opening in "'\"`" else ("", "")
+    return re.compile(rf"{before}{re.escape(opening)}([^{mark}\n]{{3,80}}){re.escape(closing)}{after}")
 
 
 def _place(sentence: str) -> re.Match[str] | None:
@@ -259,11 +270,9 @@ def _label_sets(text: str) -> Iterator[AskedForm]:
 
 @cache
 def _enumeration() -> re.Pattern[str]:
-    asks = rf"\b(?:{_LEADS})\b[^.?!\n]{{0,50}}?\b(?:{_BEFORE_LABELS})\b:? ?"
     label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
     last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
-    of_one = r"\b(?:one of|either)\b[^.?!\n:]{0,24}:? ?"
-    return re.compile(rf"(?:{asks}|{of_one})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
+    return re.compile(rf"(?:{_ASKS}|{_CHOOSES}|{_ONE_OF})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
 
 
 @cache

@@ -1,0 +1,69 @@
+"""The answer that a prompt asks for is read from its own text: forms, what wraps the answer, and labels."""
+
+import pytest
+
+from pytest_promptfmt.study.contract import contract_of, without_begun
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("Don't guess. Write 'ANSWER: LETTER', where LETTER is one of ABCD.", "ANSWER: 7"),
+        ('The last line has this form:\n"Final answer: [number]"', "Final answer: 7"),
+        ("Termine par « Réponse : X ».", " Réponse : 7 "),
+        ('Concludi con "La risposta è (X)".', "La risposta è (7)"),
+        ("以“答案是X”的格式回答。", "答案是7"),
+        ("Give the result on the last line as #### X.", "#### 7"),
+        ("Put your final answer within \\boxed{}.", "\\boxed{7}"),
+        ("Place the number inside <result></result> tags.", "<result>7</result>"),
+        ("Write the answer between <answer> and </answer>.", "<answer>7</answer>"),
+        ('Return JSON like {"answer": "..."}.', '{"answer": "7"}'),
+    ],
+)
+def test_the_answer_is_written_in_the_form_that_the_prompt_asks_for(text: str, written: str) -> None:
+    assert [form.written("7") for form in contract_of(text).wrapped] == [written]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The sign said 'Result: X'.", 'She asked "what is X?"', "Solve \\boxed{x} = 2.", "<b>bold</b>", 'It is {"a": 1}.'],
+)
+def test_quotations_tags_and_formulas_that_ask_for_nothing_are_no_form(text: str) -> None:
+    assert contract_of(text).wrapped == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("Answer with Y or N.", [("Y", "N")]),
+        ("Responde con Sí o No.", [("Sí", "No")]),
+        ("Classify the tweet as one of: anger, joy, fear.", [("anger", "joy", "fear")]),
+        ("Answer with one of entailment, neutral, contradiction.", [("entailment", "neutral", "contradiction")]),
+        ("Output 1 if the text is toxic and 0 if it is not.", [("1", "0")]),
+        ("Is the statement true or false?", [("true", "false")]),
+        ("Answer the question based on information from Wikipedia or books.", []),
+        ("Use either the text or the table.", []),
+    ],
+)
+def test_sets_of_labels_are_read_from_instructions(text: str, labels: list[tuple[str, ...]]) -> None:
+    assert [form.labels for form in contract_of(text).of("labels")] == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "is_certain"),
+    [
+        ("Antworte nur mit dem Buchstaben.", True),
+        ("请只回答选项字母。", True),
+        ("Give a letter and explain it.", False),
+    ],
+)
+def test_a_letter_is_asked_for_in_several_languages(text: str, is_certain: bool) -> None:
+    assert [form.is_certain for form in contract_of(text).of("letter")] == [is_certain]
+
+
+def test_letters_that_only_describe_how_to_write_are_not_asked_for() -> None:
+    assert contract_of("Answer in capital letters.").of("letter") == ()
+
+
+def test_a_sentence_that_the_prompt_has_begun_continues_after_it() -> None:
+    assert without_begun(["The answer is 7", "#### 7", "#### 7"], "The answer is") == [" 7", "#### 7"]
