@@ -7,10 +7,14 @@ for files of any size; a bad line is reported by its number and nothing else is 
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
+import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -23,6 +27,8 @@ from pytest_promptfmt.systems import head_of, known_systems
 
 _CHUNK: Final = 1 << 20
 _LONGEST_NAME: Final = 250
+_SETTLED_NS: Final = 2_000_000_000
+"""The age of a folder from which its time tells that its names are the same: some file systems count in seconds."""
 _MOST: Final = 1000
 """The most recordings that one glob means."""
 _LONGEST: Final = 1 << 26
@@ -45,8 +51,9 @@ def recordings_of(task: Task) -> list[Path]:
         f"samples_{glob.escape(task.name)}_[0-9]*.jsonl",
     )
     # A name longer than a file's can be has no recording.
-    possible = (pattern for pattern in beside if len(pattern.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME)
-    found = {path for pattern in possible for path in folder.glob(pattern)}
+    possible = [pattern for pattern in beside if len(pattern.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME]
+    names = _names_in(folder)
+    found = {folder / name for pattern in possible for name in fnmatch.filter(names, pattern)}
     exact = folder / f"{task.path.stem}.recording.jsonl"
     found |= {exact} if gate.is_there(exact) else set()  # a link to nothing as well
     named = task.own_metadata.get("recordings") or ()
@@ -63,6 +70,21 @@ def recordings_of(task: Task) -> list[Path]:
             )
         found |= paths
     return sorted(found)
+
+
+def _names_in(folder: Path) -> tuple[str, ...]:
+    """Return the names in a folder that recordings may have; those of a folder with many tasks are listed once."""
+    try:
+        stamp = folder.stat().st_mtime_ns
+        is_settled = time.time_ns() - stamp > _SETTLED_NS
+        return _listed(str(folder), stamp) if is_settled else _listed.__wrapped__(str(folder), stamp)
+    except (OSError, ValueError):
+        return ()
+
+
+@lru_cache(maxsize=64)
+def _listed(folder: str, _stamp: int) -> tuple[str, ...]:
+    return tuple(name for name in os.listdir(folder) if name.endswith((".jsonl", *_endings())))
 
 
 def _named(folder: Path, written: str, position: Position | None) -> set[Path]:

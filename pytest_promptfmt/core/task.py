@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, GivenDocs, TaskDocs
 from pytest_promptfmt.core.errors import Position
 
@@ -57,7 +58,7 @@ class FunctionRef:
     @property
     def file(self) -> Path:
         """Return the file that is tried before installed modules."""
-        return (self.directory / f"{self.module.replace('.', '/')}.py").resolve()
+        return Path(gate.resolved(self.directory / f"{self.module.replace('.', '/')}.py"))
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"

@@ -179,15 +179,16 @@ class _Run:
 
     def _findings(self, rule: Rule, subject: object, profile: str) -> Iterable[_Found]:
         kept: dict[tuple[object, ...], _Found] = {}
-        count: Counter[str] = Counter()
+        count: dict[str, int] = {}  # made 300 times for each task, and rarely used: a Counter takes longer
         try:
             for finding in rule.function(subject):
                 # The same finding in another doc is redundant.
                 seen = finding.saw if finding.doc is None else ""
                 same = (finding.message, finding.keys, finding.field, finding.position, seen)
-                if same not in kept and count[finding.message] < _MOST_PER_MESSAGE:
+                number = count.get(finding.message, 0)
+                if same not in kept and number < _MOST_PER_MESSAGE:
                     kept[same] = _Found(rule, finding, profile)
-                    count[finding.message] += 1
+                    count[finding.message] = number + 1
                 if len(kept) >= _MOST_PER_RULE:
                     break
         except LimitExceededError:
