@@ -26,6 +26,7 @@ class CollectionErrors:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._of_conftests: dict[str, pytest.CollectReport] = {}
+        self._folders: set[Path] = set()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
@@ -41,6 +42,7 @@ class CollectionErrors:
         if conftest is None or updates or collector.nodeid in self._of_conftests:
             return report
         self._of_conftests[collector.nodeid] = report
+        self._folders.add(collector.path)
         collector.config.pluginmanager.register(ModuleType("conftest"), str(conftest))
         again: pytest.CollectReport = collector.ihook.pytest_make_collect_report(collector=collector)
         return again
@@ -51,6 +53,12 @@ class CollectionErrors:
         failed = self._of_conftests.get(report.nodeid)
         if failed is not None and failed is not report and report.passed:
             self._run.config.hook.pytest_collectreport(report=failed)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Cache no outcome of a folder without its conftest: what that would have done is not among the inputs."""
+        for path in {item.path for item in session.items} if self._folders else ():
+            if not self._folders.isdisjoint(path.parents):
+                self._run.cache.watched.refuse(path, "a conftest that cannot be imported")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -99,3 +99,15 @@ def test_processes_of_xdist_test_prompts_too(tree: Project) -> None:
     pytest.importorskip("xdist")
     result = run("tasks", "-n", "2")
     assert (result.ret, result.parseoutcomes()) == (1, {"passed": 4, "errors": 1})
+
+
+def test_outcomes_without_a_conftest_are_not_cached(cached_project: Project) -> None:
+    project = cached_project
+    for name in ("a/arc", "b/boolq", "c/cola"):
+        project.task(f"tasks/{name}.yaml")
+    project.accept("tasks")
+    project.write("tasks/c/conftest.py", "import nowhere\n")
+    project.settle()
+    assert run("tasks").parseoutcomes()["errors"] == 1
+    # Next to those of the folder the first file runs, which reports what there is to report about the profiles.
+    assert run("tasks").parseoutcomes() == {"passed": 6, "unchanged": 1, "errors": 1}
