@@ -157,7 +157,7 @@ class TaskIndex:
         return self._member(name)
 
     def _member(self, name: str) -> IndexEntry | None:
-        self._update()
+        self.read()
         if name not in self._names and name not in self._elsewhere:
             self._elsewhere[name] = self._of_harness(name)
         return self._names.get(name) or self._elsewhere.get(name)
