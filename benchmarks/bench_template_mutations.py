@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core.finding import Severity
-from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.systems.templates.template_check import findings_of
-from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
 TEMPLATES: Final = Path(__file__).parents[2] / "shared" / "data" / "chat_templates"
 SEED: Final = 20261122

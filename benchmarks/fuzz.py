@@ -239,7 +239,7 @@ def read_finished_run(folder: Path, data: bytes) -> object:
 
 
 def read_conversations(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.systems.templates.conversations import conversations_beside, read_conversations as read
+    from pytest_promptfmt.profiles.probe_conversations import conversations_beside, read_conversations as read
 
     path = _written(folder / "chats", "own.conversations.yaml", data)
     own = list(read(path).values())[:20]

@@ -39,10 +39,11 @@ OWN: Final = "own"
 class Profile:
     """One way a model sees prompts.
 
-    `tokenizer` is what `load_tokenizer` takes, `tokenizer_name` how reports and snapshots name it; None where only text
-    is rendered. `chat_template` is Jinja source in the dialect of transformers 5.23, or None for plain text;
-    `template_file` is the file it was read from, `template_name` the tokenizer's own template that `load_profile`
-    inserts. `special_tokens` are variables of the template (`bos_token` …); `template_args` win over them.
+    `tokenizer` is what `load_tokenizer` takes, `tokenizer_name` how reports and snapshots name it (where empty: by the
+    digest of its content); None where only text is rendered. `chat_template` is Jinja source in the dialect of
+    transformers 5.23, or None for plain text; `template_file` is the file it was read from, `template_name` the
+    tokenizer's own template that `load_profile` inserts. `special_tokens` are variables of the template (`bos_token`
+    …); `template_args` win over them.
     `fewshot_as_turns` renders shots as user and assistant turns (lm-eval's multi-turn), otherwise as text inside one
     user turn. `mode` is the kind of request, `split` how context and continuation become tokens: encoded
     together and cut (lm-eval), or separately. `formatter` is a formatter of eval-framework that joins the messages

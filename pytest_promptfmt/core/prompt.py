@@ -223,7 +223,7 @@ class Instance:
 
     `prompts` has one prompt, or one for each choice where the choices are inputs (Winogrande-like tasks).
     `target` is the gold answer as doc_to_target gives it: an index, a text, or a list of either. `notes` are what else
-    a snapshot shows: titles with their lines.
+    a snapshot shows: titles with their lines. `heading` is what it shows first, for docs that have names (ASCII).
     """
 
     index: int
@@ -232,6 +232,7 @@ class Instance:
     requests: tuple[Request, ...]
     target: Any
     notes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    heading: str = ""
 
 
 def join(spans: Iterable[Span]) -> str:

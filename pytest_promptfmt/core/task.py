@@ -173,6 +173,10 @@ class Assembly(ABC):
         """Return the profiles that it brings, each with its own snapshot."""
         return ()
 
+    def trial(self, study: Any) -> Any:  # noqa: ARG002
+        """Return the trial of the chat template that is tested (`profiles/template_trial.py`), None for other tasks."""
+        return None
+
     @property
     def key_names(self) -> Mapping[str, str]:
         """Return lm-eval's keys with the names of what replaces them, for the messages of rules."""

@@ -155,7 +155,10 @@ class _Generation(Extension):
 
 
 class _TemplateDict:
-    """`dict` as templates may use it."""
+    """`dict` as templates may use it; messages of Jinja name it like that."""
+
+    __module__ = "builtins"
+    __qualname__ = "dict"
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -167,6 +170,8 @@ class _TemplateDict:
 class _TemplateNamespace(Namespace):
     """`namespace` without names that begin with an underscore."""
 
+    __module__ = "builtins"
+
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *values = args
         attributes = dict(*values, **kwargs)
@@ -177,6 +182,9 @@ class _TemplateNamespace(Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_underscore(name)
         super().__setitem__(name, value)
+
+
+_TemplateDict.__name__, _TemplateNamespace.__name__ = "dict", "namespace"
 
 
 def _refuse_underscore(name: Any) -> None:

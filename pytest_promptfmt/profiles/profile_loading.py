@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from pytest_promptfmt.core.errors import Position, SettingsError, TokenizerError
 from pytest_promptfmt.core.profile import OWN, Profile
 from pytest_promptfmt.profiles.template_facts import TemplateFacts
 from pytest_promptfmt.profiles.template_probes import template_facts
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -21,10 +22,22 @@ _TOOL_USE = "tool_use"
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedProfile:
-    """A profile whose chat template and special tokens are known, and its tokenizer, if it has one."""
+    """A profile whose chat template and special tokens are known, and its tokenizer, if it has one.
+
+    `tested` is the trial of a template under test, with its own conversations.
+    """
 
     profile: Profile
     tokenizer: Tokenizer | None = None
+    tested: TemplateTrial | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def trial(self) -> TemplateTrial | None:
+        """Return the chat template tried with conversations; None without one, and for one that does not compile."""
+        if self.profile.chat_template is None:
+            return None
+        trial = self.tested or TemplateTrial(self.profile)
+        return trial if trial.syntax_error is None else None
 
     @cached_property
     def facts(self) -> TemplateFacts | None:

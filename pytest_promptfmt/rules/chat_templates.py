@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding
 
@@ -83,6 +84,7 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             "the chat template writes today's date, so prompts change every day",
             ", ".join(facts.dates),
             loaded.place_of("strftime_now"),
+            severity=Severity.INFO if loaded.tested is not None else None,  # a model may be trained so
         )
     elif facts.dates and not loaded.profile.template_args:
         yield finding(
@@ -202,8 +204,8 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
 def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
-    Why: the model reads `&lt;` where the task has `<`. In Jinja, one `|safe` escapes all text that is joined to it.
-    Tools and their arguments count only if the profile has tools.
+    Why: the model reads `&lt;` where the task has `<`, and `&#34;` around each key of a call. In Jinja, one `|safe`
+    escapes all text that is joined to it. Tools and calls count for templates under test, and if the profile has tools.
 
     Example:
         # file: promptfmt.yaml
@@ -218,15 +220,32 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Fix: remove `|safe` and `|e` from the template; its environment escapes nothing by itself.
 
-    Real: mistral-common #311, llama.cpp PR #19553, sglang PR #12123.
+    Real: mistral-common #311 (`[{&#34;name&#34;: …`), functionary v3.1, llama.cpp PR #19553, sglang PR #12123.
     """
-    facts = loaded.facts
-    if facts is None:
+    trial = loaded.trial
+    if trial is None or loaded.facts is None:
         return
-    for where in facts.escapes_html:
-        if where == "content" or _has_tools(loaded):
-            message = f"the chat template escapes {where} as HTML"
-            yield finding(message, at=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"))
+    for name, (base, what) in _ESCAPED.items():
+        text, usual = trial.text(name), trial.text(base)
+        if text is not None and (what == "content" or loaded.tested is not None or _has_tools(loaded)):
+            conversation = trial.conversations[name]
+            given = f"{conversation.messages} {conversation.tools} {trial.source}"
+            entities = [each for each in _ENTITY.findall(text) if each not in given]
+            if len(entities) > sum(each not in given for each in _ENTITY.findall(usual or "")):
+                yield finding(
+                    f"the chat template escapes {what} as HTML",
+                    excerpt(text, text.rfind(entities[-1])),
+                    loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
+                )
+
+
+_ENTITY: Final = re.compile(r"&(?:#34|#39|quot|lt|gt|amp);")
+_ESCAPED: Final = {
+    "markup": ("second-question", "content"),
+    "tools": ("second-question", "tools"),
+    "call-finished": ("tools", "tool calls"),
+}
+"""Conversations that show where a template escapes text, each with a simpler one and what it shows."""
 
 
 def _has_tools(loaded: LoadedProfile) -> bool:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.profile import (
     ALL_CHAT,
@@ -123,6 +124,15 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
             hint=did_you_mean(written, ENGINES) or hint,
         )
     return str(_there(folder, written, where, "recording", "make it with promptfmt record"))
+
+
+def known_host(written: str, where: Position | None) -> str:
+    """Return the name of a host of `data/hosts.yaml`; raises SettingsError for an unknown one."""
+    known = data_table("hosts")["hosts"]
+    if written not in known:
+        message = f"unknown host {written!r}; known are {', '.join(known)}"
+        raise SettingsError(message, position=where, hint=did_you_mean(written, known))
+    return written
 
 
 def trained_template(written: str, folder: Path, where: Position | None) -> Path:

@@ -260,6 +260,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "(with node), where they are installed, and recordings of servers (`promptfmt record`), as `FILE.jsonl`.",
         page="chat-templates.md",
     ),
+    Setting("hosts", NAMES, ini="promptfmt_hosts", key="hosts").about(
+        "The programs that give conversations to your chat templates: `vllm`, `sglang`, `llama.cpp`, `transformers`, "
+        "`trl`, `lm-eval` (default: all). What breaks or is lost in a shape that one of them sends is an error.",
+        page="chat-templates.md",
+    ),
     Setting("training_of", TRAINED, key="training_of").about(
         "The template that the other templates of this folder train for, or a mapping of training templates (globs) to "
         "such templates: they must write the same prompts, but for `{% generation %}`.",

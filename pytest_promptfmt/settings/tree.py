@@ -17,6 +17,7 @@ from pytest_promptfmt.settings.profiles import (
     defined_profiles,
     given_profiles,
     known_engine,
+    known_host,
     overridden,
     trained_template,
 )
@@ -83,6 +84,7 @@ class Settings:
     task_modules: tuple[Path, ...] = ()
     templates: tuple[Path, ...] = ()
     template_engines: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     training_of: tuple[tuple[str, Path], ...] = ()
     version_parts: tuple[str, ...] = ()
     snapshot_dir: Path | None = None
@@ -207,6 +209,8 @@ class SettingsTree:
         )
         base, where = self._base(written, "template_engines"), written.position("template_engines")
         values["template_engines"] = tuple(known_engine(each, base, where) for each in values["template_engines"] or ())
+        where = written.position("hosts")
+        values["hosts"] = tuple(known_host(each, where) for each in values["hosts"] or ())
         return Settings(
             rootdir=self._rootdir,
             has_chosen_profiles=any(written.option(name) for name in _OF_PROFILES),

@@ -237,7 +237,7 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
         shown = _shown(before), _shown(after)
         for group in _grouped(hunks, context):
             line = _first(group[0], before, after)
-            yield f"@@ {record_name(number)}, {line.section}, line {line.number} @@"
+            yield f"@@ {record_name(number)}{_heading(after or before)}, {line.section}, line {line.number} @@"
             at = max(0, group[0].old_start - context)
             for hunk in group:
                 yield from (f" {line[:width]}" for line in shown[0][at : hunk.old_start])
@@ -246,6 +246,12 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
                 yield from _replaced(removed, added, width)
                 at = hunk.old_end
             yield from (f" {line[:width]}" for line in shown[0][at : at + context])
+
+
+def _heading(lines: Sequence[_Line]) -> str:
+    """Return the heading of a doc in brackets: a first section without lines."""
+    has_heading = bool(lines) and (len(lines) == 1 or lines[1].number == 0)
+    return f" ({lines[0].shown})" if has_heading else ""
 
 
 def _replaced(removed: Sequence[str], added: Sequence[str], width: int) -> Iterator[str]:

@@ -189,6 +189,8 @@ def to_json(value: Any) -> str:
 
 def _sections(instance: Instance) -> Iterator[Section]:
     count = len(instance.prompts)
+    if instance.heading:
+        yield Section(instance.heading)
     for index, prompt in enumerate(instance.prompts):
         yield Section("prompt" if count == 1 else f"prompt {index + 1} of {count}", prompt.text)
         yield from _request_sections([request for request in instance.requests if request.prompt == index])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TokenizerError
@@ -56,9 +56,9 @@ class ProfileView:
     def loaded(self) -> LoadedProfile:
         """Return the profile with its tokenizer; where that cannot be loaded, without it."""
         try:
-            return self.load()
+            return replace(self.load(), tested=self.study.tested)
         except PromptfmtError:
-            return LoadedProfile(profile=self._given)
+            return LoadedProfile(profile=self._given, tested=self.study.tested)
 
     @property
     def profile(self) -> Profile:

@@ -22,6 +22,7 @@ from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Span, join
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile, load_profile
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
 from pytest_promptfmt.study.contract import Contract, contract_of
@@ -125,6 +126,15 @@ class Study(Configuration):
     def render(self, profile: Profile = PLAIN) -> tuple[Instance, ...]:
         """Return the rendered docs for a loaded profile; raises as `material`, and RenderError."""
         return self._rendered(self.settings.docs, profile)
+
+    @property
+    def tested(self) -> TemplateTrial | None:
+        """Return the trial of the chat template under test, None for other tasks."""
+        return self.once("template trial", self._tested)
+
+    def _tested(self) -> TemplateTrial | None:
+        trial = self.given.assembly.trial(self)
+        return trial if isinstance(trial, TemplateTrial) else None
 
     def load(self, profile: Profile) -> LoadedProfile:
         """Return a profile with its tokenizer; raises TokenizerError or SettingsError."""

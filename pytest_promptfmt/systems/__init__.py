@@ -21,6 +21,7 @@ from pytest_promptfmt.core.errors import SettingsError
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.profiles.probe_conversations import Conversation, ConversationSpec
     from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
 
 GROUP: Final = "pytest_promptfmt.systems"
@@ -137,10 +138,9 @@ class ChecksTemplates(Protocol):
         self,
         source: str | Path,
         tokenizer: str | Path | None,
-        conversations: Mapping[str, Any] | None,
-        engines: Sequence[str],
+        **options: Any,
     ) -> list[Reported]:
-        """Return the findings of a template, errors first; raises as `check_template`."""
+        """Return the findings of a template, errors first; options and errors are those of `check_template`."""
         ...
 
 
@@ -166,21 +166,35 @@ def known_systems() -> Mapping[str, System]:
 def check_template(
     template: str | Path,
     tokenizer: str | Path | None = None,
-    conversations: Mapping[str, Any] | None = None,
+    conversations: Mapping[str, Conversation | ConversationSpec] | None = None,
     engines: Sequence[str] = (),
+    *,
+    hosts: Sequence[str] = (),
+    response_template: Mapping[str, Any] | None = None,
 ) -> list[Reported]:
     """Return what the rules about chat templates find, errors first.
 
     `template` is Jinja source, or a path: a Jinja or JSON file of transformers, a GGUF file, or a folder with one of
     them. `tokenizer` is a folder or file that `load_tokenizer` takes; it gives the special tokens. `conversations` take
-    the place of the built-in ones and of those next to the template. `engines` (`minijinja`) render them as well, to be
-    compared. Raises SourceError for a file without template, TokenizerError for a tokenizer that cannot be loaded, and
-    SettingsError where an engine or the system of templates is missing.
+    the place of the built-in ones and of those next to the template: by name what a file of conversations holds, such
+    as `{"refund": {"messages": [...], "tools": [...]}}`. `engines` (`minijinja`) render them as well, to be compared.
+    `hosts` (`vllm`, `trl` …) decide what is an error, by default all. `response_template` reads answers back, by
+    default the one in the tokenizer_config.json next to the template.
+
+    Raises SourceError for a file without template and for invalid conversations, TokenizerError for a tokenizer that
+    cannot be loaded, and SettingsError where an engine or the system of templates is missing, or a host is unknown.
     """
     system = system_with(ChecksTemplates)
     if system is None:
         raise SettingsError("check_template needs the system of chat templates, which this installation lacks")
-    return system.check_template(template, tokenizer, conversations, engines)
+    return system.check_template(
+        template,
+        tokenizer,
+        conversations=conversations,
+        engines=engines,
+        hosts=hosts,
+        response_template=response_template,
+    )
 
 
 def replaced_rules(task: Task) -> tuple[str, ...]:

@@ -163,7 +163,6 @@ OPENS_BY_ITSELF = {
     "revisions/upstream.py": "what was downloaded",
     "tasks/functions.py": "a module that is trusted and about to run",
     "tasks/scoring/registered.py": "the installed lm-eval",
-    "systems/templates/conversations.py": "our own data",
     "profiles/tokenizer_freezing.py": "what a conversion has made, in the user's cache",
     "profiles/frozen_tokenizers.py": "what a conversion has made, in the user's cache",
 }

@@ -9,10 +9,10 @@ import pytest
 
 from pytest_promptfmt import SettingsError, check_template
 from pytest_promptfmt.profiles.dialect import parsed_template
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.systems.templates.constructs import FILTERS, FUNCTIONS, unknown_constructs
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 from pytest_promptfmt.systems.templates.engines import PACKAGE, compiled_by
-from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
 LOOP = "{% for message in messages %}{{ message.role + ': ' + BODY }}{% endfor %}"
 UNKNOWN = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.profile import CHAT_TEMPLATES, builtin_template
-from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Rendering, TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial, lone_profile
 
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
 

@@ -12,11 +12,11 @@ import pytest
 from pytest_promptfmt import SourceError, check_template
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.rules import rule_registry
 from pytest_promptfmt.rules.rule_registry import find_rule
-from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
-from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
 TURN = "{{ '<|begin|>' + message.role + '\\n' + message.content + '<|end|>\\n' }}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"

@@ -53,7 +53,7 @@ class RenderedItem(TaskItem):
         tokenizer = None
         if seen.tokenizer is not None:
             tokenizer = UsedTokenizer(
-                name=seen.profile.tokenizer_name,
+                name=seen.profile.tokenizer_name or seen.tokenizer.digest,
                 loader=seen.tokenizer.loader,
                 content=seen.tokenizer.digest,
                 origin=seen.tokenizer.origin,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
 """The JSON files of transformers that hold chat templates."""
 
 _GGUF: Final = b"GGUF"
-_RULES: Final = ("content", "shape", "turn", "answer", "markup", "training", "engine")
+_RULES: Final = ("content", "shape", "turn", "answer", "markup", "training", "loop", "engine")
 
 
 class ChatTemplates(System):
@@ -66,13 +66,12 @@ class ChatTemplates(System):
         self,
         source: str | Path,
         tokenizer: str | Path | None = None,
-        conversations: Mapping[str, Any] | None = None,
-        engines: Sequence[str] = (),
+        **options: Any,
     ) -> list[Reported]:
-        """Return what the rules find in a template, errors first; raises SourceError, TokenizerError."""
+        """Return what the rules find in a template, errors first; options and errors are those of `check_template`."""
         from pytest_promptfmt.systems.templates.template_check import checked_template
 
-        return checked_template(source, tokenizer, conversations, engines)
+        return checked_template(source, tokenizer, **options)
 
     def compare_files(self, first: Path, second: Path) -> list[str]:
         """Return a line for each difference of two templates, or of the tokenizers of two folders."""

@@ -7,19 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_probes import MARKER
-from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import (
-    excerpt,
-    first_difference,
-    last_answer,
-    missing,
-    template_rule,
-    think_balance,
-)
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
-from pytest_promptfmt.systems.templates.turn_layout import (
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, last_answer, missing, think_balance
+from pytest_promptfmt.profiles.turn_layout import (
     ANSWER,
     MOST_HEADER_WORDS,
     QUESTION,
@@ -27,6 +19,8 @@ from pytest_promptfmt.systems.templates.turn_layout import (
     is_for_chat,
     layout_of,
 )
+from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I

@@ -8,9 +8,9 @@ from typing import Any, Final
 from jinja2 import nodes
 
 from pytest_promptfmt.profiles.dialect import compiled_template, compiled_tree, generation_marks, parsed_template
-from pytest_promptfmt.systems.templates.conversations import Conversation, State
-from pytest_promptfmt.systems.templates.evidence import first_difference
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import first_difference
 
 MEASURED: Final = "minijinja 3.0.5"
 """The engine and version in which the constructs below were tried."""
@@ -91,6 +91,17 @@ def line_at(trial: TemplateTrial, conversation: Conversation, state: State, ours
         begin += len(piece)
         before = line if piece else before
     return before
+
+
+def written_lines(trial: TemplateTrial, conversation: Conversation, state: State) -> list[tuple[int, int]]:
+    """Return where the pieces of a prompt begin (characters), each with the line of the template that writes it."""
+    stepping, begin, found = _Stepping(trial.source), 0, []
+    trial.rendered_by(stepping, conversation, state)
+    for piece, line in stepping.pieces:
+        if piece:
+            found.append((begin, line))
+        begin += len(piece)
+    return found
 
 
 def constructs_at(tree: nodes.Template, line: int | None) -> str:

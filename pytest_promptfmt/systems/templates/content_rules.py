@@ -7,21 +7,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import MAPPING, PYTHON, disordered, doubled, excerpt, missing, python_in
+from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.constructs import lost_assignments
-from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import (
-    PYTHON,
-    disordered,
-    doubled,
-    excerpt,
-    missing,
-    python_in,
-    template_rule,
-)
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
-from pytest_promptfmt.systems.templates.turn_layout import ANSWER, is_for_chat
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
 """Conversations with an image, and the same ones without it."""
@@ -59,10 +52,16 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls next to an empty
     content).
     """
-    for conversation, kind in trial.attributed(lambda each: missing(trial, each) - {"reasoning"}):
+
+    def lost_in(conversation: Conversation) -> frozenset[str]:
+        bases = trial.bases(conversation)
+        is_known = any("call" in missing(trial, base) for base in bases)
+        return missing(trial, conversation) - ({"reasoning", "argument"} if is_known else {"reasoning"})
+
+    for conversation, kind in trial.attributed(lost_in):
         text = trial.whole(conversation) or ""
         texts = [unit.text for unit in conversation.units if unit.kind == kind]
-        lost = next((each for each in texts if each not in text), texts[0])
+        lost = next((each for each in reversed(texts) if each not in text), texts[0])
         yield conversation.finding(
             f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
             f"{lost!r} is not written",
@@ -83,10 +82,16 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: str, text: str) -> Severity:
-    """Return a warning for earlier turns, and where plain turns are not written either: it is not for chats."""
+    """Return a warning for earlier turns, texts next to calls, and templates that are not for chats.
+
+    Those do not write plain turns either.
+    """
     where = next(unit.message for unit in conversation.units if unit.kind == kind and unit.text == text)
-    is_earlier = kind in ("user", "assistant") and where < len(conversation.messages) - 1
-    return Severity.WARNING if is_earlier or not is_for_chat(trial) else Severity.ERROR
+    is_earlier = kind in ("user", "assistant") and any(
+        each.get("role") == kind for each in conversation.messages[where + 1 :]
+    )
+    is_beside_call = kind == "assistant" and bool(conversation.messages[where].get("tool_calls"))
+    return Severity.WARNING if is_earlier or is_beside_call or not is_for_chat(trial) else Severity.ERROR
 
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)
@@ -174,14 +179,23 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
+    calls = trial.text("call-finished") or ""
+    is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
+    seen = set()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
+        has_null_content = any(each.get("content", "") is None for each in conversation.messages)
+        is_scalar = name != MAPPING and not has_null_content
+        cause = name, conversation.has_tools, conversation.has_parts, has_null_content
+        if cause in seen or (is_scalar and is_format and conversation.has_tools):
+            continue
+        seen.add(cause)
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
             f"{name} is in the prompt: {conversation.about}",
             excerpt(text, found.start(), found.end()),
             trial.place_of("arguments", "content"),
-            conversation.mildest(Severity.ERROR if conversation.has_tools else Severity.WARNING),
+            Severity.ERROR if conversation.has_tools and not is_scalar else Severity.WARNING,
         )
 
 

@@ -12,6 +12,9 @@ from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.profiles.dialect import compiled_template
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import ProfileView
@@ -22,12 +25,10 @@ from pytest_promptfmt.systems.templates.constructs import (
     line_at,
     unknown_constructs,
 )
-from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.engines import RUNS_CODE, Engine, compiled_by
-from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, template_rule, trial_of_view
 from pytest_promptfmt.systems.templates.server_engines import NOT_RECORDED
+from pytest_promptfmt.systems.templates.template_subjects import template_rule, trial_of_view
 from pytest_promptfmt.systems.templates.training_rules import TRAINING
-from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 
 _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """The line at which minijinja reports an error."""
@@ -174,7 +175,7 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
 
 def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     unrecorded = []
-    for conversation in trial.conversations.values():
+    for conversation in trial.given.values():
         for state in conversation.states:
             ours = trial.render(conversation, state)
             theirs = trial.rendered_by(renderer, conversation, state)
@@ -190,7 +191,7 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     if unrecorded:
         yield finding(
             f"prompts of {renderer.name} are not recorded",
-            f"{len(unrecorded)} of {len(trial.conversations)} conversations, such as {unrecorded[0]}",
+            f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
             do="record them again with promptfmt record, where the server runs",
         )

@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_probes import MARKER
-from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import excerpt, template_rule
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
 _ESCAPED: Final = re.compile(rf"(?:{MARKER.pattern})\\n|\\n(?:{MARKER.pattern})|\A\\n|\\n\Z")

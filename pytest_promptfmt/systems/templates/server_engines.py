@@ -14,9 +14,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.study import ProfileView
-from pytest_promptfmt.systems.templates.evidence import trial_of_view
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.template_subjects import trial_of_view
 
 SECONDS: Final = 60.0
 _MOST_BYTES: Final = 64_000_000
@@ -248,7 +248,7 @@ def recorded(views: Iterable[ProfileView], engine: str, file: Path) -> str:
 
 
 def _ask(recorder: ServerRecorder, trial: TemplateTrial) -> None:
-    for conversation in trial.conversations.values():
+    for conversation in trial.given.values():
         for number, state in enumerate(conversation.states, start=1):
             recorder.place = f"{trial.profile.name} {conversation.name} {number}"
             trial.rendered_by(recorder, conversation, state)

@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import Conversation
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, missing, python_in
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import (
-    excerpt,
-    first_difference,
-    missing,
-    python_in,
-    template_rule,
-    trial_of,
-)
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.template_subjects import template_rule, trial_of
 
 _NEAR: Final = 8
 
@@ -73,18 +67,14 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
-    for conversation in trial.applicable():
-        stopped = trial.stopped(conversation)
-        if stopped is None or stopped.error is None or _stops_earlier(trial, conversation):
-            continue
-        if conversation.continue_final_message and stopped.line is None:
-            continue
-        yield conversation.finding(
-            f"the template fails on {conversation.about}",
-            stopped.error,
-            trial.place(stopped.line),
-            Severity.WARNING if _works_with_tools(trial, conversation) else conversation.mildest(),
-        )
+    for conversation, stopped in _stops(trial):
+        if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
+            yield conversation.finding(
+                f"the template fails on {conversation.about}",
+                stopped.error,
+                trial.place(stopped.line),
+                Severity.WARNING if _works_with_tools(trial, conversation) else conversation.mildest(),
+            )
     if trial.takes_only_parts:
         yield Finding(
             message="contents given as text are lost or make the template fail; it takes lists of parts only",
@@ -100,16 +90,24 @@ def _works_with_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
     return conversation.base is None and trial.text("tools-many", generation_prompt=True) is not None
 
 
-def _stops_earlier(trial: TemplateTrial, conversation: Conversation) -> bool:
-    return any(trial.stopped(base) is not None for base in trial.bases(conversation))
+def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
+    """Yield the conversations that a template does not render though it renders the simpler ones, and how it stops."""
+    for name, conversation in trial.sent.items():
+        if name in trial.hidden_failures:
+            yield trial.hidden_failures[name]
+        elif (stopped := trial.stopped(conversation)) is not None:
+            bases = (trial.sent[each.name] for each in trial.bases(conversation) if each.name in trial.sent)
+            if all(trial.stopped(base) is None for base in bases):
+                yield conversation, stopped
 
 
-@template_rule("PF432", "template-refuses", severity=Severity.WARNING)
+@template_rule("PF432", "template-refuses", severity=Severity.ERROR)
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report conversations that a template refuses with `raise_exception`.
 
-    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a warning where the
-    same conversation in another shape is accepted.
+    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake where the
+    same conversation in another shape is accepted, and where a system message is refused for another reason (roles that
+    do not alternate) by a template that has a branch for it.
 
     Example:
         # file: chat_template.jinja
@@ -125,16 +123,21 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's Mistral v1 (system messages); Mistral 7B v0.3 (empty lists of tool calls).
     """
-    for conversation in trial.applicable():
-        stopped = trial.stopped(conversation)
-        if stopped is None or stopped.refusal is None or _stops_earlier(trial, conversation):
-            continue
-        yield conversation.finding(
-            f"the template refuses {conversation.about}",
-            stopped.refusal,
-            trial.place(stopped.line),
-            conversation.mildest() if conversation.same_as else Severity.INFO,
-        )
+    for conversation, stopped in _stops(trial):
+        if stopped.refusal is not None:
+            yield conversation.finding(
+                f"the template refuses {conversation.about}",
+                stopped.refusal,
+                trial.place(stopped.line),
+                conversation.mildest() if conversation.same_as else _severity_of_refusal(trial, conversation, stopped),
+            )
+
+
+def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopped: Rendering) -> Severity:
+    """Return an error where a system message is refused for another reason, though the template has a branch for it."""
+    if conversation.name != "system-alone-with-question" or re.search("system", stopped.refusal or "", re.I):
+        return Severity.INFO
+    return Severity.ERROR if re.search(r"['\"]system['\"]", trial.source) else Severity.INFO
 
 
 def _spaceless(text: str) -> str:
@@ -261,7 +264,15 @@ def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
     return {what: text.rfind(own[0]) for what, own in found.items() if own}
 
 
-@template_rule("PF439", "tools-not-written", severity=Severity.WARNING)
+def _severity_of_lost_tools(trial: TemplateTrial, text: str) -> Severity:
+    """Return an error where only some tools are lost, an info for a template that knows nothing of tools."""
+    names = [str(each["function"]["name"]) for each in trial.conversations["tools-many"].tools or ()]
+    if any(name in text for name in names):
+        return Severity.ERROR
+    return Severity.WARNING if trial.mentions("tools") else Severity.INFO
+
+
+@template_rule("PF439", "tools-not-written", severity=Severity.ERROR)
 def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools, their schemas and calls that a template does not write.
 
@@ -293,9 +304,11 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
             "tools that are given are not in the prompt",
             excerpt(text),
             trial.place_of("tools"),
-            severity=Severity.INFO if not trial.mentions("tools") else None,
+            severity=_severity_of_lost_tools(trial, text),
         )
         return
+    if text is not None and not trial.mentions("tool_call"):
+        yield finding("tools are written, and calls of them are not", excerpt(text), trial.place_of("tools"))
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")

@@ -6,21 +6,30 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.profiles.probe_conversations import (
+    Conversation,
+    ConversationSpec,
+    builtin_conversations,
+    builtin_tools,
+    conversations_beside,
+    conversations_of,
+)
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.linter import check_subjects
 from pytest_promptfmt.rules.rule_registry import Scope, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.settings.profiles import known_host
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.systems.task_files import files_of
-from pytest_promptfmt.systems.templates.conversations import Conversation, builtin_conversations, conversations_beside
 from pytest_promptfmt.systems.templates.engines import compiled_by
-from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference
 from pytest_promptfmt.systems.templates.template_files import (
     GgufMetadata,
     WrittenChatTemplate,
@@ -28,7 +37,6 @@ from pytest_promptfmt.systems.templates.template_files import (
     templates_of,
     tokenizer_beside,
 )
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Rendering, TemplateTrial
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -40,8 +48,11 @@ _SYSTEM: Final = "templates"
 def checked_template(
     template: str | Path,
     tokenizer: str | Path | None = None,
-    conversations: Mapping[str, Conversation] | None = None,
+    *,
+    conversations: Mapping[str, Conversation | ConversationSpec] | None = None,
     engines: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    response_template: Mapping[str, Any] | None = None,
 ) -> list[Reported]:
     """Return the findings of a template; arguments and errors are those of `check_template`."""
     written = written_template(template)
@@ -55,6 +66,8 @@ def checked_template(
     for engine in engines:
         with suppress(RuntimeError):
             compiled_by(engine, "{{ messages }}")  # a mistake of the caller, not a finding
+    for host in hosts:
+        known_host(host, None)
     is_file = written.path.name != ""
     profile = Profile(
         name=written.name,
@@ -62,12 +75,28 @@ def checked_template(
         template_file=written.path if is_file else None,
         special_tokens=special_tokens,
     )
-    if conversations is None and is_file:
-        conversations = conversations_beside(written.path.parent)
-    trial = TemplateTrial(profile, conversations, tokenizer=loaded, engines=engines)
+    trial = TemplateTrial(
+        profile,
+        _tried(conversations, written.path.parent if is_file else None),
+        tokenizer=loaded,
+        engines=engines,
+        hosts=hosts,
+        response_template=response_template or written.response_template,
+    )
     return sorted(
         findings_of(trial, written.name), key=lambda finding: (list(Severity).index(finding.severity), finding.code)
     )
+
+
+def _tried(
+    given: Mapping[str, Conversation | ConversationSpec] | None, folder: Path | None
+) -> Mapping[str, Conversation]:
+    """Return the conversations to try: those that are given, else the built-in ones with those of a folder."""
+    if given is None:
+        return builtin_conversations() if folder is None else conversations_beside(folder)
+    specs = {name: dict(each) for name, each in given.items() if not isinstance(each, Conversation)}
+    made = conversations_of({"conversations": specs}, Path("conversations"), builtin_tools())
+    return {name: each if isinstance(each, Conversation) else made[name] for name, each in given.items()}
 
 
 def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
@@ -77,7 +106,7 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
     """
     subjects: dict[Scope, object] = {"task": trial}
     if trial.syntax_error is None:
-        subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer)
+        subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer, tested=trial)
     selection = Selection(rules=known_rules())
     path = trial.profile.template_file or Path()
     checked = check_subjects(subjects, selection, name=name, path=path, system=_SYSTEM)
@@ -154,7 +183,7 @@ def _prompts(one: TemplateTrial, other: TemplateTrial) -> Iterator[str]:
     """Yield each kind of change once, with the conversations that it is in."""
     changes: dict[tuple[str, str], list[str]] = {}
     seen: dict[tuple[str, str], tuple[str, str]] = {}
-    for conversation in one.conversations.values():
+    for conversation in one.given.values():
         for state in conversation.states:
             before, after = (_shown(trial.render(conversation, state)) for trial in (one, other))
             if before != after:
@@ -164,7 +193,7 @@ def _prompts(one: TemplateTrial, other: TemplateTrial) -> Iterator[str]:
                 changes.setdefault(change, []).append(conversation.name)
     changed = {name for names in changes.values() for name in names}
     if changed:
-        yield f"{len(changed)} of {len(one.conversations)} conversations give another prompt"
+        yield f"{len(changed)} of {len(one.given)} conversations give another prompt"
     for change, names in sorted(changes.items(), key=lambda each: -len(each[1])):
         some = list(dict.fromkeys(names))
         yield f"  {', '.join(some[:_MOST_NAMES])}{f' and {len(some) - _MOST_NAMES} more' if some[_MOST_NAMES:] else ''}"

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, TokenizerError
+from pytest_promptfmt.profiles.probe_conversations import conversation_files
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS
 from pytest_promptfmt.profiles.tokenizer_sources import NAMED_TEMPLATES, find_source
-from pytest_promptfmt.systems.templates.conversations import conversation_files
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS
 
 _CONFIG: Final = "tokenizer_config.json"
 _OWN: Final = "chat_template.jinja"
@@ -25,7 +25,7 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json")
 class WrittenChatTemplate:
     """One chat template of a file: its name, the tokenizer next to it, and the special tokens it is given.
 
-    `tokenizer` is what `load_tokenizer` takes, None where it is missing.
+    `tokenizer` is what `load_tokenizer` takes, None where it is missing; `response_template` reads answers back.
     """
 
     name: str
@@ -33,6 +33,7 @@ class WrittenChatTemplate:
     path: Path
     tokenizer: str | None
     special_tokens: Mapping[str, str]
+    response_template: Mapping[str, Any] | None = None
 
 
 def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
@@ -65,6 +66,7 @@ def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> Writ
         path=path,
         tokenizer=tokenizer_beside(path),
         special_tokens=tokens if "eos_token" in tokens else {**PLACEHOLDERS, **tokens},
+        response_template=reading if isinstance(reading := config.get("response_template"), dict) else None,
     )
 
 

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Request, Span
+from pytest_promptfmt.core.prompt import Instance, Message, Origin, Part, Prompt, Request, Span
 from pytest_promptfmt.core.task import Assembly, Dataset, Task
+from pytest_promptfmt.profiles.probe_conversations import (
+    Conversation,
+    State,
+    builtin_conversations,
+    conversations_beside,
+)
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.conversations import Conversation, State, conversations_beside
+from pytest_promptfmt.systems.templates.constructs import written_lines
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
-from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 from pytest_promptfmt.tasks import TaskFile
 
-_DOC: Final[Doc] = MappingProxyType({})
+PROFILE: Final = "conversations"
+"""The name of the only profile of a template, and of its snapshot."""
+
+_NAME: Final = "conversation"
+_OWN: Final = 1000
+"""The number of a first conversation of one's own, minus one: built-in ones that come later move none."""
 
 
 @dataclass(frozen=True)
 class TemplateAssembly(Assembly):
-    """The conversations as a chat template renders them; each is a profile, with its states as prompts."""
+    """The conversations as a chat template renders them; each is a doc, with its states as prompts."""
 
     brings_profiles: ClassVar = True
     template: WrittenChatTemplate = field(repr=False)
@@ -38,26 +49,18 @@ class TemplateAssembly(Assembly):
         return {"output": "conversation"}
 
     @cached_property
-    def base_profile(self) -> Profile:
-        """Return the template with its tokenizer, as all conversations see it."""
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return the template with its tokenizer, which is known by its content: folders of clones differ."""
         template = self.template
-        return Profile(
-            name=template.name,
+        profile = Profile(
+            name=PROFILE,
             tokenizer=template.tokenizer,
-            tokenizer_name=template.path.parent.name if template.tokenizer else "",
             chat_template=template.source,
             template_file=template.path,
             special_tokens=template.special_tokens,
             origin=Position(template.path),
         )
-
-    @cached_property
-    def profiles(self) -> tuple[Profile, ...]:
-        """Return a profile for each conversation, which has its name."""
-        return tuple(
-            replace(self.base_profile, name=each.name, template_args=each.template_args)
-            for each in self.conversations.values()
-        )
+        return (profile,)
 
     def trial(self, study: Study) -> TemplateTrial:
         """Return the template tried with the conversations, with its tokenizer where that loads."""
@@ -67,13 +70,15 @@ class TemplateAssembly(Assembly):
             TemplateTrial,
             conversations=self.conversations,
             engines=study.settings.template_engines,
+            hosts=study.settings.hosts,
+            response_template=self.template.response_template,
             trains_for=study.settings.trained_by(self.template.path),
             may_run_code=not study.settings.no_code,
         )
         try:
-            loaded = study.load(self.base_profile)
-        except PromptfmtError:  # the snapshots of the conversations report it
-            return make(self.base_profile)
+            loaded = study.load(self.profiles[0])
+        except PromptfmtError:  # the snapshot reports it
+            return make(self.profiles[0])
         return make(loaded.profile, tokenizer=loaded.tokenizer)
 
     def assembler(self, _task: Task, _docs: TaskDocs, _num_fewshot: int | None) -> ConversationAssembler:
@@ -82,27 +87,25 @@ class TemplateAssembly(Assembly):
 
 
 class ConversationAssembler:
-    """Renders the conversation that a profile is named after."""
+    """Renders the conversation that a doc names."""
 
     is_repeatable = True
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
+        self._trials: dict[int, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:
         """Return nothing: conversations share nothing."""
 
     def instance(self, _layout: None, number: int, doc: Doc, profile: Profile) -> Instance:
         """Return each state of the conversation as a prompt, refusals and the mask as notes."""
-        conversation = self._conversations.get(profile.name)
-        if conversation is None or profile.chat_template is None:
-            return Instance(index=number, doc=doc, prompts=(), requests=(), target=None)
-        base = replace(profile, template_args=MappingProxyType({}))
-        tried = {name: self._conversations[name] for name in ("question", "user-parts") if name in self._conversations}
-        trial = TemplateTrial(base, {**tried, conversation.name: conversation})
+        conversation = self._conversations[doc[_NAME]]
+        index = number if conversation.name in builtin_conversations() else _OWN + number
+        if profile.chat_template is None:
+            return Instance(index=index, doc=doc, prompts=(), requests=(), target=None)
+        trial = self._trial(profile)
         made = [trial.render(conversation, state) for state in conversation.states]
-        rendered = zip(conversation.states, made, strict=True)
-        prompts = tuple(Prompt(role_spans(conversation, state, each) if each.text else ()) for state, each in rendered)
         requests = tuple(
             Request(kind="generate_until", index=at, context=each.text, prompt=at, generation_kwargs={})
             for at, each in enumerate(made)
@@ -112,7 +115,28 @@ class ConversationAssembler:
         whole = trial.render(conversation, State(count=len(conversation.messages), generation_prompt=False))
         if whole.text is not None and whole.mask:
             notes.append(("mask", tuple(whole.text[first:last] for first, last in whole.mask)))
-        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=None, notes=tuple(notes))
+        return Instance(
+            index=index,
+            doc=doc,
+            heading=f"{_NAME} {_shown(conversation.name)}",
+            prompts=tuple(
+                _prompt(trial, conversation, state, each) for state, each in zip(conversation.states, made, strict=True)
+            ),
+            requests=requests,
+            target=None,
+            notes=tuple(notes),
+        )
+
+    def _trial(self, profile: Profile) -> TemplateTrial:
+        """Return the trial of a profile, which a study renders all docs with."""
+        if id(profile) not in self._trials:
+            self._trials = {id(profile): TemplateTrial(profile, self._conversations)}
+        return self._trials[id(profile)]
+
+
+def _shown(name: str) -> str:
+    """Return a name in printable ASCII, as titles of snapshots are."""
+    return name if name.isascii() and name.isprintable() and name == name.strip() != "" else json.dumps(name)
 
 
 def read_template_tasks(path: Path, system: str) -> TaskFile | None:
@@ -128,7 +152,8 @@ def read_template_tasks(path: Path, system: str) -> TaskFile | None:
 
 def _task(template: WrittenChatTemplate, conversations: Mapping[str, Conversation], system: str) -> Task:
     def given(count: int | None, shots: int) -> TaskDocs:  # noqa: ARG001
-        return replace(TaskDocs.in_memory([_DOC]), origin="built in, and *.conversations.yaml")
+        docs = [{_NAME: name} for name in conversations]
+        return replace(TaskDocs.in_memory(docs), origin="built in, and *.conversations.yaml")
 
     return Task(
         name=template.name,
@@ -163,17 +188,30 @@ _PARTS: Final[Mapping[str, Part]] = {
 }
 
 
-def role_spans(conversation: Conversation, state: State, rendering: Rendering) -> tuple[Span, ...]:
+def _prompt(trial: TemplateTrial, conversation: Conversation, state: State, rendering: Rendering) -> Prompt:
+    """Return the text of a state; its pieces, and the lines of the template that wrote them, when they are used."""
+    text = rendering.text or ""
+
+    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
+        return (role_spans(trial, conversation, state, rendering) if text else ()), ()
+
+    return Prompt.lazy(text, make)
+
+
+def role_spans(
+    trial: TemplateTrial, conversation: Conversation, state: State, rendering: Rendering
+) -> tuple[Span, ...]:
     """Return the text of a state in pieces; texts that the template does not write as they are belong to it."""
     text = rendering.text or ""
-    parts = list(_found(conversation, state, text))
+    parts, lines = list(_found(conversation, state, text)), written_lines(trial, conversation, state)
     edges = {0, len(text), *(place for first, last, _ in parts for place in (first, last))}
-    edges |= {place for mask in rendering.mask for place in mask}
+    edges |= {place for mask in rendering.mask for place in mask} | {at for at, _ in lines if at < len(text)}
     spans = []
     for first, last in pairwise(sorted(edges)):
         part = next((part for begin, end, part in parts if begin <= first < end), _TEMPLATE)
         is_learnt = any(begin <= first < end for begin, end in rendering.mask)
-        spans.append(Span(text[first:last], Origin(part, LEARNT if is_learnt else None)))
+        line = next((line for at, line in reversed(lines) if at <= first), None)
+        spans.append(Span(text[first:last], Origin(part, LEARNT if is_learnt else None, trial.place(line))))
     return tuple(spans)
 
 

@@ -10,10 +10,11 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import SourceError, TokenizerError
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import Conversation
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, template_rule
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 Mask = Sequence[tuple[int, int]]
 
@@ -74,7 +75,7 @@ def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
         return None
     if not found:
         return None
-    return TemplateTrial(replace(trial.profile, chat_template=found[0].source, template_file=file), trial.conversations)
+    return TemplateTrial(replace(trial.profile, chat_template=found[0].source, template_file=file), trial.given)
 
 
 def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Iterator[Finding]:
@@ -205,9 +206,10 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR)
 def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers whose mask ends before the token that stops the model.
+    r"""Report answers whose mask ends before the token that stops the model, or after it.
 
-    Why: The model never learns to stop.
+    Why: The model never learns to stop. What follows the stop token is never generated: a server stops there, and the
+    template adds it to the next prompt (a warning, of a line break an info).
 
     Example:
         # file: chat_template.jinja
@@ -222,10 +224,19 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
     Silent example:
         # include: sound_template.txt
 
-    Fix: end the tag after the token that closes the answer.
+    Fix: end the tag right after the token that closes the answer.
 
-    Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756.
+    Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756; LLaVA-NeXT (a space after the token).
     """
+    for conversation, text, mask in _masked(trial, "turns", "call-finished"):
+        after = (_after_stop(trial, text[first:last]) for first, last in _joined(mask))
+        found = next((each for each in after if each), "")
+        if found:
+            saw = f"{found!r} is learnt after the token that ends the answer"
+            message, place = "the mask goes on after the stop token", trial.place_of("endgeneration")
+            is_line_end = found.strip(" ") == found
+            yield conversation.finding(message, saw, place, Severity.INFO if is_line_end else Severity.WARNING)
+            break
     spans = [
         (conversation, text, span) for conversation, text, mask in _masked(trial, "turns") for span in _joined(mask)
     ]
@@ -238,6 +249,12 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         yield conversation.finding(message, excerpt(text, last), trial.place_of("endgeneration"))
         if not is_last and number:
             return
+
+
+def _after_stop(trial: TemplateTrial, learnt: str) -> str:
+    """Return the whitespace that a span of a mask has after its last marker; empty where it ends in text."""
+    ended = learnt.rstrip()
+    return learnt[len(ended) :] if any(ended.endswith(each) for each in trial.markers(ended)[-1:]) else ""
 
 
 @template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.systems.templates.conversations import Conversation, State
-from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, last_answer, template_rule
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, TemplateTrial
-from pytest_promptfmt.systems.templates.turn_layout import (
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, last_answer
+from pytest_promptfmt.profiles.turn_layout import (
     ANSWER,
     LATER,
     QUESTION,
@@ -20,6 +19,8 @@ from pytest_promptfmt.systems.templates.turn_layout import (
     marker_pairs,
     turns_of,
 )
+from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _CONTROL_TOKENS: Final = "control-tokens"
 

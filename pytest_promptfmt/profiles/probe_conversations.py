@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime
 from functools import cache, cached_property
 from hashlib import sha256
-from importlib import resources
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
-
-import yaml
+from typing import Any, Final, Required, TypedDict
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.yaml_parser import parse_file
@@ -24,7 +23,7 @@ from pytest_promptfmt.profiles.template_probes import MARKER
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
 """The endings of files of conversations, which are read with the templates of their folder."""
 
-_FILES: Final = ("plain.yaml", "tools.yaml", "reasoning.yaml")
+_FILES: Final = ("plain", "tools", "reasoning", "shapes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +45,26 @@ class Unit:
     kind: str
     text: str
     message: int
+
+
+class ConversationSpec(TypedDict, total=False):
+    """A conversation as a file of conversations holds it; only `messages` are required.
+
+    Messages are those of OpenAI's API. `tools` are a list of tools, or the name of a built-in one.
+    """
+
+    about: str
+    messages: Required[Sequence[Mapping[str, Any]]]
+    base: str | None
+    same_as: str | None
+    tools: Sequence[Mapping[str, Any]] | str | None
+    documents: Sequence[Mapping[str, Any]] | None
+    template_args: Mapping[str, Any]
+    clock: datetime | None
+    generation_prompt: bool | None
+    continue_final_message: bool
+    keep_null: bool
+    severity: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +135,8 @@ class Conversation:
     def finding(
         self, message: str, saw: str, position: Position | None = None, severity: Severity | None = None
     ) -> Finding:
-        """Return a finding that this conversation shows; its name begins what was seen."""
-        saw = f"{self.name}: {saw}"
+        """Return a finding that this conversation shows, no worse than it can be; its name begins what was seen."""
+        saw, severity = f"{self.name}: {saw}", self.mildest(severity or Severity.ERROR)
         return Finding(message=message, saw=saw, conversation=self.name, position=position, severity=severity)
 
     @cached_property
@@ -153,24 +172,22 @@ def read_conversations(path: Path) -> dict[str, Conversation]:
         raise SourceError(
             f"the conversations cannot be read: {error.strerror or error}", position=Position(path)
         ) from error
-    return _conversations(values, path, _builtin_tools())
+    return conversations_of(values, path, builtin_tools())
 
 
 @cache
 def builtin_conversations() -> Mapping[str, Conversation]:
     """Return the built-in conversations by name, simpler ones first."""
-    folder = resources.files("pytest_promptfmt") / "data" / "conversations"
     found: dict[str, Conversation] = {}
     for name in _FILES:
-        values = yaml.safe_load((folder / name).read_text("utf-8"))
-        found |= _conversations(values, Path(name), _builtin_tools())
+        found |= conversations_of(data_table(f"conversations/{name}"), Path(f"{name}.yaml"), builtin_tools())
     return MappingProxyType(found)
 
 
 @cache
-def _builtin_tools() -> Mapping[str, Any]:
-    text = (resources.files("pytest_promptfmt") / "data" / "conversations" / "tools.yaml").read_text("utf-8")
-    tools: Mapping[str, Any] = yaml.safe_load(text)["tools"]
+def builtin_tools() -> Mapping[str, Any]:
+    """Return the lists of tools that conversations name."""
+    tools: Mapping[str, Any] = data_table("conversations/tools")["tools"]
     return tools
 
 
@@ -199,7 +216,8 @@ def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
     return found
 
 
-def _conversations(values: Mapping[Any, Any], path: Path, known_tools: Mapping[str, Any]) -> dict[str, Conversation]:
+def conversations_of(values: Mapping[Any, Any], path: Path, known_tools: Mapping[str, Any]) -> dict[str, Conversation]:
+    """Return the conversations of a file's content; raises SourceError as `read_conversations`."""
     written, own_tools = values.get("conversations"), values.get("tools") or {}
     if not isinstance(written, dict):
         raise SourceError("a file of conversations has the key `conversations`", position=Position(path))
@@ -307,3 +325,80 @@ def _leaves(value: Any) -> Iterator[str]:
     elif isinstance(value, dict) and not str(value.get("type", "")).startswith("image"):
         for each in value.values():
             yield from _leaves(each)
+
+
+# -- without what a template fails on ----------------------------------------------------------------------------------
+
+
+def relaxations(conversation: Conversation) -> Iterator[tuple[frozenset[str], Conversation]]:
+    """Yield a conversation without one thing that a template may fail on, then without two; each says so in `about`.
+
+    The names are the keys of `_RELAXED`.
+    """
+    for names in [*combinations(_RELAXED, 1), *combinations(_RELAXED, 2)]:
+        changed, conditions = conversation, []
+        for name in names:
+            condition, relax = _RELAXED[name]
+            simpler = relax(changed)
+            if simpler != changed:
+                conditions.append(condition)
+            changed = simpler
+        if len(conditions) == len(names):
+            yield frozenset(names), replace(changed, about=f"{conversation.about}, {' and '.join(conditions)}")
+
+
+def _without_tools(conversation: Conversation) -> Conversation:
+    return replace(conversation, tools=None) if conversation.tools else conversation
+
+
+def _with_text(conversation: Conversation) -> Conversation:
+    def written(message: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = message.get("content")
+        if isinstance(content, str):
+            return message
+        texts = [part.get("text", "") for part in content or () if isinstance(part, dict)]
+        return {**message, "content": "".join(texts)}
+
+    return replace(conversation, messages=[written(each) for each in conversation.messages])
+
+
+def _with_arguments(kind: type, change: Callable[[Any], Any]) -> Callable[[Conversation], Conversation]:
+    """Return what changes the arguments of calls that are of a type."""
+
+    def changed(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        arguments = (call.get("function") or {}).get("arguments")
+        if not isinstance(arguments, kind):
+            return call
+        return {**call, "function": {**call["function"], "arguments": change(arguments)}}
+
+    return lambda conversation: _with_calls(conversation, lambda calls: [changed(call) for call in calls])
+
+
+def _with_one_call(conversation: Conversation) -> Conversation:
+    dropped = [call.get("id") for message in conversation.messages for call in (message.get("tool_calls") or ())[1:]]
+    kept = [
+        each
+        for each in conversation.messages
+        if each.get("tool_call_id") not in dropped or each.get("tool_call_id") is None
+    ]
+    return _with_calls(replace(conversation, messages=kept), lambda calls: calls[:1])
+
+
+def _with_calls(
+    conversation: Conversation, changed: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+) -> Conversation:
+    messages = [
+        {**message, "tool_calls": changed(message["tool_calls"])} if message.get("tool_calls") else message
+        for message in conversation.messages
+    ]
+    return replace(conversation, messages=messages)
+
+
+_RELAXED: Final[Mapping[str, tuple[str, Callable[[Conversation], Conversation]]]] = {
+    "tools": ("without tools", _without_tools),
+    "content": ("with text as content", _with_text),
+    "arguments": ("with arguments as JSON text", _with_arguments(dict, json.dumps)),
+    "arguments text": ("with arguments as mappings", _with_arguments(str, _read_arguments)),
+    "calls": ("with one call", _with_one_call),
+}
+"""What a conversation is tried without, after a failure: the condition, and the conversation without it."""

@@ -1,9 +1,13 @@
-"""One template tried with every conversation: what it renders, refuses, or fails on, each once."""
+"""One template tried with every conversation: what it renders, refuses, or fails on, each once.
+
+Where it fails, the conversation is tried again without what may be the cause (`RELAXATIONS`): one failure would hide
+everything behind it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +20,9 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsE
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.conversation import Renderer, render_masked
 from pytest_promptfmt.profiles.dialect import compiled_template, line_of, parsed_template
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations, relaxations
+from pytest_promptfmt.profiles.template_hosts import sent_severity, template_kinds
 from pytest_promptfmt.profiles.template_probes import MARKER
-from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -59,26 +64,79 @@ class TemplateTrial:
         *,
         tokenizer: Tokenizer | None = None,
         engines: Sequence[str] = (),
+        hosts: Collection[str] = (),
+        response_template: Mapping[str, Any] | None = None,
         trains_for: Path | None = None,
         may_run_code: bool = True,
     ) -> None:
         """Try the chat template of `profile`, and compare `engines` with it; raises ValueError where it has none.
 
-        `trains_for` is the template that the model is asked with, if this one is for its training. Without
-        `may_run_code` no engine is tried that the repository under test can bring.
+        `hosts` decide the severity of findings, by default all that are known. `response_template` is what reads
+        answers back, as in a tokenizer_config.json. `trains_for` is the template that the
+        model is asked with, if this one is for its training. Without `may_run_code` no engine is tried that the
+        repository under test can bring.
         """
         if profile.chat_template is None:
             raise ValueError(f"the profile {profile.name!r} has no chat template")
         self.profile = profile
         self.source = profile.chat_template
-        self.conversations = builtin_conversations() if conversations is None else conversations
+        self.given = builtin_conversations() if conversations is None else conversations
         self.tokenizer = tokenizer
         self.engines = tuple(engines)
+        self.response_template = response_template
         self.trains_for = trains_for
         self.may_run_code = may_run_code
+        self._hosts = hosts
         self._asks_for_generation_prompt = "add_generation_prompt" in profile.chat_template
         self._made: dict[tuple[str, State], Rendering] = {}
         self._limit: Rendering | None = None
+        self._tried: dict[str, tuple[frozenset[str], Conversation]] = {}
+
+    @cached_property
+    def sent(self) -> Mapping[str, Conversation]:
+        """Return the conversations that show something, each with the severity of what happens to it.
+
+        A template that writes no tools, or takes no list of parts in a user message, does so nowhere: one finding is
+        enough.
+        """
+        writes_tools, parts = self.mentions("tool_call"), self.given.get(_PARTS)
+        takes_parts = parts is None or self._takes(parts)
+        return {
+            each.name: replace(each, severity=sent_severity(each, self.kinds, self._hosts))
+            for each in self.given.values()
+            if (writes_tools or not each.has_tools) and (takes_parts or not each.has_parts or each.name == _PARTS)
+        }
+
+    @cached_property
+    def conversations(self) -> Mapping[str, Conversation]:
+        """Return all conversations; where the template fails on one, the same one without what it fails on, if any.
+
+        Those have a condition in their `about`.
+        """
+        return {**self.given, **{name: self._relaxed(each)[1] for name, each in self.sent.items()}}
+
+    @cached_property
+    def hidden_failures(self) -> Mapping[str, tuple[Conversation, Rendering]]:
+        """Return the conversations that fail also without what simpler ones fail on, and how."""
+        found = {}
+        for name, conversation in self.sent.items():
+            base = self.sent.get(conversation.base or "")
+            removed = self._relaxed(base)[0] if base is not None else frozenset()
+            tried = dict(relaxations(conversation)) if removed else {}
+            variant = tried.get(removed)
+            if variant is not None and (stopped := self.stopped(variant)) is not None:
+                found[name] = variant, stopped
+        return found
+
+    def _relaxed(self, conversation: Conversation) -> tuple[frozenset[str], Conversation]:
+        """Return what was taken from a conversation to have it rendered, and the rest; nothing where that fails."""
+        if conversation.name not in self._tried:
+            self._tried[conversation.name] = frozenset(), conversation
+            if self.syntax_error is None and self.stopped(conversation) is not None and self._limit is None:
+                variants = relaxations(conversation)
+                found = next(((names, each) for names, each in variants if self.stopped(each) is None), None)
+                self._tried[conversation.name] = found or (frozenset(), conversation)
+        return self._tried[conversation.name]
 
     def place(self, line: int | None = None) -> Position | None:
         """Return a line of the template's file, None for a template that has none."""
@@ -104,7 +162,7 @@ class TemplateTrial:
     @cached_property
     def takes_only_parts(self) -> bool:
         """Return whether contents have to be lists of parts: then all conversations are sent like that."""
-        told, parts = self.conversations.get("question"), self.conversations.get(_PARTS)
+        told, parts = self.given.get("question"), self.given.get(_PARTS)
         if told is None or parts is None or self.syntax_error is not None:
             return False
         as_text, as_parts = (self._rendered(each, State(count=1), as_parts=False).text or "" for each in (told, parts))
@@ -121,6 +179,11 @@ class TemplateTrial:
     def tree(self) -> nodes.Template:
         """Return the syntax tree of the template, not to be changed; raises TemplateSyntaxError."""
         return parsed_template(self.source)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Return what is known of the template from its source, as `template_kinds`."""
+        return frozenset() if self.syntax_error is not None else template_kinds(self.tree)
 
     def mentions(self, *names: str) -> bool:
         """Return whether the template reads one of these names."""
@@ -180,18 +243,8 @@ class TemplateTrial:
             name = conversation.base
 
     def applicable(self) -> list[Conversation]:
-        """Return the conversations that show something about the template.
-
-        A template that writes no tools, or takes no list of parts in a user message, does so nowhere: one finding is
-        enough.
-        """
-        writes_tools, parts = self.mentions("tool_call"), self.conversations.get(_PARTS)
-        takes_parts = parts is None or self._takes(parts)
-        return [
-            each
-            for each in self.conversations.values()
-            if (writes_tools or not each.has_tools) and (takes_parts or not each.has_parts or each.name == _PARTS)
-        ]
+        """Return the conversations that show something about the template, as far as it renders them."""
+        return [self.conversations[name] for name in self.sent]
 
     def _takes(self, parts: Conversation) -> bool:
         text = self.whole(parts)
@@ -241,6 +294,9 @@ class TemplateTrial:
                 clock=conversation.clock or profile.clock,
             )
         options: dict[str, Any] = {"tools": conversation.tools, "documents": conversation.documents}
+        if conversation.tools and "functions" in self.kinds:
+            functions = [tool.get("function", tool) for tool in conversation.tools]
+            profile = replace(profile, template_args={"functions": functions, **profile.template_args})
         try:
             text, mask = render_masked(
                 profile,

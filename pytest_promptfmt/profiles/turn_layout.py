@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.systems.templates.evidence import missing
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import missing
 
 QUESTION: Final = "Which metal rusts?"
 ANSWER: Final = "Iron is the one."

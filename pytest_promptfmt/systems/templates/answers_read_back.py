@@ -1,0 +1,127 @@
+"""Answers as a model would generate them, cut out of a finished conversation, and what a parser reads in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_tools, conversations_of
+from pytest_promptfmt.profiles.response_parsing import ResponseReader
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenAnswer:
+    """An assistant message of a conversation with its prompt and the text that the template writes for it."""
+
+    conversation: Conversation
+    number: int
+    prompt: str
+    text: str
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """Return the message as it was given."""
+        return self.conversation.messages[self.number]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadMessage:
+    """The parts of a message that have to come back; whitespace around texts is left out."""
+
+    content: str
+    reasoning: str
+    calls: tuple[tuple[str, str], ...]
+
+    def differences(self, read: ReadMessage) -> Iterator[tuple[str, str]]:
+        """Yield what of this message was read differently, and how."""
+        if self.content != read.content:
+            yield "the text", f"{self.content!r} was read as {read.content!r}"
+        if self.reasoning != read.reasoning:
+            yield "the reasoning", f"{self.reasoning!r} was read as {read.reasoning!r}"
+        if [name for name, _ in self.calls] != [name for name, _ in read.calls]:
+            yield "a tool call", f"{_listed(self.calls)} was read as {_listed(read.calls)}"
+        elif self.calls != read.calls:
+            pairs = zip(self.calls, read.calls, strict=True)
+            ours, theirs = next((one[1], other[1]) for one, other in pairs if one != other)
+            yield "an argument of a tool call", f"{ours} was read as {theirs}"
+
+
+def _listed(calls: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name}({arguments})" for name, arguments in calls) or "nothing"
+
+
+def as_read(message: Mapping[str, Any]) -> ReadMessage:
+    """Return the parts of a message, given by a client or read by a parser."""
+    content = message.get("content")
+    reasoning = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if message.get(key)), "")
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or call
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            with suppress(ValueError):
+                arguments = json.loads(arguments)
+        calls.append((str(function.get("name")), json.dumps(arguments or {}, sort_keys=True, ensure_ascii=False)))
+    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+    return ReadMessage(content=text.strip(), reasoning=str(reasoning).strip(), calls=tuple(calls))
+
+
+@cache
+def loop_conversations() -> tuple[Conversation, ...]:
+    """Return the answers that are tried in addition to those of the conversations."""
+    found = conversations_of(data_table("conversations/loops"), Path("loops.yaml"), builtin_tools())
+    return tuple(found.values())
+
+
+def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
+    """Yield the answers that a template writes right after its generation prompt, each once."""
+    seen = set()
+    for conversation in (*trial.applicable(), *_answers_in_addition(trial)):
+        if conversation.keep_null or conversation.continue_final_message:
+            continue
+        for number, message in enumerate(conversation.messages):
+            before = conversation.messages[number - 1].get("role") if number else None
+            if message.get("role") != "assistant" or before not in ("user", "tool"):
+                continue
+            prompt = trial.render(conversation, State(count=number)).text
+            whole = trial.without_generation_prompt(conversation, State(count=number + 1))
+            if prompt and whole and whole.startswith(prompt) and whole != prompt:
+                answer = whole[len(prompt) :]
+                if (prompt, answer, repr(message)) not in seen:
+                    seen.add((prompt, answer, repr(message)))
+                    yield WrittenAnswer(conversation=conversation, number=number, prompt=prompt, text=answer)
+
+
+def _answers_in_addition(trial: TemplateTrial) -> Iterator[Conversation]:
+    writes_tools = trial.mentions("tool_call")
+    yield from (each for each in loop_conversations() if writes_tools or not each.has_tools)
+
+
+def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[str, Any]) -> str | None:
+    """Return what the template writes for the message that was read; None where it does not render it."""
+    given = answer.conversation
+    message = {"role": "assistant", "content": "", **read}
+    messages = [*given.messages[: answer.number], message]
+    again = Conversation(
+        name=f"{given.name} read back",
+        about=given.about,
+        messages=messages,
+        tools=given.tools,
+        documents=given.documents,
+        template_args=given.template_args,
+        clock=given.clock,
+    )
+    text = trial.without_generation_prompt(again, State(count=len(messages)))
+    return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
+
+
+def reader_of(trial: TemplateTrial) -> ResponseReader | None:
+    """Return the parser of the answers of a template; None without a response template. Raises TokenizerError."""
+    return ResponseReader(trial.response_template) if trial.response_template is not None else None

@@ -1,0 +1,167 @@
+"""Rules about the way back: what a template writes for an answer is what a parser reads, and different calls differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import TokenizerError
+from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import Conversation, builtin_conversations
+from pytest_promptfmt.profiles.response_parsing import ResponseReader
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
+from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.systems.templates.answers_read_back import (
+    WrittenAnswer,
+    as_read,
+    reader_of,
+    rendered_again,
+    written_answers,
+)
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
+
+_MOST_SHOWN: Final = 160
+
+
+@template_rule("PF467", "answer-not-read-back", severity=Severity.ERROR)
+def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report answers that the tokenizer's `response_template` reads differently from what the template wrote.
+
+    Why: A server reads the model's answer with this parser and sends it back with the next request. Text, reasoning and
+    calls that do not come back are lost for the client, and history is not what the model generated, so that caches of
+    prefixes are lost. Every answer is read whole and character by character, and rendered again.
+
+    Example:
+        # file: tokenizer_config.json
+        {"eos_token": "<|end|>",
+         "response_template": {"start_anchor": "model:", "fields": {"content": {"close": "<|end|>"}}},
+         "chat_template": "{% for m in messages %}{{ m.role + ':' + (m.content | upper) + '<|end|>' }}{% endfor %}"}
+
+    Silent with:
+        # file: tokenizer_config.json
+        {"eos_token": "<|end|>",
+         "chat_template": "{% for m in messages %}{{ m.role + ':' + (m.content | upper) + '<|end|>' }}{% endfor %}"}
+
+    Fix: correct the side that is wrong: the template writes what the model was trained on, the parser has to read that.
+
+    Real: Gemma 4 (an argument that is null), LFM2.5 (an apostrophe in an argument), Llama 3.1 (text next to a call).
+    """
+    try:
+        reader = reader_of(trial)
+    except TokenizerError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        yield finding("answers cannot be read back", f"{error.message}{hint}", trial.place(), severity=Severity.INFO)
+        return
+    seen: set[str] = set()
+    for answer in written_answers(trial) if reader is not None else ():
+        for what, saw in _unlike(trial, reader, answer) if reader is not None else ():
+            if what not in seen:
+                seen.add(what)
+                built_in = answer.conversation.name in builtin_conversations()
+                severity = Severity.WARNING if what == _AGAIN or not built_in else Severity.ERROR
+                yield answer.conversation.finding(
+                    f"{what}: {answer.conversation.about}",
+                    saw[:_MOST_SHOWN],
+                    trial.place_of("tool_calls" if "call" in what else "content"),
+                    answer.conversation.mildest(severity),
+                )
+
+
+_AGAIN: Final = "an answer that was read is rendered as another text"
+
+
+def _unlike(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer) -> Iterator[tuple[str, str]]:
+    """Yield what of an answer does not come back, and how."""
+    tools = answer.conversation.tools
+    try:
+        read = reader.read(answer.text, answer.prompt, tools)
+    except ValueError as error:
+        yield "an answer cannot be read back", f"{error} in {answer.text!r}"
+        return
+    differences = list(as_read(answer.message).differences(as_read(read)))
+    yield from ((f"{what} is not read back", saw) for what, saw in differences)
+    try:
+        in_pieces = reader.read_in_pieces(answer.text, answer.prompt, tools)
+    except ValueError as error:
+        yield "an answer that arrives in pieces cannot be read", f"{error} in {answer.text!r}"
+        return
+    if as_read(in_pieces) != as_read(read):
+        what, saw = next(as_read(read).differences(as_read(in_pieces)))
+        yield f"{what} is read differently when it arrives in pieces", saw
+    again = rendered_again(trial, answer, read) if not differences else answer.text
+    if again is not None and again != answer.text:
+        at = first_difference(answer.text, again)
+        yield _AGAIN, f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
+
+
+# -- without a parser --------------------------------------------------------------------------------------------------
+
+_PAIRS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "the text None and null": ("None", None),
+    "the text null and null": ("null", None),
+    "the text True and true": ("True", True),
+    "the text true and true": ("true", True),
+    "the text 7 and the number": ("7", 7),
+}
+"""Two values of an argument that are different."""
+
+
+@template_rule("PF468", "calls-look-alike", severity=Severity.INFO)
+def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report different tool calls that give the same prompt.
+
+    Why: No parser can tell them apart, so what the model meant is lost, and an argument, such as text from a web page,
+    may give another argument. It is an info: a parser can decide by the tool's schema, and tags are the format of many
+    models.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {%- for call in message.tool_calls or [] %}
+                {%- for name, value in call.function.arguments.items() %}
+                    {{- '<arg=' + name + '>' + (value | string) + '</arg>' }}
+                {%- endfor %}
+            {%- endfor %}
+            {{- '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write arguments as JSON (`tojson`).
+
+    Real: Gemma 4 (null as None), Qwen3-Coder (an argument that closes its own tag).
+    """
+    call = trial.conversations.get("call-finished")
+    if call is None or "call-finished" not in trial.sent or trial.finished(call) is None:
+        return
+    for what, (one, other) in _PAIRS.items():
+        texts = {trial.finished(_with_arguments(call, {"sample": value})) for value in (one, other)}
+        text = texts.pop()
+        if text is not None and not texts and str(one) in text:
+            message = f"different arguments give the same prompt: {what}"
+            yield call.finding(message, excerpt(text, text.rfind(str(one))), trial.place_of("arguments"))
+    genuine = trial.finished(_with_arguments(call, {"sample": _FIRST, "unit": _LAST})) or ""
+    between = genuine.partition(_FIRST)[2].partition(_LAST)[0]
+    if between and genuine == trial.finished(_with_arguments(call, {"sample": _FIRST + between + _LAST})):
+        message = "an argument can close its tag and give another argument"
+        yield call.finding(message, repr(between), trial.place_of("arguments"))
+
+
+_FIRST, _LAST = "copperlot", "tinlot"
+
+
+def _with_arguments(call: Conversation, arguments: Mapping[str, Any]) -> Conversation:
+    """Return a conversation with these arguments in its calls, up to the last of them."""
+    messages: list[Mapping[str, Any]] = []
+    for message in call.messages:
+        if message.get("tool_calls"):
+            calls = [
+                {**each, "function": {**each["function"], "arguments": arguments}} for each in message["tool_calls"]
+            ]
+            messages.append({**message, "tool_calls": calls})
+            break
+        messages.append(message)
+    return Conversation(name=call.name, about=call.about, messages=messages, tools=call.tools)
