@@ -56,6 +56,7 @@ class ConversationSpec(TypedDict, total=False):
     about: str
     messages: Required[Sequence[Mapping[str, Any]]]
     base: str | None
+    also: str | None
     same_as: str | None
     tools: Sequence[Mapping[str, Any]] | str | None
     documents: Sequence[Mapping[str, Any]] | None
@@ -71,8 +72,8 @@ class ConversationSpec(TypedDict, total=False):
 class Conversation:
     """A conversation as YAML gives it.
 
-    `about` completes "the template fails on …". `base` names a simpler conversation: mistakes that it shows as
-    well are not reported again. `same_as` names one with the same content in another shape, which must render alike.
+    `about` completes "the template fails on …". `base` and `also` name simpler conversations: mistakes that these show
+    as well are not reported again. `same_as` names one with the same content in another shape, which must render alike.
     With `keep_null` the keys that are null reach the template; transformers drops them. `severity` is the worst that a
     finding about this conversation can be.
     """
@@ -81,6 +82,7 @@ class Conversation:
     about: str
     messages: Sequence[Mapping[str, Any]]
     base: str | None = None
+    also: str | None = None
     same_as: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
@@ -206,7 +208,7 @@ def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
         own = read_conversations(path)
         found |= own
         for each in own.values():
-            for name in (each.base, each.same_as):
+            for name in (each.base, each.also, each.same_as):
                 if name is not None and name not in found:
                     raise SourceError(
                         f"conversation {each.name!r}: there is no conversation {name!r}",
@@ -276,13 +278,13 @@ def _is_a(kind: type) -> Callable[[Any], bool]:
 
 
 _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    **dict.fromkeys(("about", "base", "same_as"), (_is_a(str), "text")),
+    **dict.fromkeys(("about", "base", "also", "same_as"), (_is_a(str), "text")),
     **dict.fromkeys(("tools", "documents"), (_are_mappings, "a list of mappings")),
     **dict.fromkeys(("generation_prompt", "continue_final_message", "keep_null"), (_is_a(bool), "true or false")),
     "template_args": (_is_a(dict), "a mapping"),
     "clock": (_is_a(datetime), "a date or time"),
 }
-_MAY_BE_NULL: Final = ("base", "same_as", "tools", "documents", "generation_prompt", "clock")
+_MAY_BE_NULL: Final = ("base", "also", "same_as", "tools", "documents", "generation_prompt", "clock")
 
 
 def _texts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -28,15 +28,11 @@ class ResponseReader:
         except ValueError as error:
             raise TokenizerError(f"invalid response_template: {error}") from error
 
-    def read(self, answer: str, prompt: str, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-        """Return the message that a server makes of an answer to a prompt; raises ValueError where parsing fails."""
-        return self._fed([answer], prompt, tools)
+    def read(self, pieces: Sequence[str], prompt: str, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+        """Return the message that a server makes of an answer to a prompt, which arrives in pieces.
 
-    def read_in_pieces(self, answer: str, prompt: str, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-        """Return the message of an answer that arrives character by character; raises ValueError."""
-        return self._fed(answer, prompt, tools)
-
-    def _fed(self, pieces: Sequence[str], prompt: str, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+        Raises ValueError where parsing fails.
+        """
         try:
             parser = self._module.ResponseParser(self._template, prefix=prompt, tools=list(tools or ()))
             for piece in pieces:

@@ -235,12 +235,14 @@ class TemplateTrial:
 
     def bases(self, conversation: Conversation) -> Iterator[Conversation]:
         """Yield the simpler conversations below one."""
-        name, seen = conversation.base, {conversation.name}
-        while name is not None and name not in seen:
-            seen.add(name)
-            conversation = self.conversations[name]
-            yield conversation
-            name = conversation.base
+        seen, waiting = {conversation.name}, [conversation.base, conversation.also]
+        while waiting:
+            name = waiting.pop(0)
+            if name is not None and name not in seen:
+                seen.add(name)
+                simpler = self.conversations[name]
+                waiting += [simpler.base, simpler.also]
+                yield simpler
 
     def applicable(self) -> list[Conversation]:
         """Return the conversations that show something about the template, as far as it renders them."""

@@ -66,12 +66,12 @@ def test_templates_that_are_the_same_are_not_run(models: Project) -> None:
     assert models.run("models").parseoutcomes() == {"passed": 4, "unchanged": 3}
     assert result(models) == before
     listed = models.run("models", "-v").stdout.str()
-    assert "models/first.jinja::first::snapshot[why] PASSED" in listed
+    assert "models/first.jinja::first::snapshot[conversations] PASSED" in listed
     assert models.run(".").parseoutcomes() == {"passed": 8}, "templates are tested where they are asked for"
 
 
 def edit_snapshot(project: Project) -> None:
-    path = next(project.root.rglob("first/why.txt"))
+    path = next(project.root.rglob("first/conversations.txt"))
     path.write_text(path.read_text("utf-8").replace("why", "who"), "utf-8")
 
 
@@ -88,7 +88,7 @@ EDITS: dict[str, Callable[[Project], object]] = {
     "a template for training": lambda p: p.write("models/first_training.jinja", CHATML.replace("im_end", "end")),
     "a template that is trained for": lambda p: p.edit("other/model.jinja", "im_end", "end"),
     "a snapshot": edit_snapshot,
-    "a snapshot that vanishes": lambda p: next(p.root.rglob("first/why.txt")).unlink(),
+    "a snapshot that vanishes": lambda p: next(p.root.rglob("first/conversations.txt")).unlink(),
     "a task of the same name": lambda p: p.task("models/first.yaml"),
     "settings": lambda p: p.write("models/promptfmt.yaml", f"{SETTINGS}ignore: [PF]\n"),
     "a link": lambda p: (p.root / "models/third.jinja").symlink_to("first.jinja"),

@@ -8,12 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.profiles.conversation import REASONING_KEYS
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_tools, conversations_of
 from pytest_promptfmt.profiles.response_parsing import ResponseReader
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
+
+_NOT_READ: Final = ("whitespace", "reasoning-closed-only")
+"""Conversations whose answers no parser gives back as they are: it strips texts, and reads `…</think>` as reasoning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,38 +43,58 @@ class ReadMessage:
     reasoning: str
     calls: tuple[tuple[str, str], ...]
 
-    def differences(self, read: ReadMessage) -> Iterator[tuple[str, str]]:
-        """Yield what of this message was read differently, and how."""
-        if self.content != read.content:
+    def differences(self, read: ReadMessage, text: str) -> Iterator[tuple[str, str]]:
+        """Yield what of this message was read differently, and how; `text` is what the template wrote for it.
+
+        Parts that it did not write are not expected: other rules report them.
+        """
+        if self.content != read.content and self.content in text:
             yield "the text", f"{self.content!r} was read as {read.content!r}"
-        if self.reasoning != read.reasoning:
+        if self.reasoning != read.reasoning and self.reasoning in text:
             yield "the reasoning", f"{self.reasoning!r} was read as {read.reasoning!r}"
-        if [name for name, _ in self.calls] != [name for name, _ in read.calls]:
+        if any(text.count(name) < self.names.count(name) for name in self.names):
+            return
+        if self.names != read.names:
             yield "a tool call", f"{_listed(self.calls)} was read as {_listed(read.calls)}"
         elif self.calls != read.calls:
             pairs = zip(self.calls, read.calls, strict=True)
             ours, theirs = next((one[1], other[1]) for one, other in pairs if one != other)
             yield "an argument of a tool call", f"{ours} was read as {theirs}"
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the calls."""
+        return [name for name, _ in self.calls]
+
 
 def _listed(calls: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name}({arguments})" for name, arguments in calls) or "nothing"
 
 
-def as_read(message: Mapping[str, Any]) -> ReadMessage:
-    """Return the parts of a message, given by a client or read by a parser."""
+def as_read(message: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | None) -> ReadMessage:
+    """Return the parts of a message, given by a client or read by a parser.
+
+    Arguments that the tool's schema does not declare are left out: nothing tells a parser their type.
+    """
     content = message.get("content")
-    reasoning = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if message.get(key)), "")
-    calls = []
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or call
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            with suppress(ValueError):
-                arguments = json.loads(arguments)
-        calls.append((str(function.get("name")), json.dumps(arguments or {}, sort_keys=True, ensure_ascii=False)))
     text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
-    return ReadMessage(content=text.strip(), reasoning=str(reasoning).strip(), calls=tuple(calls))
+    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key)), "")
+    if not reasoning and text.lstrip().startswith("<think>"):
+        reasoning, _, text = text.lstrip().removeprefix("<think>").partition("</think>")
+    calls = tuple(_call(call.get("function") or call, tools) for call in message.get("tool_calls") or ())
+    return ReadMessage(content=text.strip(), reasoning=str(reasoning).strip(), calls=calls)
+
+
+def _call(function: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, str]:
+    name, arguments = str(function.get("name")), function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+    schemas = [tool["function"] for tool in tools or () if tool.get("function", {}).get("name") == name]
+    if schemas and isinstance(arguments, dict):
+        declared = (schemas[0].get("parameters") or {}).get("properties") or {}
+        arguments = {key: value for key, value in arguments.items() if key in declared}
+    return name, json.dumps(arguments or {}, sort_keys=True, ensure_ascii=False)
 
 
 @cache
@@ -84,7 +108,7 @@ def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
     """Yield the answers that a template writes right after its generation prompt, each once."""
     seen = set()
     for conversation in (*trial.applicable(), *_answers_in_addition(trial)):
-        if conversation.keep_null or conversation.continue_final_message:
+        if conversation.keep_null or conversation.continue_final_message or conversation.name in _NOT_READ:
             continue
         for number, message in enumerate(conversation.messages):
             before = conversation.messages[number - 1].get("role") if number else None
@@ -94,7 +118,8 @@ def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
             whole = trial.without_generation_prompt(conversation, State(count=number + 1))
             if prompt and whole and whole.startswith(prompt) and whole != prompt:
                 answer = whole[len(prompt) :]
-                if (prompt, answer, repr(message)) not in seen:
+                earlier = (unit.text for unit in conversation.units if unit.message < number)
+                if (prompt, answer, repr(message)) not in seen and not any(text in answer for text in earlier):
                     seen.add((prompt, answer, repr(message)))
                     yield WrittenAnswer(conversation=conversation, number=number, prompt=prompt, text=answer)
 
@@ -102,6 +127,16 @@ def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
 def _answers_in_addition(trial: TemplateTrial) -> Iterator[Conversation]:
     writes_tools = trial.mentions("tool_call")
     yield from (each for each in loop_conversations() if writes_tools or not each.has_tools)
+
+
+def pieces_of(trial: TemplateTrial, text: str) -> list[str]:
+    """Return a text as a server gets it: markers whole, for they are tokens, and the rest character by character."""
+    pieces: list[str] = []
+    end = 0
+    for found in trial.marker.finditer(text):
+        pieces += [*text[end : found.start()], found[0]]
+        end = found.end()
+    return [*pieces, *text[end:]]
 
 
 def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[str, Any]) -> str | None:

@@ -15,6 +15,7 @@ from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.answers_read_back import (
     WrittenAnswer,
     as_read,
+    pieces_of,
     reader_of,
     rendered_again,
     written_answers,
@@ -30,7 +31,7 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: A server reads the model's answer with this parser and sends it back with the next request. Text, reasoning and
     calls that do not come back are lost for the client, and history is not what the model generated, so that caches of
-    prefixes are lost. Every answer is read whole and character by character, and rendered again.
+    prefixes are lost. Every answer is read whole and in pieces, and rendered again.
 
     Example:
         # file: tokenizer_config.json
@@ -60,6 +61,7 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
                 seen.add(what)
                 built_in = answer.conversation.name in builtin_conversations()
                 severity = Severity.WARNING if what == _AGAIN or not built_in else Severity.ERROR
+                severity = Severity.INFO if answer.conversation.name == _LIKE_CALL else severity
                 yield answer.conversation.finding(
                     f"{what}: {answer.conversation.about}",
                     saw[:_MOST_SHOWN],
@@ -68,6 +70,8 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
                 )
 
 
+_LIKE_CALL: Final = "argument-like-call"
+"""A text that closes the tag of a call, which formats of tags cannot hold."""
 _AGAIN: Final = "an answer that was read is rendered as another text"
 
 
@@ -75,21 +79,18 @@ def _unlike(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer)
     """Yield what of an answer does not come back, and how."""
     tools = answer.conversation.tools
     try:
-        read = reader.read(answer.text, answer.prompt, tools)
+        read = reader.read([answer.text], answer.prompt, tools)
+        in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, tools)
     except ValueError as error:
-        yield "an answer cannot be read back", f"{error} in {answer.text!r}"
+        yield "an answer cannot be read back", f"{answer.text!r}: {error}"
         return
-    differences = list(as_read(answer.message).differences(as_read(read)))
+    given, whole = as_read(answer.message, tools), as_read(read, tools)
+    differences = list(given.differences(whole, answer.text))
     yield from ((f"{what} is not read back", saw) for what, saw in differences)
-    try:
-        in_pieces = reader.read_in_pieces(answer.text, answer.prompt, tools)
-    except ValueError as error:
-        yield "an answer that arrives in pieces cannot be read", f"{error} in {answer.text!r}"
-        return
-    if as_read(in_pieces) != as_read(read):
-        what, saw = next(as_read(read).differences(as_read(in_pieces)))
+    for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
         yield f"{what} is read differently when it arrives in pieces", saw
-    again = rendered_again(trial, answer, read) if not differences else answer.text
+    is_whole = as_read(answer.message, None) == as_read(read, None)
+    again = rendered_again(trial, answer, read) if is_whole else answer.text
     if again is not None and again != answer.text:
         at = first_difference(answer.text, again)
         yield _AGAIN, f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
