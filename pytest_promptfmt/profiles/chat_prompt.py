@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, RenderError, Settin
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, join, joined_spans
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.profiles.conversation import described, render_messages
 
 _TEMPLATE_ORIGIN: Final = Origin("chat template")
 
@@ -77,7 +77,7 @@ def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *,
         raise
     except Exception as error:
         refused = "the template refuses these messages with and without the system message"
-        what = shortened(f"{type(error).__name__}: {error}")
+        what = shortened(described(error))
         raise RenderError(
             f"the chat template of profile {profile.name!r} fails {where}: {what}",
             hint=refused if isinstance(error, TemplateError) else None,

@@ -115,6 +115,12 @@ def render_masked(
     return "".join(pieces), tuple(spans)
 
 
+def described(error: Exception) -> str:
+    """Return type and message of an exception, the same wherever in the interpreter a recursion ended."""
+    message = "the template calls itself without end" if isinstance(error, RecursionError) else str(error)
+    return f"{type(error).__name__}: {message}"
+
+
 def _rendered(template: Renderer, variables: Mapping[str, Any], profile: Profile) -> str:
     """Return the text; a limit of size that the template exceeds is reported with the profile."""
     try:

@@ -18,7 +18,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.profiles.conversation import Renderer, render_masked
+from pytest_promptfmt.profiles.conversation import Renderer, described, render_masked
 from pytest_promptfmt.profiles.dialect import compiled_template, line_of, parsed_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations, relaxations
 from pytest_promptfmt.profiles.template_hosts import sent_severity, template_kinds
@@ -318,7 +318,7 @@ class TemplateTrial:
             line = line_of(error)
             if type(error) is TemplateError:
                 return Rendering(refusal=str(error), line=line)
-            return Rendering(error=f"{type(error).__name__}: {error}"[:300], line=line)
+            return Rendering(error=described(error)[:300], line=line)
         return Rendering(text=text, mask=mask)
 
 

@@ -128,10 +128,10 @@ def test_a_task_beside_templates_still_says_what_there_is_to_say_of_its_profiles
 
 def test_the_rules_say_the_same_of_a_copy_of_a_template(models: Project) -> None:
     for name in ("one", "two"):
-        models.write(f"copies/{name}.jinja", "{{ strftime_now('%d') }}" + CHATML)
+        models.write(f"copies/{name}.jinja", "{{ unknown_name }}" + CHATML)
     models.start("--promptfmt", "copies", "--promptfmt-json=found.json", "--snapshot-update")
     found = json.loads((models.root / "found.json").read_text("utf-8"))
-    assert "PF402" in {finding["code"] for finding in found["findings"]}, "a rule about any profile's template"
+    assert "PF407" in {finding["code"] for finding in found["findings"]}, "a rule about any profile's template"
     assert {finding["count"] for finding in found["findings"]} == {2}
 
 

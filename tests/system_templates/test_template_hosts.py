@@ -1,0 +1,155 @@
+"""Severities by who sends a conversation, what is found behind a failure, and answers that are read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt import SettingsError, SourceError, check_template
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.profiles.probe_conversations import builtin_conversations
+from pytest_promptfmt.profiles.template_hosts import shapes_of
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+
+CALL = "{{ '<call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</call>' }}"
+TURN = (
+    "{{ '<|begin|>' + message.role + '\\n' + CONTENT }}"
+    f"{{% for call in message.tool_calls or [] %}}{CALL}{{% endfor %}}{{{{ '<|end|>\\n' }}}}"
+)
+PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"
+TOOLS = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}"
+CONTENT = "(message.content or '')"
+
+
+def template(content: str = CONTENT, tools: str = TOOLS, turn: str = TURN) -> str:
+    return f"{tools}{{% for message in messages %}}{turn.replace('CONTENT', content)}{{% endfor %}}{PROMPT}"
+
+
+def severities(findings: list[Reported], code: str) -> dict[str, str]:
+    return {finding.message: finding.severity for finding in findings if finding.code == code}
+
+
+def test_every_shape_of_a_builtin_conversation_has_its_hosts() -> None:
+    known = data_table("hosts")
+    for conversation in builtin_conversations().values():
+        assert shapes_of(conversation) <= set(known["shapes"])
+    for shape in known["shapes"].values():
+        assert set(shape["hosts"]) <= set(known["hosts"])
+
+
+def test_what_a_host_sends_is_an_error_and_an_info_or_warning_where_only_others_count() -> None:
+    message, broken = "the template fails on a tool call with content null", template("message.content")
+    assert severities(check_template(broken), "PF431")[message] == "error"
+    assert severities(check_template(broken, hosts=["vllm"]), "PF431")[message] == "warning"
+    with pytest.raises(SettingsError, match="did you mean 'vllm'"):
+        check_template(broken, hosts=["vlm"])
+
+
+def test_parts_of_text_count_for_templates_that_loop_over_them() -> None:
+    found = severities(check_template(template()), "PF431")
+    assert found["the template fails on a user message as a list of parts"] == "info"
+    loop = "{% for part in message.content %}{{ part.text }}{% endfor %}"
+    written = f"{{% if message.content is string %}}{{{{ message.content }}}}{{% else %}}{loop}{{% endif %}}"
+    system = f"{{% if message.role == 'system' %}}{{{{ '' + message.content }}}}{{% else %}}{written}{{% endif %}}"
+    turn = "{{ '<|begin|>' + message.role + '\\n' }}" + system + "{{ '<|end|>\\n' }}"
+    found = severities(check_template(template(turn=turn, tools="")), "PF431")
+    assert found["the template fails on a system message as a list of parts"] == "error"
+
+
+def test_a_failure_hides_nothing_behind_it() -> None:
+    broken = template("message.content", "{% if tools %}{{ tools.nothing.at.all }}{% endif %}")
+    found = severities(check_template(broken), "PF431")
+    assert found["the template fails on tools that are not called"] == "error"
+    assert found["the template fails on a tool call without content, without tools"] == "error"
+
+
+def test_templates_that_read_functions_are_given_them() -> None:
+    source = template(tools="{% for function in functions or [] %}{{ function | tojson }}{% endfor %}")
+    assert "assay_metal" in (TemplateTrial(lone_profile(source)).text("tools") or "")
+    assert "assay_metal" not in (TemplateTrial(lone_profile(template(tools=""))).text("tools") or "")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "what"),
+    [
+        ("{{ tool.function | tojson }}", "{{ tool.function | tojson | e }}", "tools"),
+        ("{{ '<call>' + call", "{{ ('<call>' | safe) + call", "tool calls"),
+        ("(message.content or '')", "(message.content | e)", "content"),
+    ],
+)
+def test_text_escaped_as_html_is_an_error(right: str, wrong: str, what: str) -> None:
+    assert right in template()
+    assert not severities(check_template(template()), "PF406")
+    found = severities(check_template(template().replace(right, wrong)), "PF406")
+    assert found[f"the chat template escapes {what} as HTML"] == "error"
+
+
+def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_info() -> None:
+    order = "{% if message.role not in ('user', 'assistant', 'tool') %}{{ raise_exception('MESSAGE') }}{% endif %}"
+    branch = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    for message, severity in (("roles must alternate", "error"), ("the system role is not supported", "info")):
+        source = branch + template(turn=order.replace("MESSAGE", message) + TURN)
+        assert severities(check_template(source), "PF432")["the template refuses a system message"] == severity
+
+
+def test_messages_name_what_templates_call_by_its_name_there() -> None:
+    saw = next(each.saw for each in check_template("{{ dict.from_keys([1]) }}") if each.code == "PF431")
+    assert "'dict object' has no attribute 'from_keys'" in saw
+
+
+def test_endless_recursion_is_the_same_failure_each_time() -> None:
+    saw = next(each.saw for each in check_template("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(messages) }}"))
+    assert saw == "question: RecursionError: the template calls itself without end"
+
+
+def test_conversations_are_plain_mappings_too() -> None:
+    refund: dict[str, Any] = {"about": "a refund", "messages": [{"role": "user", "content": "Refund it."}]}
+    found = check_template("{{ messages[0].role }}", conversations={"refund": refund})
+    assert "a user text is lost: a refund" in severities(found, "PF433")
+    with pytest.raises(SourceError, match="unknown key 'abuot'"):
+        check_template("{{ messages }}", conversations={"refund": {**refund, "abuot": "x"}})
+
+
+READING: dict[str, Any] = {
+    "start_anchor": "<|begin|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<call>(?P<name>\w+) ",
+            "close": "</call>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"close_pattern": r"<\|end\|>\n?"},
+    },
+}
+
+
+def test_answers_that_a_parser_reads_back_are_no_finding_and_others_are() -> None:
+    pytest.importorskip("transformers.utils.chat_parsing.response_parser")
+    assert not severities(check_template(template(), response_template=READING), "PF467")
+    printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
+    found = severities(check_template(printing, response_template=READING), "PF467")
+    assert found["an answer cannot be read back: a tool call"] == "error"
+
+
+def test_different_calls_that_look_alike_are_reported() -> None:
+    plain = "{% for name, value in call.function.arguments.items() %}{{ '<' + name + '>' ~ value ~ '</>' }}{% endfor %}"
+    found = severities(check_template(template().replace(CALL, "{{ call.function.name }}" + plain)), "PF468")
+    assert "different arguments give the same prompt: the text 7 and the number" in found
+    assert "an argument can close its tag and give another argument" in found
+    assert not severities(check_template(template()), "PF468")
+
+
+def test_a_mask_ends_with_the_stop_token() -> None:
+    answer = "{% generation %}{{ message.content + '<|end|>AFTER' }}{% endgeneration %}"
+    other = "{{ message.content + '<|end|>' }}"
+    turn = (
+        "{{ '<|begin|>' + message.role + '\\n' }}"
+        f"{{% if message.role == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
+    )
+    for after, expected in (("", {}), (" ", {"the mask goes on after the stop token": "warning"})):
+        source = template(turn=turn.replace("AFTER", after), tools="")
+        assert severities(check_template(source), "PF453") == expected
