@@ -1130,7 +1130,7 @@ def report(state: State) -> Iterator[str]:
 
 _PRELOADED: Final = (
     "answers.recordings", "results.pending", "formats.format_registry", "models.recording", "results.baseline",
-    "answers.run_samples", "cli.compare", "plugin", "settings.tree", "systems.templates.conversations",
+    "answers.run_samples", "cli.compare", "plugin", "settings.tree", "profiles.probe_conversations",
     "systems.templates.server_engines", "settings.profiles", "snapshots.changes", "snapshots.lock", "study.scoring", "systems.task_files", "profiles.tokenizer_loader",
 )  # fmt: skip
 """What children would import again for each batch."""
