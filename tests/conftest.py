@@ -12,8 +12,9 @@ from pytest_promptfmt.core import limits
 
 pytest_plugins = ["pytester"]
 
-# Hypothesis' own plugin imports much at the end of each run, a quarter of the time of a small one.
-RUN_OPTIONS = "-o promptfmt_lint=false -p no:hypothesispytest --promptfmt-no-cache"
+# Hypothesis' own plugin imports much at the end of each run, a quarter of the time of a small one. A second worker
+# takes another quarter; tests/engine/test_workers.py and the runs of test_faults.py have several.
+RUN_OPTIONS = "-o promptfmt_lint=false -p no:hypothesispytest --promptfmt-no-cache --promptfmt-workers=1"
 
 # On a busy machine any example takes long. Examples share the folder of their test: each writes all that it reads.
 _UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -87,5 +88,5 @@ def cached_project(
     """
     project.write("settled.py", SETTLED)
     monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p settled")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p settled --promptfmt-workers=1")
     return project

@@ -39,7 +39,7 @@ class Run:
         return [report for report in self.reports if report[0].partition("::")[0] == f"broken/{name}"]
 
 
-@pytest.fixture(scope="module", params=["serial", "two workers"])
+@pytest.fixture(scope="module", params=["serial", pytest.param("two workers", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     root = tmp_path_factory.mktemp("project")
     shutil.copytree(BROKEN, root / "broken")

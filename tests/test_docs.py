@@ -11,6 +11,7 @@ in a folder with the gallery in `fixtures/tasks`, its commands in an empty one w
 import doctest
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked_runs
 import pytest
 
 from pytest_promptfmt.cli import app
@@ -27,6 +29,8 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
+SCRIPTS = {"pytest": "pytest", "promptfmt": "pytest_promptfmt"}
+SHELL_CHARACTERS = frozenset("|&;<>()$`*?~#\n")
 BLOCK = re.compile(
     r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -90,10 +94,18 @@ def run_in(folder: Path, command: str, *, must_succeed: bool = False) -> str:
     environment |= {"COLUMNS": "100", "GIT_CONFIG_GLOBAL": os.devnull, "PYTEST_ADDOPTS": "", "NO_COLOR": "1"}
     for name in ("CI", "BUILD_NUMBER", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"):
         environment.pop(name, None)
-    shell = ["bash", "-c", command]
-    done = subprocess.run(
-        shell, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900
-    )
+    words = [] if set(command) & SHELL_CHARACTERS else shlex.split(command)
+    is_script = bool(words) and words[0] in SCRIPTS
+    if is_script or words[:2] == ["python", "-m"]:
+        module, *words = [SCRIPTS[words[0]], *words[1:]] if is_script else words[2:]
+        done = forked_runs.run(
+            module, *words, folder=folder, environment=environment, is_script=is_script, is_merged=True
+        )
+    else:
+        shell, pipe = ["bash", "-c", command], subprocess.PIPE
+        done = subprocess.run(
+            shell, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True, timeout=900
+        )
     assert done.returncode == 0 or not must_succeed, f"{command}\n{done.stdout}"
     return done.stdout
 

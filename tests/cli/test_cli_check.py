@@ -224,6 +224,7 @@ def test_a_file_that_cannot_be_read_is_one_message_and_the_others_are_tested(tas
     assert "+| Q: Which rusts" in found.stdout
 
 
+@pytest.mark.slow
 def test_watch_checks_again_after_a_change(tasks: Path) -> None:
     pytest.importorskip("watchfiles")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "WATCHFILES_FORCE_POLLING": "true"}

@@ -83,7 +83,7 @@ def own_prompt(task: LaidOutTask, instance: Instance) -> str:
     return text
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_templates_print_what_the_pieces_say(name: str, doc: dict[str, Any]) -> None:
     task = LAID_OUT[name]
@@ -91,7 +91,7 @@ def test_templates_print_what_the_pieces_say(name: str, doc: dict[str, Any]) -> 
     assert own_prompt(task, instance) == "".join(piece.text for piece in prompt_pieces(task.layout, asked(doc)))
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_every_value_of_the_doc_stands_in_the_prompt_verbatim_and_in_order(name: str, doc: dict[str, Any]) -> None:
     task = LAID_OUT[name]
@@ -108,7 +108,7 @@ def test_every_value_of_the_doc_stands_in_the_prompt_verbatim_and_in_order(name:
         position = found + len(value)
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_gold_label_gold_index_and_target_text_are_the_same_choice(name: str, doc: dict[str, Any]) -> None:
     task = LAID_OUT[name]
@@ -131,7 +131,7 @@ def test_gold_label_gold_index_and_target_text_are_the_same_choice(name: str, do
         assert len(instance.requests) == count + (task.layout.abstention is not None)
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_demonstration_is_the_prompt_and_its_answer(name: str, doc: dict[str, Any]) -> None:
     task = LAID_OUT[name]

@@ -434,3 +434,11 @@ def test_mistake_in_a_template_is_told_with_its_line(make: Make, source: Any) ->
     assert caught.value.position is not None
     assert caught.value.position.line == line
     assert hint in (caught.value.hint or "")
+
+
+def test_docs_of_a_task_have_the_fields_of_its_own_text_or_of_its_template_without_the_guard(make: Make) -> None:
+    assert make("template: mcq\ndoc_to_text: 'W: {{query}}'\n").doc_source.doc_to_text == "W: {{query}}"
+    made = make("template: mcq\n")
+    guard, _, text = str(made.doc_to_text).partition("{% endif %}")
+    assert "raise_exception" in guard
+    assert made.doc_source.doc_to_text == text

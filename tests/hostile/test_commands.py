@@ -97,11 +97,40 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the repository, its cache and what code leaves: outcomes are those of one place."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(scope="module")
+def pristine(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of that folder as each test begins with it, made once."""
+    copy = tmp_path_factory.mktemp("pristine") / "copy"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PROMPTFMT_CACHE_DIR", str(place / "cache"))
+        make_repository(place / "repository", place / "ran")
+    shutil.copytree(place, copy, symlinks=True)
+    return copy
+
+
 @pytest.fixture
-def repository(tmp_path: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ran(place: Path) -> Path:
+    """Return the folder in which each program and module that should not run leaves a file."""
+    return place / "ran"
+
+
+@pytest.fixture
+def repository(place: Path, pristine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a repository with a changed task, a snapshot that no task defines, and Python code in each place."""
-    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
-    root = tmp_path / "repository"
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(place / "cache"))
+    shutil.rmtree(place)
+    shutil.copytree(pristine, place, symlinks=True)
+    return place / "repository"
+
+
+def make_repository(root: Path, ran: Path) -> None:
+    ran.mkdir()
     write_task(root, "arc")
     choices = {"doc_to_choice": '["A", "B"]', "doc_to_target": "answer"}
     write_task(root, "letters", "{{question.strip()}}\\nA. {{choices[0]}}\\nB. {{choices[1]}}\\nAnswer:")
@@ -131,7 +160,6 @@ def repository(tmp_path: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     run_tests(root)
     for file in ran.iterdir():
         file.unlink()
-    return root
 
 
 def run_tests(root: Path, *options: str) -> None:
@@ -164,7 +192,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {name.as_posix(): path.read_bytes() for name, path in found.items() if left_out.isdisjoint(name.parts)}
 
 
-def place(name: str) -> str:
+def place_of(name: str) -> str:
     return SNAPSHOTS if SNAPSHOTS in name else "pages" if name.startswith("pages/") else name
 
 
@@ -184,7 +212,7 @@ def test_a_command_writes_and_calls_what_its_row_says_and_no_code_with_no_code(
     done = promptfmt(repository, name, *arguments, *(["--no-code"] if has_option(name) else []))
     after = files(repository)
     said = done.stdout + done.stderr
-    changed = {place(each) for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
+    changed = {place_of(each) for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
     assert changed == written, said
     assert sorted(path.name for path in ran.iterdir()) == [], said
     called = calls.read_text("utf-8").splitlines() if calls.exists() else []

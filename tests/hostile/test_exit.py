@@ -99,7 +99,13 @@ def test_a_process_that_leaves_its_group_is_ended(project: Project, then: str) -
 
 @pytest.mark.parametrize(
     ("how", "options"),
-    [("interrupted", ()), ("terminated", ()), ("killed", ()), ("worker killed", ()), ("interrupted", ("-n", "2"))],
+    [
+        ("interrupted", ()),
+        pytest.param("terminated", (), marks=pytest.mark.slow),
+        ("killed", ()),
+        pytest.param("worker killed", (), marks=pytest.mark.slow),
+        pytest.param("interrupted", ("-n", "2"), marks=pytest.mark.slow),
+    ],
 )
 def test_no_process_is_left(project: Project, how: str, options: tuple[str, ...]) -> None:
     if options:

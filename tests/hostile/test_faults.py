@@ -14,14 +14,7 @@ import faults
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
 
-QUICK = (
-    "an update that may write only 1,000 bytes of each file",
-    "the store is locked by another process (exclusive)",
-    "a file changes, but neither its size nor its time of change",
-    "a snapshot is cut",
-    "two updates at once",
-    "code of a task: an atexit that fails",
-)
+QUICK = ("a snapshot is cut",)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -40,39 +42,43 @@ def everything_said(project: Project, *args: str) -> str:
 # -- files that are not theirs to read ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "/proc/self/environ"}, "names": ["a"]}},
-        {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "link.csv"}, "column_names": ["a"]}},
-        {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "../outside/*.jsonl"}}},
-        {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "folder/secret.jsonl"}}},
-        {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "*.jsonl"}, "data_dir": "../outside"}},
-        {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "C:\\secret.jsonl"}}},
-        {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "\\\\server\\share\\secret.jsonl"}}},
-        {"dataset_path": "../outside"},
-        {"dataset_path": "/proc"},
-        {"dataset_path": "./folder"},
-        {"metadata": {"promptfmt": {"docs": "../outside/secret.jsonl"}}},
-        {"metadata": {"promptfmt": {"docs": "NUL"}}},
-        {"metadata": {"promptfmt": {"recordings": ["../outside/secret.jsonl"]}}},
-        {"metadata": {"promptfmt": {"recordings": ["../outside/*.jsonl"]}}},
-        {"include": "../outside/secret.jsonl"},
-        {"include": "folder/secret.jsonl"},
-        {"include": "/etc/passwd"},
-        {"use_prompt": "../outside/secret.yaml:x", "doc_to_text": None, "doc_to_target": None},
-    ],
-)  # fmt: skip
-def test_no_name_in_a_task_opens_a_file_outside(hostile: Project, keys: dict[str, Any]) -> None:
+OUTSIDE: list[dict[str, Any]] = [
+    {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "/proc/self/environ"}, "names": ["a"]}},
+    {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "link.csv"}, "column_names": ["a"]}},
+    {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "../outside/*.jsonl"}}},
+    {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "folder/secret.jsonl"}}},
+    {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "*.jsonl"}, "data_dir": "../outside"}},
+    {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "C:\\secret.jsonl"}}},
+    {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "\\\\server\\share\\secret.jsonl"}}},
+    {"dataset_path": "../outside"},
+    {"dataset_path": "/proc"},
+    {"dataset_path": "./folder"},
+    {"metadata": {"promptfmt": {"docs": "../outside/secret.jsonl"}}},
+    {"metadata": {"promptfmt": {"docs": "NUL"}}},
+    {"metadata": {"promptfmt": {"recordings": ["../outside/secret.jsonl"]}}},
+    {"metadata": {"promptfmt": {"recordings": ["../outside/*.jsonl"]}}},
+    {"include": "../outside/secret.jsonl"},
+    {"include": "folder/secret.jsonl"},
+    {"include": "/etc/passwd"},
+    {"use_prompt": "../outside/secret.yaml:x", "doc_to_text": None, "doc_to_target": None},
+]  # fmt: skip
+
+
+def test_no_name_in_a_task_opens_a_file_outside(hostile: Project) -> None:
     (hostile.root / "link.csv").symlink_to("/proc/self/environ")
     (hostile.root / "folder").symlink_to("../outside")
     hostile.write("../outside/secret.yaml", f"prompts: {{x: {{doc_to_text: {SECRET}, doc_to_target: {SECRET}}}}}\n")
-    hostile.task("t.yaml", **keys)
+    cases = {hostile.task(f"case{number}.yaml", **keys).stem: keys for number, keys in enumerate(OUTSIDE)}
     said = everything_said(hostile)
     assert SECRET not in said
     assert "root:x:0" not in said
-    assert "not opened" in said or "outside the rootdir" in said
-    assert sum(line.startswith("FAILED ") for line in said.splitlines()) >= 1
+    failures = dict.fromkeys(cases, "")
+    for case in ElementTree.parse(hostile.root / "out.xml").iter("testcase"):
+        name = re.search(r"\bcase\d+\b", f"{case.get('classname')} {case.get('name')}")
+        if name is not None:
+            failures[name[0]] += "".join(found.text or "" for found in case.iter("failure"))
+    refused = [name for name, text in failures.items() if "not opened" in text or "outside the rootdir" in text]
+    assert [keys for name, keys in cases.items() if name not in refused] == []
 
 
 @pytest.mark.parametrize("kind", ["chat_template", "tokenizer"])

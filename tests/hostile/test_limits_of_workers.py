@@ -41,7 +41,7 @@ def test_memory_has_a_ceiling_whoever_ran_before(project: Project) -> None:
         docs = {"promptfmt": {"docs": [{"question": "Q", "answer": "A"}]}}
         project.task(f"{name}.yaml", doc_to_text=GROWING + "{{question}}", metadata=docs)
     project.task("other.yaml")
-    found, said = outcomes(project, "--promptfmt-memory", "300", "--snapshot-update")
+    found, said = outcomes(project, "--promptfmt-memory", "100", "--snapshot-update")
     assert found == {"failed": 3, "passed": 1}
     assert "needs more memory (MemoryError) than a worker may have" in said
     assert "3 items of 3 tasks" in said
@@ -64,6 +64,7 @@ def test_code_that_ends_its_process_costs_nobody_else_anything(project: Project)
     assert "leaving::snapshot[plain] ended the process that it ran in, by signal 11" in said
 
 
+@pytest.mark.slow
 def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None:
     filters = [
         {"name": f"f{n}", "filter": [{"function": "regex", "regex_pattern": f"{BACKTRACKING}{n}"}]} for n in range(20)
@@ -131,6 +132,7 @@ def left_behind() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_busy_machine_gives_the_same_verdicts(project: Project) -> None:
     pattern = [{"name": "x", "filter": [{"function": "regex", "regex_pattern": r"(?i)answer is (\w+)"}]}]
     project.task("arc.yaml", output_type="generate_until", doc_to_target="{{answer}}", filter_list=pattern)

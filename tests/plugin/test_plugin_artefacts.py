@@ -47,7 +47,7 @@ def write_changes(project: Project) -> None:
     git(project.root, "commit", "-qm", "after")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
 def test_the_patch_makes_a_second_clone_green(changed: Project, tmp_path: Path, workers: tuple[str, ...]) -> None:
     before = changed.snapshots()
     result = changed.run("--promptfmt-patch", str(tmp_path / "accept.patch"), *workers)

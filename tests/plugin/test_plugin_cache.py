@@ -699,6 +699,7 @@ def text(doc):
     assert unchanged(project) == 1
 
 
+@pytest.mark.slow
 def test_many_edits_one_after_the_other_are_never_stale() -> None:
     script = Path(__file__).parents[2] / "benchmarks/stale_outcomes.py"
     done = subprocess.run([sys.executable, str(script), "--edits=12", "--seed=7"], capture_output=True, text=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
-MANY = 120
+MANY = 60
 
 
 def accept_commands(result: pytest.RunResult) -> list[list[str]]:

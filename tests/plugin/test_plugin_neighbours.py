@@ -90,7 +90,7 @@ def test_exit_codes_are_pytests_own(project: Project) -> None:
     assert project.run("tasks", "--snapshot-update").ret == pytest.ExitCode.OK
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)])
 def test_a_diff_has_colours_where_the_terminal_has_them_and_nowhere_else(project: Project, workers: list[str]) -> None:
     project.task("tasks/arc.yaml")
     project.accept("tasks")

@@ -46,7 +46,7 @@ def test_globs_choose_names_and_formats_and_leave_the_rest_alone(suite: Project)
     assert suite.snapshots() == before
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["serial", "parallel"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["serial", "parallel"])
 def test_a_glob_that_matches_no_task_is_reported(suite: Project, workers: tuple[str, ...]) -> None:
     result = suite.run("tasks", "-q", *workers, "--promptfmt-task", "arcs*", "--promptfmt-task", "wic", "-k", "nothing")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -31,7 +31,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
 def test_a_writer_of_another_package_is_given_the_result_of_the_run(package: Project, workers: tuple[str, ...]) -> None:
     options = ("--promptfmt-write=table=out/table.txt", "--promptfmt-write=places=out/places.txt")
     result = package.run("tasks", "-o", "promptfmt_lint=true", "--promptfmt-select=PF201", *options, *workers)

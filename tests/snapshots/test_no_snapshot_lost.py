@@ -27,8 +27,9 @@ PROFILES = ("plain", "chat-chatml")
 COUNT = len(TASKS) * len(PROFILES)
 SERIAL, PARALLEL = (), ("-n", "2")
 
-# Two processes take three times as long to start, so only what workers could get wrong is tried with them.
-both = pytest.mark.parametrize("suite", [SERIAL, PARALLEL], ids=["serial", "parallel"], indirect=True)
+# Processes of xdist take ten times as long to start, so only what they could get wrong is tried with them.
+PARALLEL_TOO = [pytest.param(SERIAL, id="serial"), pytest.param(PARALLEL, id="parallel", marks=pytest.mark.slow)]
+both = pytest.mark.parametrize("suite", PARALLEL_TOO, indirect=True)
 
 Files = dict[str, bytes]
 
@@ -122,7 +123,16 @@ def test_a_run_that_reaches_less_loses_nothing(suite: Suite, args: tuple[str, ..
 
 
 @pytest.mark.parametrize("suite", [PARALLEL], indirect=True)
-@pytest.mark.parametrize("args", [(), ("-k", "arc"), ("--ignore", "tasks/arc.yaml"), ("--promptfmt-profile", "plain")])
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        *(
+            pytest.param(args, marks=pytest.mark.slow)
+            for args in [("-k", "arc"), ("--ignore", "tasks/arc.yaml"), ("--promptfmt-profile", "plain")]
+        ),
+    ],
+)
 def test_workers_that_reach_less_lose_nothing(suite: Suite, args: tuple[str, ...]) -> None:
     before = suite.files()
     assert suite.run("--snapshot-update", *args).ret == 0
@@ -232,11 +242,25 @@ def test_snapshots_of_a_renamed_task_move(suite: Suite) -> None:
     before = suite.files()
     suite.edit("tasks/arc", "task: arc", "task: arc_easy")
     result = suite.run()
-    assert "arc_easy" in result.stdout.str()
+    old, new = (f"tasks/__prompts__/arc/{name}/plain.txt" for name in ("arc", "arc_easy"))
+    assert f"renamed {old} → {new}" in result.stdout.str()
     assert suite.files() == before
     suite.run("--snapshot-update")
     names = {name.replace("arc/arc/", "arc/arc_easy/") for name in before}
     assert set(suite.files()) == names
+
+
+def test_a_changed_prompt_is_not_renamed_even_if_an_unused_snapshot_shows_it(suite: Suite) -> None:
+    stored = suite.snapshot("tasks/arc").read_bytes()
+    suite.edit("tasks/arc", "Question:", "Q:")
+    suite.run("--snapshot-update", "--promptfmt-profile", "plain")
+    unused = suite.root / "tasks/__prompts__/arc/arc_old/plain.txt"
+    unused.parent.mkdir()
+    suite.snapshot("tasks/arc").rename(unused)
+    suite.snapshot("tasks/arc").write_bytes(stored)
+    told = suite.run("--promptfmt-profile", "plain").stdout.str()
+    assert "arc [plain]: 2 of 2 docs changed" in told
+    assert "renamed" not in told
 
 
 def test_files_of_others_in_the_snapshot_folder_stay(suite: Suite) -> None:

@@ -26,9 +26,13 @@ SETTINGS = "training_of: {second.jinja: ../other/model.jinja}\n"
 
 
 @pytest.fixture
-def models(cached_project: Project) -> Project:
+def models(cached_project: Project, kept: Path) -> Project:
     """Return a project with two templates that share a tokenizer and a conversation, and two tasks."""
-    project = cached_project
+    cached_project.make_once(kept / "models", lambda: write_models(cached_project))
+    return cached_project
+
+
+def write_models(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\n")
     project.write("models/first.jinja", CHATML)
     project.write("models/second.jinja", CHATML.replace("system", "developer"))
@@ -41,7 +45,6 @@ def models(cached_project: Project) -> Project:
         if file.suffix == ".json":
             project.write(f"models/{file.name}", file.read_text("utf-8"))
     project.accept("models")
-    return project
 
 
 def result(project: Project, *options: str) -> dict[str, Any]:
@@ -95,7 +98,12 @@ EDITS: dict[str, Callable[[Project], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
+QUICK = ("a template", "a conversation that appears", "a tokenizer", "a snapshot")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS]
+)
 def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(models: Project, name: str) -> None:
     warm(models)
     before = result(models)

@@ -99,7 +99,10 @@ def test_every_conversation_renders_as_transformers_does(name: str, tokenizer: A
 
 
 @pytest.mark.skipif(not FILES, reason="the templates of ../shared/data are not at hand")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * bool(n % 10)) for n, path in enumerate(FILES)],
+)
 def test_real_templates_render_as_transformers_does(path: Path, tokenizer: Any) -> None:
     assert differences(tokenizer, path.read_bytes().decode()) == []
 

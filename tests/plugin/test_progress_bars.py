@@ -1,0 +1,70 @@
+"""Slow steps show a bar on a terminal, from a size on that takes a while."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.plugin.items.item import SHOWN_FROM_ANSWERS, SHOWN_FROM_BYTES, answering, reading
+
+pty = pytest.importorskip("pty", reason="needs a terminal")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Yield the other end of a terminal that is the standard error of this process."""
+    here, there = pty.openpty()
+    with os.fdopen(there, "w") as stream:
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        yield here
+    os.close(here)
+
+
+def printed(terminal: int) -> str:
+    os.set_blocking(terminal, False)
+    try:
+        return os.read(terminal, 65536).decode()
+    except BlockingIOError:
+        return ""
+
+
+def test_a_bar_of_answers_is_shown_from_two_hundred_on(terminal: int) -> None:
+    assert SHOWN_FROM_ANSWERS == 200
+    for count in (199, 200):
+        with answering(count, "asking the model") as show:
+            for done in range(count + 1):
+                show(done)
+        text = printed(terminal)
+        assert ("asking the model" in text) == (count == 200)
+    assert "100%" in text
+
+
+def test_a_bar_of_a_file_is_shown_from_twenty_megabytes_on(terminal: int, tmp_path: Path) -> None:
+    assert SHOWN_FROM_BYTES == 20_000_000
+    file = tmp_path / "large.json"
+    for size in (None, SHOWN_FROM_BYTES - 1, SHOWN_FROM_BYTES):
+        if size is not None:
+            with file.open("wb") as stream:
+                stream.truncate(size)
+        with reading(file, "reading large.json") as show:
+            show(SHOWN_FROM_BYTES // 2)
+        text = printed(terminal)
+        assert ("reading large.json" in text) == (size == SHOWN_FROM_BYTES)
+    assert "50%" in text
+
+
+def test_nothing_is_shown_where_standard_error_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "errors").open("w+") as stream:
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        with answering(1000, "asking the model") as show:
+            show(500)
+        stream.seek(0)
+        assert stream.read() == ""
+    monkeypatch.setattr(sys, "__stderr__", None)
+    with answering(1000, "asking the model") as show:
+        show(500)
