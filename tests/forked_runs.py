@@ -30,6 +30,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
+from unittest.mock import patch
 
 TIMEOUT: Final = 900
 _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "LD_")
@@ -168,9 +169,6 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _import_all() -> None:
-    revision_runs = importlib.import_module("pytest_promptfmt.revisions.runs")
-    can_be_copied = revision_runs._can_be_copied()  # before pytest is imported, as in the command
-    assert can_be_copied
     import pytest
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -183,6 +181,10 @@ def _import_all() -> None:
         with contextlib.suppress(ImportError):
             used = importlib.import_module(name)
             used.__doc__ = f"{used.__doc__}\nPYTEST_DONT_REWRITE"  # else each run warns that it is imported already
+    with patch.dict(sys.modules):
+        del sys.modules["pytest"]  # the command that compares revisions asks before it imports pytest
+        can_be_copied = sys.modules["pytest_promptfmt.revisions.runs"]._can_be_copied()
+    assert can_be_copied
     assert not _LATER & sys.modules.keys()
     _read_installed_once()
     gc.freeze()
