@@ -84,6 +84,12 @@ def _seconds_of_children() -> float:
 
 
 def _freeze_in_process(source: Source, made: Path, digest: str) -> None:
+    if frozen_tokenizers.installed("transformers") is None:
+        raise _error(
+            source,
+            "loading it needs the package transformers, which is not installed",
+            hint="pip install 'pytest-promptfmt[hf]'; a tokenizer.json by itself is read without it",
+        )
     with tempfile.TemporaryDirectory(prefix="promptfmt-") as scratch:
         raw = _raw_file(source)
         request = {**arguments(source, Path(scratch)), "made": str(made), "digest": digest, "raw": raw and str(raw)}

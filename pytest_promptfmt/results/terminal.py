@@ -13,6 +13,7 @@ from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, Find
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, counted, listed
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.tasks import release_note
 
 SHOWN_TASKS: Final = 8
 """How many tasks of one cluster are named without -v."""
@@ -43,7 +44,7 @@ def header_lines(settings: Settings) -> list[str]:
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
     note = archetype_note(archetypes_of(settings))
-    lines += [f"promptfmt: {note}"] if note else []
+    lines += [f"promptfmt: {each}" for each in (note, release_note(settings.rootdir)) if each]
     names = dict.fromkeys(profile.tokenizer for profile in settings.profiles if profile.tokenizer is not None)
     if names:
         from pytest_promptfmt.profiles.tokenizer_loader import is_first_use  # only where there is a tokenizer

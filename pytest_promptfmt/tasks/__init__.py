@@ -40,7 +40,11 @@ if TYPE_CHECKING:
         load_object as load_object,
         missing_for as missing_for,
     )
-    from pytest_promptfmt.tasks.harness import Harness as Harness, harness_around as harness_around
+    from pytest_promptfmt.tasks.harness import (
+        Harness as Harness,
+        harness_around as harness_around,
+        release_note as release_note,
+    )
     from pytest_promptfmt.tasks.recognition import (
         kind_of as kind_of,
         looks_like_task as looks_like_task,

@@ -223,7 +223,7 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
 
 def _is_mistake(key: Any, known: Collection[str]) -> bool:
     """Return whether an unknown name is a mistake for certain; others may be those of a fork, which PF117 reports."""
-    return not isinstance(key, str) or key in FEWSHOT_KEYS or is_misspelt(key, known)
+    return not isinstance(key, str) or key in FEWSHOT_KEYS or key == "include" or is_misspelt(key, known)
 
 
 def unknown_keys(config: Mapping[Any, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pytest_promptfmt.rules import forks, names
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, unknown_keys
-from pytest_promptfmt.tasks.harness import harness_around, installed_harness
+from pytest_promptfmt.tasks.harness import harness_around, installed_harness, release_note
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
 from pytest_promptfmt.tasks.task_file import TaskFile
 from pytest_promptfmt.tasks.task_index import TaskIndex
@@ -235,3 +235,15 @@ def test_data_in_a_folder_that_is_made_elsewhere_leaves_synthetic_docs(tmp_path:
     (tmp_path / "work_dir").mkdir()
     with pytest.raises(DocsError, match="missing docs file"):
         load_docs(task_of(tmp_path, made))
+
+
+def test_a_release_that_makes_other_prompts_is_named_with_what_may_differ(tmp_path: Path) -> None:
+    def note(version: str) -> str:
+        (tmp_path / "pyproject.toml").write_text(f'version = "{version}"\n', "utf-8")
+        return release_note(tmp_path)
+
+    fork(tmp_path)
+    assert "lm-eval 0.4.9, in this checkout, may differ in few-shot examples, gen_prefix" in note("0.4.9")
+    assert "few-shot examples equal to the question" in note("0.4.11.dev0")
+    assert "what it has changed since" in note("0.5.0")
+    assert note("0.4.13") == ""

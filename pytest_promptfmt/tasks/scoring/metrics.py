@@ -359,6 +359,8 @@ def ter(pairs: Sequence[tuple[Any, Any]]) -> float:
 
 def brier_score(pairs: Sequence[tuple[Any, Any]]) -> Any:
     """Return the mean squared distance of the probabilities from the gold choice, summed over choices."""
+    if len({len(probabilities) for _, probabilities in pairs}) != 1:
+        raise ValueError("docs must have the same number of choices")
     distances = []
     for gold, probabilities in pairs:
         right = [0.0] * len(probabilities)

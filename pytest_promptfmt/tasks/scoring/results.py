@@ -121,13 +121,12 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
         unconditional = likelihoods[len(choices) :]
         likelihoods = likelihoods[: len(choices)]
     best = _first_best(likelihoods)
-    best_by_length = _first_best([_per(each, len(choice)) for each, choice in zip(likelihoods, choices, strict=True)])
-    sizes = [len(choice.encode("utf-8")) for choice in choices]
-    best_by_size = _first_best([_per(each, size) for each, size in zip(likelihoods, sizes, strict=True)])
+    best_by_length = _first_best(_per(likelihoods, [len(choice) for choice in choices]))
+    best_by_size = _first_best(_per(likelihoods, [len(choice.encode("utf-8")) for choice in choices]))
     gold = gold_of(question)
 
     def is_right(chosen: Any) -> float:
-        return 1.0 if (chosen in gold if question.has_several_targets else chosen == gold) else 0.0
+        return 1.0 if (chosen in gold if question.has_several_targets else _is_gold(chosen, gold)) else 0.0
 
     def gold_is_greedy() -> int:
         if question.has_several_targets:
@@ -151,7 +150,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
         if unconditional is None:
             raise UnboundLocalError("acc_mutual_info needs the unconditional log-likelihoods")
         gained = [given - alone for given, alone in zip(likelihoods, unconditional, strict=True)]
-        result["acc_mutual_info"] = 1.0 if _first_best(gained) == gold else 0.0
+        result["acc_mutual_info"] = 1.0 if _is_gold(_first_best(gained), gold) else 0.0
     return result
 
 
@@ -161,9 +160,22 @@ def _first_best(values: Sequence[float]) -> int:
     return max(range(len(values)), key=values.__getitem__) if nan is None else nan
 
 
-def _per(value: float, count: int) -> float:
-    """Return a value by a count; an empty choice makes it infinite or NaN, as in numpy."""
-    return value / count if count else math.nan if not value or math.isnan(value) else math.copysign(math.inf, value)
+def _per(values: Sequence[float], counts: Sequence[int]) -> list[float]:
+    """Return values by counts as numpy divides arrays: one of either goes with all, by 0 is infinite or NaN."""
+    values, counts = list(values) * (len(counts) if len(values) == 1 else 1), list(counts)
+    counts = counts * (len(values) if len(counts) == 1 else 1)
+    return [value / count if count else _by_zero(value) for value, count in zip(values, counts, strict=True)]
+
+
+def _is_gold(chosen: int, gold: Any) -> bool:
+    """Return whether an index is the gold one; raises ValueError for several golds, as numpy does."""
+    if isinstance(gold, list) and len(gold) > 1:
+        raise ValueError("several gold answers are compared with one")
+    return bool(chosen == (gold[0] if isinstance(gold, list) and gold else gold))
+
+
+def _by_zero(value: float) -> float:
+    return math.nan if not value or math.isnan(value) else math.copysign(math.inf, value)
 
 
 def gold_of(question: Question) -> Any:
