@@ -11,8 +11,8 @@ import ast
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Final
 
@@ -148,30 +148,20 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
     """Return the inputs of one file, with the files that its imports may run; none of a missing file."""
     try:
         with open(path, "rb") as file:
-            known = module_facts(file.read())
+            module = ModuleFacts(file.read())
     except FileNotFoundError:
         return CodeInputs()
     except OSError:
         return CodeInputs(asks=_UNREADABLE)
     searched = [
         (parts[0], place, [*_files_of(place, parts)])
-        for level, parts in known.imports
+        for level, parts in module.imports
         for place in ([_folder_above(path, level)] if level else [os.path.dirname(path), *folders])
     ]
-    names = frozenset(parts[0] for level, parts in known.imports if not level) - _OF_PYTHON
     own = {name for name, place, found in searched if found and not is_installed(f"{place}/")}
-    return CodeInputs(
-        files=frozenset(file for _, _, found in searched for file in found),
-        asks=known.asks,
-        facts=known.facts,
-        loads=known.loads,
-        reads=known.reads,
-        names=names,
-        texts=known.texts,
-        may_vary=known.may_vary,
-        shares=known.shares,
-        uses_libraries=not names <= own,
-    )
+    inputs = module.inputs()
+    files = frozenset(file for _, _, found in searched for file in found)
+    return replace(inputs, files=files, uses_libraries=not inputs.names <= own)
 
 
 def _folder_above(path: str, level: int) -> str:
@@ -180,57 +170,63 @@ def _folder_above(path: str, level: int) -> str:
     return path
 
 
-@dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """The facts that the text of a Python file shows, wherever it is; fields as of `CodeInputs`.
+    """The facts that the content of a Python file shows, wherever it is; each is found when it is asked for.
 
-    `imports` are the dotted names that it imports, after the number of dots before each. It `opens` files if it may
-    read any, now or when its functions are called.
+    Content that cannot be parsed `asks` for the unknown, and may open any file.
     """
 
-    imports: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    asks: str = ""
-    facts: frozenset[str] = frozenset()
-    loads: bool = False
-    reads: bool = False
-    opens: bool = True
-    texts: frozenset[str] = frozenset()
-    may_vary: bool = False
-    shares: bool = False
+    def __init__(self, content: bytes) -> None:
+        try:
+            self._module = ast.parse(content)
+            self._is_read = True
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self._module = ast.Module(body=[], type_ignores=[])
+            self._is_read = False
+        self._nodes = list(_nodes_of(self._module))
 
+    @cached_property
+    def imports(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """Return the parts of the names that it imports, after the number of dots before each."""
+        return tuple(dict.fromkeys(each for node in self._nodes for each in _imported(node)))
 
-def module_facts(content: bytes) -> ModuleFacts:
-    """Return the facts that the content of a Python file shows; one that cannot be parsed `asks` for the unknown."""
-    try:
-        module = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ModuleFacts(asks=_UNREADABLE)
-    nodes = list(_nodes_of(module))
-    imports = tuple(dict.fromkeys(each for node in nodes for each in _imported(node)))
-    has_paths = any(parts[0] == "pathlib" for _, parts in imports)
-    facts = {id(place): fact for node in nodes for place, fact in _facts_in(node)}
-    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    asks = ""
-    for node in nodes:
-        asks = asks or ("" if id(node) in facts else _asked_by(node, is_owner=id(node) in owners))
-        if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
-            asks = f"pathlib's {node.attr}"
-    used = {name for node in nodes for name in _names_of(node)}
-    loads = not _LOADING.isdisjoint(used)
-    may_vary = depends_on_order(nodes)
-    order = variable("PYTHONHASHSEED") if may_vary else ""
-    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
-    return ModuleFacts(
-        imports=imports,
-        asks=asks,
-        facts=frozenset(filter(None, (*facts.values(), HUB if loads else "", order))),
-        loads=loads,
-        reads=_reads(module),
-        opens=not _OPENING.isdisjoint(used | {parts[0] for _, parts in imports}) or any(map(_is_reader, used)),
-        texts=frozenset(value for value in constants if isinstance(value, str) and _is_short(value)),
-        may_vary=may_vary,
-        shares=shares_sets(module),
-    )
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for node in self._nodes for name in _names_of(node))
+
+    @property
+    def opens(self) -> bool:
+        """Return whether it may open files, now or when its functions are called."""
+        used = self._names.union(parts[0] for _, parts in self.imports)
+        return not self._is_read or not _OPENING.isdisjoint(used) or any(map(_is_reader, used))
+
+    def inputs(self) -> CodeInputs:
+        """Return its inputs, without the files that its imports may run."""
+        if not self._is_read:
+            return CodeInputs(asks=_UNREADABLE)
+        nodes = self._nodes
+        has_paths = any(parts[0] == "pathlib" for _, parts in self.imports)
+        facts = {id(place): fact for node in nodes for place, fact in _facts_in(node)}
+        owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        asks = ""
+        for node in nodes:
+            asks = asks or ("" if id(node) in facts else _asked_by(node, is_owner=id(node) in owners))
+            if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
+                asks = f"pathlib's {node.attr}"
+        loads = not _LOADING.isdisjoint(self._names)
+        may_vary = depends_on_order(nodes)
+        order = variable("PYTHONHASHSEED") if may_vary else ""
+        constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+        return CodeInputs(
+            asks=asks,
+            facts=frozenset(filter(None, (*facts.values(), HUB if loads else "", order))),
+            loads=loads,
+            reads=_reads(self._module),
+            names=frozenset(parts[0] for level, parts in self.imports if not level) - _OF_PYTHON,
+            texts=frozenset(value for value in constants if isinstance(value, str) and _is_short(value)),
+            may_vary=may_vary,
+            shares=shares_sets(self._module),
+        )
 
 
 def _is_reader(name: str) -> bool:

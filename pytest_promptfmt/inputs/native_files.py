@@ -38,31 +38,38 @@ class NativeFiles:
         self._places = places
         self._below = cache(_below)
         self._named = cache(self._by_name)
+        self._found = cache(self._find)
 
-    def of(self, code: CodeInputs, folders: Iterable[str]) -> set[str]:
+    def of(self, code: CodeInputs, folders: Iterable[str]) -> frozenset[str]:
         """Return the paths that count for code that uses libraries: files, and folders with a slash.
 
         `folders` are those of the task and of the run, and those that variables name.
         """
-        modules = [each for each in code.files if each.endswith(".py") and not self._places.is_library(each)]
+        return self._found(code.files, code.texts, tuple(folders))  # the same for many tasks
+
+    def _find(self, files: frozenset[str], texts: frozenset[str], folders: tuple[str, ...]) -> frozenset[str]:
+        modules = [each for each in files if each.endswith(".py") and not self._places.is_library(each)]
         own = {os.path.dirname(each) for each in modules if os.path.isfile(each)}
         found: set[str] = set()
         for folder in own - {self._places.rootdir}:
             below = self._below(folder)
             if len(below) <= _MOST_FILES:
                 found |= below
-        texts = [text.replace("\\", "/") for text in code.texts if " " not in text or _ENDING.fullmatch(text)]
-        for text in texts:
+        named = [text.replace("\\", "/") for text in texts if " " not in text or _ENDING.fullmatch(text)]
+        for text in named:
             found |= set(self._at(text, own.union(folders)))
             if _ENDING.fullmatch(text):
                 name = os.path.basename(text)
                 found.update(path for folder in own for path in self._named(self._above(folder)).get(name, ()))
-        endings = tuple(text for text in texts if text.startswith(".") and _ENDING.fullmatch(text))
+        endings = tuple(text for text in named if text.startswith(".") and _ENDING.fullmatch(text))
         found.update(path for folder in own if endings for path in self._below(folder) if path.endswith(endings))
-        return found
+        return frozenset(found)
 
     def _at(self, text: str, folders: Iterable[str]) -> Iterator[str]:
-        """Yield the files that a text names: by its path, or from one of these folders."""
+        """Yield the files that a text names: by its path, or from one of these folders.
+
+        A single word names no folder of the working folder: words such as `test` are common.
+        """
         inner = text.strip("/")
         if not inner or not inner.strip("./"):
             return
@@ -70,7 +77,7 @@ class NativeFiles:
             yield text.rstrip("/")
         for path in {os.path.normpath(os.path.join(folder, inner)) for folder in folders}:
             if os.path.isdir(path):
-                yield from self._below(path)
+                yield from self._below(path) if "/" in inner or os.path.dirname(path) != os.getcwd() else ()
             elif os.path.lexists(path):
                 yield path
 

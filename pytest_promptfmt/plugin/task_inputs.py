@@ -269,7 +269,7 @@ class WatchedFiles:
                 watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
         self.files[str(path)] = watched
 
-    def _native_files(self, code: CodeInputs, folder: Path) -> set[str]:
+    def _native_files(self, code: CodeInputs, folder: Path) -> frozenset[str]:
         """Return the files that libraries may read for the code of a task; of folders the names count now."""
         found = self._native.of(code, [str(folder), os.getcwd(), *folders_of_variables(code.facts)])
         for each in found:

@@ -16,7 +16,7 @@ from typing import Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, leaves
-from pytest_promptfmt.inputs.code_inputs import module_facts
+from pytest_promptfmt.inputs.code_inputs import ModuleFacts
 from pytest_promptfmt.revisions.code_changes import class_refs, places_of
 from pytest_promptfmt.revisions.git import files_below
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -221,7 +221,7 @@ def bytes_of(path: Path) -> bytes:
 
 def module_text(path: Path, name: str) -> ModuleText:
     """Return the facts that the text of a Python file shows; one that cannot be compiled imports nothing."""
-    known = module_facts(bytes_of(path))
+    known = ModuleFacts(bytes_of(path))
     ends = (end for level, parts in known.imports for end in _ends_of(level, parts, name))
     return ModuleText(tuple(dict.fromkeys(ends)), known.opens)
 
