@@ -31,6 +31,8 @@ _IMAGINED: Final = ("42", "B", "b", "Yes", "iron")
 _MARKED: Final = re.compile(r"boxed|####|answer is|</?\w+>|answer:", re.IGNORECASE)
 """A gold answer that has a form of its own."""
 
+_ONE_WORD: Final = re.compile(r"\b(?:in|with|only|just) (?:exactly )?(?:one|a single|1) word\b", re.IGNORECASE)
+_LIMITS: Final = re.compile(r"\b(?:from|between) (\d{1,3}) (?:to|and) (\d{1,3})\b", re.IGNORECASE)
 _CASE: Final = re.compile(
     r"\b(?:in|one|single|only) (?:(?:one|all|a|single) )*(?:(lower)|upper)[- ]?case\b", re.IGNORECASE
 )
@@ -248,12 +250,27 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         message = "the prompt asks for answers in another letter case than is scored"
         yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
         return
+    one_word = _ONE_WORD.search(_own_text(study))
+    if one_word is not None and study.has_real_docs and scored and all(len(gold.split()) > 1 for gold in scored):
+        saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
+        yield finding("the prompt asks for one word, and the gold answers have more", saw, "doc_to_target")
+        return
+    limits = _LIMITS.search(_own_text(study)) if study.contract.of("number") else None
+    outside = [gold for gold in scored if limits is not None and not _is_within(gold, int(limits[1]), int(limits[2]))]
+    if limits is not None and outside and study.has_real_docs:
+        saw = f"{limits[0]}; gold is {outside[0][:40]!r}"
+        yield finding("the prompt asks for a number in a range, and a gold answer is outside", saw, "doc_to_target")
+        return
     for form in study.contract.of("number"):
         golds = scored if study.has_real_docs else ()
         if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):
             saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
             yield finding("the prompt asks for a number, and the gold answers are more than that", saw, "doc_to_target")
             return
+
+
+def _is_within(gold: str, least: int, most: int) -> bool:
+    return not gold.lstrip("-").isdigit() or least <= int(gold) <= most
 
 
 def _may_translate(study: Study) -> bool:

@@ -300,9 +300,11 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
 
 
 def _near_misses(gold: str) -> tuple[str, ...]:
-    """Return wrong answers that contain a number, or begin with a letter."""
+    """Return wrong answers that contain a number or a word, or begin with a letter."""
     if re.fullmatch(r"\d{1,6}", gold):
         return (f"{gold}0", f"1{gold}")
+    if gold.casefold() in ("true", "correct", "valid", "likely"):
+        return (f"not {gold}",)
     words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
     return (words[gold],) if gold in words else ()
 

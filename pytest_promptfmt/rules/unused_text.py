@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     SHOWN,
@@ -149,12 +150,17 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
         for span in own_spans(study, instance):
             if span.origin.field is not None:
                 continue
-            found = _NAMED.search(span.text)
+            found = _NAMED.search(span.text) or _bracketed_column(span.text)
             found = found or (_column_in_braces(span.text, instance.doc) if study.asks_by_code else None)
             if found is not None:
                 saw = around(span.text, found, 16)[:SHOWN]
                 yield finding("a placeholder was not filled in", saw, span.origin.keys or ("doc_to_text",), instance)
                 return
+
+
+def _bracketed_column(text: str) -> re.Match[str] | None:
+    """Return the first `[[question]]` with the name of a common column."""
+    return next((found for found in re.finditer(r"\[\[(\w+)\]\]", text) if found[1] in COMMON), None)
 
 
 def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:

@@ -24,6 +24,9 @@ _BOXED: Final = re.compile(r"\\+boxed\{[^{}]{0,30}\}|\\+boxed\b(?!\{)")
 _HASHES: Final = re.compile(r"#{4} ?")
 _JSON: Final = re.compile(r"\{\s*[\"']\w[^{}]{2,200}\}")
 _WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
+_BRACKETED: Final = re.compile(r"([\[(<{*]+)[A-J]([\])>}*]+)")
+"""An example of a label, such as `[[A]]`."""
+
 _LISTED: Final = 2
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _VERB_AFTER: Final = 20
@@ -32,7 +35,7 @@ _VERB_AFTER: Final = 20
 _SHOWN: Final = re.compile(r"^[^\n]*?((?:[Tt]he (?:final )?answer is|####):? ?)(\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.M)
 _ASKS: Final = (
     r"\b(?:answer|respond|reply|output|write|responde|antworte|réponds|rispondi)\b[^.?!\n]{0,30}?"
-    r"\b(?:with|as|either|con|mit|par)\b:? ?"
+    r"\b(?:with|as|either|exactly|con|mit|par)\b:? ?"
 )
 _CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?:from|between|into|as|of|with)\b:? ?"
 _ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
@@ -111,6 +114,10 @@ def _quoted(text: str) -> Iterator[AskedForm]:
             inside = match[1]
             if _tags_in(inside):
                 continue
+            bracketed = _BRACKETED.fullmatch(inside)
+            if bracketed is not None and _asks(text, match.start()):
+                before, after = bracketed.group(1, 2)
+                yield AskedForm(form="sentence", before=before, after=after, said=inside, start=match.start(1))
             place = _place(inside)
             if place is None or not _rest(inside, place):
                 continue

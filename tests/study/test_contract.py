@@ -17,6 +17,7 @@ from pytest_promptfmt.study.contract import contract_of, without_begun
         ("Put your final answer within \\boxed{}.", "\\boxed{7}"),
         ("Place the number inside <result></result> tags.", "<result>7</result>"),
         ("Write the answer between <answer> and </answer>.", "<answer>7</answer>"),
+        ('Output your verdict in this format: "[[A]]" or "[[B]]".', "[[7]]"),
         ('Return JSON like {"answer": "..."}.', '{"answer": "7"}'),
     ],
 )
@@ -37,6 +38,7 @@ def test_quotations_tags_and_formulas_that_ask_for_nothing_are_no_form(text: str
     [
         ("Answer with Y or N.", [("Y", "N")]),
         ("Responde con Sí o No.", [("Sí", "No")]),
+        ('Reply exactly "SPAM" or "HAM" in capital letters.', [("SPAM", "HAM")]),
         ("Classify the tweet as one of: anger, joy, fear.", [("anger", "joy", "fear")]),
         ("Answer with one of entailment, neutral, contradiction.", [("entailment", "neutral", "contradiction")]),
         ("Output 1 if the text is toxic and 0 if it is not.", [("1", "0")]),
