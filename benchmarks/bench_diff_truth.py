@@ -1,6 +1,10 @@
 """What `promptfmt diff` says of real and synthetic changes, against what lm-eval itself renders of both sides.
 
     python benchmarks/bench_diff_truth.py WHEELS --changes 40 --edits 20
+    python benchmarks/bench_diff_truth.py --repository CLONE --commits 20
+
+CLONE is a clone of lm-eval or of a fork of it, of whose commits that touch tasks some are drawn at random; each is
+compared with its parent.
 
 WHEELS is a folder with the unpacked wheels of lm-eval, each in a folder that its version names. Every consecutive
 pair of them gives revisions of single folders of tasks; `--edits` more are written into folders of the last version.
@@ -21,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,8 @@ SIDE = Path(__file__).with_name("lm_eval_side.py")
 SHOTS = 2
 MOST_FILES = 60
 MOST_TASKS = 4
+MOST_TASKS_OF_COMMIT = 12
+SINCE = "2024-06-01"
 READING = re.compile(r"(?:filter|metric) |repeats:|process_results:")
 ODD_TEXTS = (
     "  What is 7 x 8? ",
@@ -102,6 +108,22 @@ class LmEval:
         assert self._side.stdin is not None
         self._side.stdin.close()
         self._side.wait()
+
+
+_known: dict[str, str] = {}
+
+
+def cached_truth(ask: LmEval, commit: str, task: str, old: Path, new: Path) -> str:
+    """Return `truth`, from the file that PROMPTFMT_TRUTH names where it is known."""
+    file = os.environ.get("PROMPTFMT_TRUTH")
+    key = f"{commit} {task}"
+    if file and not _known and Path(file).exists():
+        _known.update(json.loads(Path(file).read_text("utf-8")))
+    if key not in _known:
+        _known[key] = truth(ask, old, new)
+        if file:
+            Path(file).write_text(json.dumps(_known), "utf-8")
+    return _known[key]
 
 
 def truth(ask: LmEval, old: Path, new: Path) -> str:
@@ -213,14 +235,50 @@ def edited(wheels: Path, count: int, draw: random.Random, scratch: Path) -> Iter
 def repository_of(old: Path, new: Path, name: str, scratch: Path) -> Path:
     """Return a git repository whose first commit has the old folder, and whose work tree the new one."""
     top = Path(tempfile.mkdtemp(dir=scratch))
-    place = top / "lm_eval" / "tasks" / name
+    place = top / name
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    shutil.copytree(old, place, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(old, place, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
         subprocess.run([*git, *command], cwd=top, check=True, capture_output=True)
-    shutil.rmtree(place)
-    shutil.copytree(new, place, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in place.iterdir():
+        if path.name != ".git":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(new, place, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     return top
+
+
+def commits_of(clone: Path, count: int, draw: random.Random) -> Iterator[tuple[str, Path, Path]]:
+    """Yield commits of pull requests that touch tasks: a name, and both sides of the folders that they touch."""
+    tasks = ["lm_eval/tasks/*.yaml", "lm_eval/tasks/*.py"]
+    log = _git(clone, "log", "--no-merges", f"--since={SINCE}", "--format=%H %s", "--", *tasks)
+    known = [line for line in log.splitlines() if re.search(r"\(#\d{4}\)$", line)]
+    draw.shuffle(known)
+    for line in known:
+        commit, _, subject = line.partition(" ")
+        files = _git(clone, "diff", "--name-only", "--no-renames", f"{commit}^", commit, "--", *tasks).splitlines()
+        sides = [_archived(clone, revision, files) for revision in (f"{commit}^", commit)]
+        if count and touched_tasks(*map(tasks_of, sides)):
+            count -= 1
+            yield f"{commit[:9]} {subject}", *sides
+        for side in sides:
+            shutil.rmtree(side)
+
+
+def _archived(clone: Path, revision: str, files: Iterable[str]) -> Path:
+    """Return a folder with the folders of tasks of a revision in which some files are."""
+    side = Path(tempfile.mkdtemp()).resolve()
+    there = {*_git(clone, "ls-tree", "-d", "--name-only", revision, "lm_eval/tasks/").splitlines()}
+    folders = sorted(there & {"/".join(file.split("/")[:3]) for file in files})
+    if folders:
+        packed = subprocess.run(
+            ["git", "archive", revision, *folders], cwd=clone, check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "x", "-C", side], input=packed, check=True)
+    return side
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def said(result: Mapping[str, Any]) -> dict[str, str]:
@@ -238,48 +296,84 @@ def said(result: Mapping[str, Any]) -> dict[str, str]:
     return told
 
 
+def compared(top: Path, *revisions: str) -> dict[str, Any] | None:
+    """Return what `promptfmt diff` says in a repository; None where it fails, which is printed."""
+    command = [sys.executable, "-m", "pytest_promptfmt", "diff", *revisions, "--profile", "plain", "--json"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=top, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode == 2:
+        print(f"{' '.join(revisions)}: {done.stderr[-300:]}")
+        return None
+    result: dict[str, Any] = json.loads(done.stdout)
+    return {**result, "returned": done.returncode}
+
+
+def judged(
+    ask: LmEval,
+    result: Mapping[str, Any],
+    sides: Sequence[Mapping[str, Path]],
+    name: str,
+    most: int,
+    causes: Counter[str],
+) -> Counter[tuple[str, str]]:
+    """Return how often our answer and the truth fall together, for some of the tasks that are touched."""
+    told = said(result)
+    reasons = {each["task"].partition("@")[0]: each["reason"] for each in result["unknown"]}
+    row: Counter[tuple[str, str]] = Counter()
+    common = touched_tasks(*sides)
+    for task in random.Random(1).sample(common, min(most, len(common))):
+        really = cached_truth(ask, name, task, sides[0][task], sides[1][task])
+        ours = told.get(task, "unchanged")
+        row[ours, really] += 1
+        if ours == "unknown":
+            causes[f"{really}: {reasons[task]}"] += 1
+        is_silent = really == "changed" and ours in ("unchanged", "the same text")
+        if is_silent or (really == "same" and ours == "changed"):
+            print(f"  {task}: said {ours}, lm-eval: {really}")
+    return row
+
+
 def main() -> None:
-    """Print each disagreement, and how often the answers fall together."""
+    """Print each disagreement, how often the answers fall together, and why tasks are unknown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheels", type=Path)
+    parser.add_argument("wheels", type=Path, nargs="?")
     parser.add_argument("--changes", type=int, default=40)
     parser.add_argument("--edits", type=int, default=20)
+    parser.add_argument("--repository", type=Path)
+    parser.add_argument("--commits", type=int, default=20)
     parser.add_argument("--seed", type=int, default=20)
     options = parser.parse_args()
     draw = random.Random(options.seed)
     table: Counter[tuple[str, str]] = Counter()
+    causes: Counter[str] = Counter()
     ask = LmEval()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder).resolve()
-        real = (
-            each for each in real_changes(options.wheels, draw) if tasks_of(each[1]).keys() & tasks_of(each[2]).keys()
-        )
-        changes = chain(islice(real, options.changes), edited(options.wheels, options.edits, draw, scratch))
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        changes: Iterator[tuple[str, Path, Path]]
+        if options.repository:
+            changes = commits_of(options.repository, options.commits, draw)
+        else:
+            real = (
+                each
+                for each in real_changes(options.wheels, draw)
+                if tasks_of(each[1]).keys() & tasks_of(each[2]).keys()
+            )
+            changes = chain(islice(real, options.changes), edited(options.wheels, options.edits, draw, scratch))
         for number, (name, old, new) in enumerate(changes, start=1):
-            top = repository_of(old, new, old.name, scratch)
-            command = [sys.executable, "-m", "pytest_promptfmt", "diff", "HEAD", "--profile", "plain", "--json"]
-            environment = {key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"}
-            done = subprocess.run(command, cwd=top, capture_output=True, text=True, env=environment, check=False)
-            if done.returncode == 2:
-                print(f"{name}: {done.stderr[-300:]}")
-                continue
-            told = said(json.loads(done.stdout))
-            sides = tasks_of(old), tasks_of(new)
-            common = touched_tasks(*sides)
-            row: Counter[tuple[str, str]] = Counter()
-            for task in random.Random(1).sample(common, min(MOST_TASKS, len(common))):
-                really = truth(ask, sides[0][task], sides[1][task])
-                ours = told.get(task, "unchanged")
-                row[ours, really] += 1
-                is_silent = really == "changed" and ours in ("unchanged", "the same text")
-                if is_silent or (really == "same" and ours == "changed"):
-                    print(f"  {task}: said {ours}, lm-eval: {really}")
-            table += row
-            print(f"{number}. {name}: {dict(row)}", flush=True)
+            top = repository_of(old, new, "" if options.repository else f"lm_eval/tasks/{old.name}", scratch)
+            result = compared(top, "HEAD")
+            if result is not None:
+                most = MOST_TASKS_OF_COMMIT if options.repository else MOST_TASKS
+                row = judged(ask, result, (tasks_of(old), tasks_of(new)), name, most, causes)
+                table += row
+                print(f"{number}. {name}: {dict(row)}, exit {result['returned']}, {result['counts']}", flush=True)
             shutil.rmtree(top)
     ask.close()
     for (ours, really), count in sorted(table.items()):
         print(f"{ours:>14} | {really:<14} {count:6,}")
+    for cause, count in causes.most_common():
+        print(f"{count:6,} {cause}")
 
 
 if __name__ == "__main__":
