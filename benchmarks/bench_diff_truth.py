@@ -256,12 +256,14 @@ def commits_of(clone: Path, count: int, draw: random.Random) -> Iterator[tuple[s
     for line in known:
         commit, _, subject = line.partition(" ")
         files = _git(clone, "diff", "--name-only", "--no-renames", f"{commit}^", commit, "--", *tasks).splitlines()
-        sides = [_archived(clone, revision, files) for revision in (f"{commit}^", commit)]
-        if count and touched_tasks(*map(tasks_of, sides)):
+        old, new = (_archived(clone, revision, files) for revision in (f"{commit}^", commit))
+        if touched_tasks(tasks_of(old), tasks_of(new)):
             count -= 1
-            yield f"{commit[:9]} {subject}", *sides
-        for side in sides:
-            shutil.rmtree(side)
+            yield f"{commit[:9]} {subject}", old, new
+        shutil.rmtree(old)
+        shutil.rmtree(new)
+        if not count:
+            return
 
 
 def _archived(clone: Path, revision: str, files: Iterable[str]) -> Path:

@@ -183,7 +183,7 @@ def _import_all() -> None:
             used.__doc__ = f"{used.__doc__}\nPYTEST_DONT_REWRITE"  # else each run warns that it is imported already
     with patch.dict(sys.modules):
         del sys.modules["pytest"]  # the command that compares revisions asks before it imports pytest
-        can_be_copied = sys.modules["pytest_promptfmt.revisions.runs"]._can_be_copied()
+        can_be_copied = sys.modules["pytest_promptfmt.revisions.pytest_process"]._can_be_copied()
     assert can_be_copied
     assert not _LATER & sys.modules.keys()
     _read_installed_once()
@@ -215,7 +215,7 @@ def _start(request: Mapping[str, Any], files: Sequence[int], path: Sequence[str]
     sys.path[:] = [*[os.getcwd()] * (not request["is_script"]), *_folders_of(os.environ.get(_SET_LATER, "")), *path]
     time.tzset()
     if request["module"] == "pytest":
-        sys.modules["pytest_promptfmt.revisions.runs"]._can_be_copied.cache_clear()
+        sys.modules["pytest_promptfmt.revisions.pytest_process"]._can_be_copied.cache_clear()
     status = 0
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

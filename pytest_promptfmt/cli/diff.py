@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,9 +123,13 @@ def diff(
     if bump and new is not None:
         raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
     options = pytest_options(profiles=profile, no_code=no_code) + (["-n", str(jobs)] if jobs > 1 else [])
+    given = {"--path": paths, "--task": task, "--profile": profile}
+    words = [word for name, values in given.items() for value in values or () for word in (name, value)]
+    flags = [name for name, is_on in {"--findings": findings, "--no-code": no_code}.items() if is_on]
+    command = shlex.join(["promptfmt", "diff", *(each for each in (old, new) if each is not None), *words, *flags])
     prints_data = as_json or html or output.prints_markdown
     base = old if old is not None else _default_base(prints_data=prints_data)
-    report = _Report(compared(base, new, paths or [], task or [], options, findings=findings))
+    report = _Report(compared(base, new, paths or [], task or [], options, findings=findings), command)
     _show(report, output)
     code = _exit_code(report, output)
     if code:
@@ -188,16 +193,18 @@ def _exit_code(report: _Report, output: _Output) -> int:
         is_wrong = any(each.is_error for each in versions) if not output.bump else not raise_versions(versions)
         is_unknown = any(each.kind == "unsure" for each in versions)
     else:
-        is_wrong = bool(report.errors) or any(each.category != "header-only" for each in report.clusters)
+        is_wrong = bool(report.errors or report.compared.other_docs)
+        is_wrong = is_wrong or any(each.category != "header-only" for each in report.clusters)
         is_unknown = bool(report.compared.unknown)
     return 1 if is_wrong else UNKNOWN if is_unknown and output.fail_unknown else 0
 
 
 @dataclass(frozen=True)
 class _Report:
-    """A comparison as lines, Markdown, data, or an HTML page."""
+    """A comparison as lines, Markdown, data, or an HTML page; `command` repeats it."""
 
     compared: RevisionComparison
+    command: str
 
     @cached_property
     def clusters(self) -> Sequence[Cluster]:
@@ -224,6 +231,15 @@ class _Report:
         for reason, tasks in sorted(groups.items(), key=lambda pair: -len(pair[1])):
             yield reason, tasks[0].step, _names(tasks)
 
+    def other_docs(self, most: int | None) -> Iterator[str]:
+        """Yield a line for each way in which docs come from elsewhere, with the first tasks."""
+        from pytest_promptfmt.results.clusters import grouped
+        from pytest_promptfmt.results.wording import counted, listed
+
+        for keys, tasks in grouped(self.compared.other_docs.items(), lambda pair: pair[1]).items():
+            names = [name for name, _ in tasks]
+            yield f"other docs, {counted(len(names), 'task')}: {listed(names, most)}: {keys}"
+
     @property
     def sides(self) -> tuple[str, str]:
         from pytest_promptfmt.revisions.task_changes import short_name
@@ -240,6 +256,8 @@ class _Report:
         changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
         if self.errors:
             changes.append(counted(len(self.errors), "new kind of finding", "new kinds of findings"))
+        if self.compared.other_docs:
+            changes.append(f"{counted(len(self.compared.other_docs), 'task')} with other docs")
         if self.compared.unknown:
             changes.append(f"{counted(len(_names(self.compared.unknown)), 'task')} unknown")
         skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
@@ -249,12 +267,34 @@ class _Report:
         same = counted(counts.get("passed", 0), "prompt")
         return f"{', '.join(changes) or 'nothing changed'}; {same} the same{unseen}{untouched}"
 
+    @property
+    def next_steps(self) -> Iterator[str]:
+        """Yield commands that show more or settle a problem, as sentences of Markdown."""
+        from pytest_promptfmt.results.wording import counted
+        from pytest_promptfmt.revisions.git import WORK_TREE
+
+        failing = [cluster.members[0].file for cluster in self.clusters if cluster.category == "error"]
+        for file in dict.fromkeys(failing):
+            yield f"An error is new: `pytest --promptfmt {shlex.quote(file)}` shows it."
+        for _, step, names in self.unknown:
+            yield f"{counted(len(names), 'task')} unknown: {step}."
+        if self.compared.pointers:
+            yield f"{_about_pointers(self.compared.pointers)}: `git lfs fetch`, then `{self.command}`."
+        if any(each.is_error for each in self.compared.versions) and self.compared.new == WORK_TREE:
+            yield f"Versions were not raised: `{self.command} --bump` raises them."
+        if any(cluster.detail for cluster in self.clusters):
+            yield f"All differences in full: `{self.command} -v`."
+
     def data(self) -> Mapping[str, Any]:
         """Return the result with what is unknown, the same, and the versions."""
         return {
             **self.compared.result,
+            "command": self.command,
+            "next_steps": [*self.next_steps],
+            "pointers": [*self.compared.pointers],
             "unknown": [each.to_json() for each in self.compared.unknown],
             "same": dict(self.compared.same),
+            "other_docs": dict(self.compared.other_docs),
             "unaffected_files": self.compared.unaffected,
             "versions": [finding.to_json() for finding in self.compared.versions],
         }
@@ -271,6 +311,7 @@ class _Report:
         for group in self.findings:
             style = "bold red" if group.severity == "error" else "yellow"
             yield styled(f"{group.where}: {group.code} {group.message} ({group.count:,})", style)
+        yield from (styled(line, "bold yellow") for line in self.other_docs(most))
         for reason, step, names in self.unknown:
             yield styled(f"unknown, {counted(len(names), 'task')}: {listed(names, most)}", "bold yellow")
             yield styled(f"  why: {reason}\n  do: {step}")
@@ -280,6 +321,10 @@ class _Report:
         for name, note in self.compared.same.items() if verbose else ():
             yield styled(f"  {name}: {note}", "dim")
         yield from version_lines(self.compared.versions, verbose=verbose)
+        if self.compared.pointers:
+            yield styled(
+                f"{_about_pointers(self.compared.pointers)}\n  do: git lfs fetch, then compare again", "yellow"
+            )
         for skipped in self.compared.result["skipped"]:
             text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
             yield styled(text, "dim")
@@ -293,6 +338,7 @@ class _Report:
 
         head = f"## Prompts\n\n{' → '.join(map(code, self.sides))}: {self.summary}\n"
         blocks = cluster_blocks(self.clusters, "prompt")
+        blocks += [f"{line}\n" for line in self.other_docs(SHOWN_UNKNOWN)]
         for reason, step, names in self.unknown:
             title = f"### unknown: {counted(len(names), 'task')}"
             listed = ", ".join(code(task) for task in names[:30])
@@ -307,11 +353,20 @@ class _Report:
 
         old, new = self.sides
         notes = [f"{old} → {new}: {self.summary}"]
+        notes += self.other_docs(SHOWN_UNKNOWN)
         for reason, step, names in self.unknown:
             shown = listed(names, SHOWN_UNKNOWN)
             notes.append(f"unknown, {counted(len(names), 'task')} ({shown}): {reason}; to see it: {step}")
+        notes += [_about_pointers(self.compared.pointers)] if self.compared.pointers else []
         notes += map(str, version_lines(self.compared.versions, verbose=False))
         return html_comparison(self.clusters, self.findings, old=old, new=new, notes=notes)
+
+
+def _about_pointers(names: Sequence[str]) -> str:
+    from pytest_promptfmt.results.wording import counted, listed
+
+    number = counted(len(names), "file")
+    return f"{number} of Git LFS compared as pointers, the content is not in this clone: {listed(names, SHOWN_UNKNOWN)}"
 
 
 def _names(tasks: Iterable[Unknown]) -> list[str]:

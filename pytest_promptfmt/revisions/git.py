@@ -6,6 +6,7 @@ The repository is not changed: neither the work tree, nor the index, nor a branc
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha1
 from pathlib import Path
+from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
@@ -22,6 +24,11 @@ WORK_TREE = "the work tree"
 """The name of the files as they are now."""
 
 _CHUNK = 2**20
+
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md, "The Pointer"
+_POINTER: Final = b"version https://git-lfs.github.com/spec/v1\n"
+_OBJECT: Final = re.compile(rb"^oid sha256:(?P<id>(?P<first>..)(?P<second>..)[0-9a-f]{60})$", re.MULTILINE)
+_MAX_POINTER: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ class Repository:
     def lay_out(self, commit: str | None, target: Path, names: Iterable[str]) -> None:
         """Write files of a commit, or of the work tree, below `target`, as a checkout would write them.
 
-        No filter is run: files of Git LFS stay the pointers that git has. Not through git archive, which leaves out
+        No filter is run: files of Git LFS are the pointers that git has. Not through git archive, which leaves out
         what is marked export-ignore. Links to places outside are left out: rendering writes next to the tasks, and must
         not do so in the real work tree.
         """
@@ -163,6 +170,23 @@ class Repository:
             if absent:
                 self._check_out(self._index(), target, absent)
         _drop_links_that_leave(target)
+
+    def fill_pointers(self, folder: Path) -> list[str]:
+        """Replace pointers of Git LFS below a folder by the content that this clone has; return those that are left."""
+        found = dict(_pointers_below(folder))
+        if not found:
+            return []
+        common = os.fsdecode(git(self.top, "rev-parse", "--git-common-dir").removesuffix(b"\n"))
+        objects = (self.top / common).resolve() / "lfs/objects"
+        left = []
+        for name, pointer in sorted(found.items()):
+            match = _OBJECT.search(pointer)
+            stored = objects.joinpath(*(match[part].decode() for part in ("first", "second", "id"))) if match else None
+            if stored is not None and stored.resolve() == stored and stored.is_file():
+                shutil.copyfile(stored, folder / name)
+            else:
+                left.append(name)
+        return left
 
     def _check_out(self, listing: bytes, target: Path, names: Iterable[str]) -> None:
         """Write files of a list of git below `target`, with an index of their own."""
@@ -217,6 +241,16 @@ def files_below(folder: Path) -> Iterator[str]:
         links = [name for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114
         for name in (*names, *links):
             yield (name if inside == os.curdir else f"{inside}/{name}").replace(os.sep, "/")
+
+
+def _pointers_below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files below a folder that are pointers of Git LFS, with what they hold."""
+    for name in files_below(folder):
+        path = folder / name
+        if not name.endswith((".yaml", ".yml", ".py", ".md")) and not path.is_symlink():
+            with suppress(OSError):
+                if path.stat().st_size <= _MAX_POINTER and (content := gate.read_bytes(path)).startswith(_POINTER):
+                    yield name, content
 
 
 def _drop_links_that_leave(folder: Path) -> None:

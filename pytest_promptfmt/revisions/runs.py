@@ -1,8 +1,6 @@
 """Both revisions rendered by the plugin itself, so that settings, clusters and categories are those of a test run.
 
-The first writes snapshots and a baseline of its errors, the second is compared with them. Each runs pytest in a
-separate process: where this system can fork, a copy of this one, which has loaded pytest once for both, since loading
-takes longer than a few prompts.
+The first writes snapshots and a baseline of its errors, the second is compared with them.
 """
 
 from __future__ import annotations
@@ -10,56 +8,34 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shlex
 import shutil
-import subprocess
-import sys
-import traceback
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any, Final, NoReturn
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
-from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.outcome import BaselineEntry
-from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
+from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
+from pytest_promptfmt.revisions.renames import Renaming, renamings
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
-from pytest_promptfmt.revisions.task_changes import (
-    Judgement,
-    Unknown,
-    as_comparison,
-    judge,
-    judge_other,
-    unseen_clusters,
-    without,
-)
+from pytest_promptfmt.revisions.task_changes import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
-from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
+from pytest_promptfmt.revisions.trees import Trees, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
+from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
-from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
 
-_ENDED_WELL: Final = (0, 1, 5)  # all passed, some failed, no tests
-_USAGE_ERROR: Final = 4
 _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and not promptfmt_recording"
-
-
-class RevisionError(PromptfmtError):
-    """A revision whose tasks could not be run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +43,10 @@ class RevisionComparison:
     """The result of the second revision against the first, as `--promptfmt-json` writes it.
 
     `unknown` are the tasks that may have changed, `same` those that are written differently and gave the same text:
-    name of the task to the difference and the number of docs. `unaffected` counts the task files that were not
-    rendered, because none of their inputs changed. `versions` are changes of prompts and of versions that fit together,
-    and those that do not.
+    name of the task to the difference and the number of docs. `other_docs` are those whose docs come from elsewhere:
+    name of the task to the keys. `unaffected` counts the task files that were not
+    rendered, because none of their inputs changed. `pointers` are files of Git LFS whose content this clone does not
+    have. `versions` are changes of prompts and of versions that fit together, and those that do not.
     """
 
     old: str
@@ -77,7 +54,9 @@ class RevisionComparison:
     result: Mapping[str, Any]
     unknown: Sequence[Unknown] = ()
     same: Mapping[str, str] = field(default_factory=dict)
+    other_docs: Mapping[str, str] = field(default_factory=dict)
     unaffected: int = 0
+    pointers: Sequence[str] = ()
     versions: tuple[VersionFinding, ...] = ()
 
 
@@ -109,10 +88,10 @@ def compare_revisions(
             if not trees.has(path):
                 raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, trees.beside(path)))
         sides = _Sides(trees, inside, wanted, tasks)
+        pointers = sorted({*repository.fill_pointers(trees.before), *repository.fill_pointers(trees.after)})
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
         result, unrendered, judgement = sides.compared([*globs, *options], findings=findings)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
-        comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
         versions = version_gate(
             trees.before / inside,
             trees.after / inside,
@@ -122,7 +101,8 @@ def compare_revisions(
             differences=sides.differences,
             unknown=[
                 *(each.task for each in judgement.unknown),
-                *(each.task for each in judgement.changed if each.section == COLUMNS),
+                *(each.task for each in judgement.changed if each.section in (COLUMNS, SOME_DOCS)),
+                *judgement.other_docs,
             ],
             unrendered={task for tasks in result["unrendered"].values() for task in tasks},
         )
@@ -132,7 +112,9 @@ def compare_revisions(
             result=comparison,
             unknown=judgement.unknown,
             same=judgement.same,
+            other_docs=judgement.other_docs,
             unaffected=len(single_tasks({name: trees.sources[name] for name in trees.unaffected})),
+            pointers=pointers,
             versions=versions,
         )
 
@@ -154,14 +136,18 @@ class _Sides:
 
     def __init__(self, trees: Trees, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]) -> None:
         self._before, self._after, self._inside, self._paths = trees.before, trees.after, inside, paths
-        self._moves = dict(moves(trees))
+        self._renamings = {
+            task: each
+            for task, each in renamings(trees).items()
+            if task == each.task or all(self._is_wanted(PurePosixPath(file)) for file in each[:2])
+        }
         # A glob that no plain task matches may name a group; if not, the run reports it.
         names = [source.name for source in single_tasks(trees.sources).values()]
         self._all_match = all(any(fnmatchcase(name, glob) for name in names) for glob in tasks)
         if not self._all_match:
             trees.lay_out_all()
         self.unaffected = trees.unaffected
-        moved = {new_file: old_file for old_file, new_file in self._moves.values()}
+        moved = {each.new_file: each.old_file for each in self._renamings.values()}
         affected = trees.sources.keys() - trees.unaffected
         # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
         touched = (name for name in (*sorted(trees.modules), *sorted(affected)) if self._is_wanted(PurePosixPath(name)))
@@ -176,7 +162,7 @@ class _Sides:
 
     def old_names(self, names: Iterable[str]) -> dict[str, str]:
         """Return files of the second tree with their names in the first, below the working directory."""
-        moved = {self._below_cwd(new): self._below_cwd(old) for old, new in self._moves.values()}
+        moved = {self._below_cwd(new): self._below_cwd(old) for old, new, _ in self._renamings.values()}
         return {name: moved.get(name, name) for name in names}
 
     def _is_wanted(self, name: PurePosixPath) -> bool:
@@ -202,7 +188,12 @@ class _Sides:
         second = self._run(self._after, [*common, f"--promptfmt-trust={self._before / self._inside}"])
         if not self._all_match and second["unmatched"] and first["unmatched"]:
             raise SettingsError(second["unmatched"][0])
-        second["removed"] = [prompt for prompt in rendered if self._is_removed(prompt, second["defined"])]
+        second["followed"] = [self._now(prompt) for prompt in rendered]
+        second["removed"] = [
+            prompt
+            for prompt, now in zip(rendered, second["followed"], strict=True)
+            if self._is_removed(now, second["defined"])
+        ]
         errors = [entry for entry in entries if entry.code == ERROR]
         unrendered = {task for tasks in first["unrendered"].values() for task in tasks}
         judgement = self._judged(second, errors)
@@ -268,6 +259,8 @@ class _Sides:
                     other=other,
                     words=each.words(),
                     parts=each.parts(each.old if is_first else each.new),
+                    rows=any(change.key == "process_docs" for change in each.changes),
+                    scores=any(change.code for change in each.of("reading")),
                 )
             )
             for each in self.differences
@@ -290,7 +283,7 @@ class _Sides:
             f"--promptfmt-leave-out={left_out}",
             *self._planned(tree),
         ]
-        _run_pytest(tree / self._inside, [*outputs, *options], known)
+        run_pytest(tree / self._inside, [*outputs, *options], known)
         if not result.exists():
             raise RevisionError("pytest wrote no result; does a conftest.py of this revision disable its summary?")
         text = result.read_text("utf-8", "surrogateescape").replace(f"{tree}{os.sep}", "")
@@ -303,15 +296,30 @@ class _Sides:
             )
         return found
 
+    def _renamed(self, task_id: str) -> tuple[Renaming, str] | None:
+        """Return where a task@format of the first side is now, and under which name; None where nothing changed."""
+        name = next((each for each in (task_id, task_id.rpartition("@")[0]) if each in self._renamings), None)
+        if name is None:
+            return None
+        return self._renamings[name], self._renamings[name].task + task_id.removeprefix(name)
+
     def _followed(self, entry: BaselineEntry) -> BaselineEntry:
-        """Return the entry of a baseline where the file of its task is now."""
-        old, new = self._moves.get(entry.task, ("", ""))
-        return replace(entry, file=self._below_cwd(new)) if entry.file == self._below_cwd(old) else entry
+        """Return the entry of a baseline where its task is now."""
+        found = self._renamed(entry.task)
+        if found is None or entry.file != self._below_cwd(found[0].old_file):
+            return entry
+        return replace(entry, file=self._below_cwd(found[0].new_file), task=found[1])
+
+    def _now(self, prompt: Mapping[str, str]) -> dict[str, str]:
+        """Return a prompt of the first side with the name and file of its task now, and with the `old` name."""
+        found = self._renamed(prompt["task"])
+        now = {} if found is None else {"task": found[1], "file": self._below_cwd(found[0].new_file)}
+        return {**prompt, "old": prompt["task"], **now}
 
     def _hand_over(self) -> None:
         """Move snapshots and locks that the first run wrote to where the second looks for them.
 
-        Those of a task whose file has moved go where that file is now: it is still the same task.
+        Those of a task with another file or name now go where it is now: it is still the same task.
         """
         for name in [*files_below(self._before)]:
             if PurePosixPath(name).name == LOCK_NAME:
@@ -322,14 +330,15 @@ class _Sides:
             target = self._after / folder.relative_to(self._before)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(str(folder), str(target))
-        for task, (old, new) in self._moves.items():
-            source = snapshot_folder(self._after / old)
-            for folder in [*source.iterdir()] if source.is_dir() else ():
-                name = decode_name(folder.name)
-                target = snapshot_folder(self._after / new) / folder.name
-                if (name == task or name.startswith(f"{task}@")) and not target.exists():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.move(str(folder), str(target))
+        for old_file in dict.fromkeys(each.old_file for each in self._renamings.values()):
+            source = snapshot_folder(self._after / old_file)
+            for folder in sorted(source.iterdir()) if source.is_dir() else ():
+                found = self._renamed(decode_name(folder.name))
+                if found is not None and found[0].old_file == old_file:
+                    target = snapshot_folder(self._after / found[0].new_file) / encode_name(found[1])
+                    if not target.exists():
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.move(str(folder), str(target))
 
     def _rendered(self, result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         """Yield task, profile and file of the prompts that were rendered of the first tree."""
@@ -339,12 +348,11 @@ class _Sides:
                 for path in sorted(snapshots.glob(f"*{SUFFIX}")):
                     yield {"task": task, "profile": decode_name(path.name.removesuffix(SUFFIX)), "file": file}
 
-    def _is_removed(self, prompt: Mapping[str, str], defined: Mapping[str, Sequence[str]]) -> bool:
+    def _is_removed(self, now: Mapping[str, str], defined: Mapping[str, Sequence[str]]) -> bool:
         """Return whether no file of the second tree defines a task; an unreadable file may define it."""
-        file = self._below_cwd(self._moves[prompt["task"]][1]) if prompt["task"] in self._moves else prompt["file"]
-        if file in defined:
-            return prompt["task"] not in defined[file]
-        return not (self._after / self._inside / file).exists()
+        if now["file"] in defined:
+            return now["task"] not in defined[now["file"]]
+        return not (self._after / self._inside / now["file"]).exists()
 
     def _below_cwd(self, name: str) -> str:
         below = "" if self._inside == Path() else f"{self._inside.as_posix()}/"
@@ -356,95 +364,3 @@ def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
     if not absolute.is_relative_to(top):
         raise SettingsError(f"{path} is outside the repository {display_path(top)}")
     return PurePosixPath(absolute.relative_to(top).as_posix())
-
-
-def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> None:
-    """Run pytest in a folder. Raises RevisionError where it did not finish, SettingsError for wrong options."""
-    # No ordinary tests, and none of the project's addopts, which are meant for these.
-    quiet = ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "ignore"]
-    quiet += ["-q", "-q", "--no-header", "--tb=no", "--color=no"]
-    # Without the variables of a CI job, so that no summary or annotation is written twice.
-    left_out = {"PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"}
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    done = _pytest_process(folder, ["--promptfmt", *quiet, *options, *paths], environment)
-    if done.returncode == _USAGE_ERROR:
-        output = done.stderr.decode("utf-8", "replace").strip()
-        raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])
-    if done.returncode not in _ENDED_WELL:
-        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise RevisionError(f"pytest ended with {done.returncode}: {output[-2000:]}")
-
-
-# -- the process of pytest ---------------------------------------------------------------------------------------------
-
-
-def _pytest_process(
-    folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[bytes]:
-    """Return how pytest ended in a folder, with what it printed."""
-    if not _can_be_copied():
-        command = [sys.executable, *(["-P"] if _is_safe() else []), "-m", "pytest", *arguments]
-        return subprocess.run(command, cwd=folder, capture_output=True, env=environment)
-    _load(is_bare="PYTEST_DISABLE_PLUGIN_AUTOLOAD" in environment)
-    with TemporaryFile() as output, TemporaryFile() as errors:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: that of a spinner holds no lock of ours
-            child = os.fork()
-        if child == 0:
-            _be_pytest(folder, arguments, environment, (output, errors))
-        _, status = os.waitpid(child, 0)
-        texts = [_read(file) for file in (output, errors)]
-    return subprocess.CompletedProcess(["pytest"], os.waitstatus_to_exitcode(status), *texts)
-
-
-@cache
-def _can_be_copied() -> bool:
-    """Return whether this process may be forked: pytest, and code of a project, have not run in it yet."""
-    return CAN_FORK and "pytest" not in sys.modules
-
-
-def _is_safe() -> bool:
-    """Return whether modules in the folder of a run are not imported: with `python -P`, and where no code may run."""
-    return sys.flags.safe_path or not gate.allows_code()
-
-
-@cache
-def _load(*, is_bare: bool) -> None:
-    """Import pytest and the modules that it would load itself; the run reports those that cannot be imported."""
-    from_pytest = [f"_pytest.{name}" for name in import_module("_pytest.config").default_plugins]
-    named = [] if is_bare else [each.module for each in entry_points(group="pytest11")]
-    for name in ("pytest", *from_pytest, *named, "pytest_promptfmt.plugin.session"):
-        with suppress(Exception):
-            import_module(name)
-    known_rules()
-
-
-def _be_pytest(
-    folder: Path, arguments: Sequence[str], environment: Mapping[str, str], outputs: tuple[IO[bytes], IO[bytes]]
-) -> NoReturn:
-    status = 1
-    try:
-        for number, file in enumerate(outputs, start=1):
-            os.dup2(file.fileno(), number)
-        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
-        pytest = import_module("pytest")
-        sys.argv = [str(Path(str(pytest.__file__)).with_name("__main__.py")), *arguments]
-        sys.path[: 0 if sys.flags.safe_path else 1] = [] if _is_safe() else [str(folder)]
-        gc.freeze()
-        gc.enable()
-        status = int(pytest.main([*arguments]))
-    except BaseException:  # noqa: BLE001, RUF100  # it must not unwind into the copy of the caller
-        with suppress(BaseException):
-            traceback.print_exc()
-    with suppress(BaseException):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)
-
-
-def _read(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()

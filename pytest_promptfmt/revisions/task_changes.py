@@ -1,311 +1,17 @@
-"""The changes of tasks: verdicts on those that are written differently, and the result of a comparison in clusters.
-
-A verdict is changed, the same on all docs, or unknown. A task is unknown if this run could not see its change: code
-that did not run, parts of templates that were not printed, docs that come from elsewhere, and tasks that neither side
-renders.
-"""
+"""The result of a comparison: clusters that name tasks instead of snapshot files, with both names of renamed tasks."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from difflib import unified_diff
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES
-from pytest_promptfmt.core.text import END, shared_end, shared_start, show_inner
 from pytest_promptfmt.results.clusters import grouped
-from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.code_changes import not_reached
-from pytest_promptfmt.revisions.source_changes import SourceDifference, meaning_of
-from pytest_promptfmt.revisions.task_rendering import AS_IT_IS, TaskRendering, lines_of, read_rendering
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
+from pytest_promptfmt.revisions.verdicts import UnseenChange
 from pytest_promptfmt.snapshots.paths import decode_name
-from pytest_promptfmt.tasks import reading_of
-
-_CONTEXT: Final = 24
-_WORDS: Final = re.compile(r"(?:«|\\u00ab).*?(?:»|\\u00bb)")
-_RAISES: Final = "! "
-_NO_ROWS: Final = "no docs for a task class"
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A task that may have changed: the reason why this is unknown, and the smallest step that would show it."""
-
-    task: str
-    file: str
-    reason: str
-    step: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return the fields in JSON's types."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class UnseenChange:
-    """A change that no snapshot shows: a line about it, the lines that differ, and what part of a task they are."""
-
-    task: str
-    file: str
-    title: str
-    detail: str = ""
-    section: str = "prompt"
-
-
-@dataclass(slots=True)
-class Judgement:
-    """The verdicts on tasks@format: changes in addition to those of snapshots, unknown tasks, and unchanged ones.
-
-    `same` states on how many docs. `only_names` are those whose snapshots differ only in the names of synthetic
-    columns.
-    """
-
-    changed: list[UnseenChange] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
-    same: dict[str, str] = field(default_factory=dict)
-    only_names: set[str] = field(default_factory=set)
-
-
-def judge(
-    found: Judgement,
-    difference: SourceDifference,
-    task: str,
-    renderings: tuple[Path, Path],
-    *,
-    shown: bool,
-    reason: str,
-) -> None:
-    """Add the verdict on a task@format.
-
-    `shown` states whether a snapshot or an error shows a change of it already, `reason` why it was not rendered, "" if
-    unknown.
-    """
-    old, new = (read_rendering(folder, task) for folder in renderings)
-    file = difference.file
-    _judge_reading(found, difference, task)
-    if old is None or new is None or old["error"] or new["error"]:
-        if not shown:
-            why = reason or next((side["error"] for side in (new, old) if side and side["error"]), "")
-            changes = [each for each in difference.changes if each.use != "reading" or each.key == "generation_kwargs"]
-            if changes:
-                keys = ", ".join(map(str, changes))
-                said = f"{keys} changed, and it could not be rendered" + (f": {why}" if why else "")
-                found.unknown.append(Unknown(task, file, said, _step_to_render(difference, why)))
-        return
-    differing = [way for way, texts in old["same"].items() if new["same"].get(way, texts) != texts]
-    own = [way for way, texts in old["own"].items() if new["own"].get(way, texts) != texts]
-    is_given = {"given", "mixed"} & {*old["kinds"], *new["kinds"]}
-    is_lacking = not is_given and _lacks_columns(old, new)
-    if differing and (
-        is_lacking or any(_fails(new["same"][way]) and not _fails(old["same"][way]) for way in differing)
-    ):
-        columns = _other_columns(old, new)
-        if difference.of("docs") and not is_given:
-            found.unknown.append(
-                Unknown(task, file, f"it reads other columns of docs made elsewhere{columns}", _step(difference))
-            )
-            found.only_names.add(task)
-        elif not shown or _without_words(old) == _without_words(new):
-            found.changed.append(UnseenChange(task, file, f"other columns are read{columns}", section=COLUMNS))
-            found.only_names.add(task)
-    elif differing or (own and (is_given or not old["same"])):
-        if not shown:
-            way, texts = (differing[0], "same") if differing else (own[0], "own")
-            found.changed.append(_seen(task, file, way, old[texts][way], new[texts][way]))
-    else:
-        if not is_given and old["same"]:
-            found.only_names.add(task)
-        _judge_unseen(found, difference, task, (old, new), is_given=bool(is_given))
-        if shown:
-            found.same.pop(task, None)
-
-
-def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path], why: str) -> None:
-    """Add a task of a file that is not YAML, where the file differs and no prompt of it does.
-
-    `why` states why it was not rendered, "" if it was: then nothing is added for a file whose two sides mean the same,
-    nor for a Python file, whose classes are compared themselves.
-    """
-    if why:
-        said, step = f"the file changed, and it could not be rendered: {why}", f"pytest --promptfmt {file} shows why"
-        found.unknown.append(Unknown(task, file, said, step))
-    elif not file.endswith(".py") and meaning_of(sides[0]) != meaning_of(sides[1]):
-        step = "render more docs or conversations of it, such that one shows the change"
-        found.unknown.append(Unknown(task, file, "the file changed, and no prompt shows it", step))
-
-
-def _judge_reading(found: Judgement, difference: SourceDifference, task: str) -> None:
-    changes = difference.of("reading")
-    if not changes:
-        return
-    sides = reading_of(difference.old.values), reading_of(difference.new.values)
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        old, new = (side.get(name, "") for side in sides)
-        if old != new:
-            title = f"{name}: {_excerpt(old, new)}"
-            found.changed.append(UnseenChange(task, difference.file, title, f"- {old}\n+ {new}", SCORING))
-    for change in changes:
-        if change.code:
-            said = f"answers: the code of {change.key} changed ({change.code[0].shown}), and no answer was scored"
-            step = "replay recorded completions on both sides, or compare the code"
-            found.unknown.append(Unknown(task, difference.file, said, step))
-
-
-def _judge_unseen(
-    found: Judgement,
-    difference: SourceDifference,
-    task: str,
-    renderings: tuple[TaskRendering, TaskRendering],
-    *,
-    is_given: bool,
-) -> None:
-    """Add why the same texts do not prove that nothing changed, or on how many docs they are the same."""
-    reasons = [*_reasons(difference, renderings, is_given=is_given)]
-    failed = [texts[0] for texts in renderings[0]["same"].values() if _fails(texts)]
-    if difference.changes and failed and len(failed) == len(renderings[0]["same"]):
-        reasons.append(f"it could not be rendered: {failed[0].removeprefix(_RAISES).strip()}")
-    if reasons:
-        found.unknown.append(Unknown(task, difference.file, reasons[0], _step(difference)))
-        return
-    changed = difference.of("prompt") + difference.of("docs")
-    if changed:
-        old = renderings[0]
-        # The variants of docs are made of what `process_docs` returns.
-        edges = sum(map(len, old["edges"].values())) if difference.of("prompt") else 0
-        count = sum(len(texts) for texts in old["same"].values()) + edges
-        found.same[task] = f"{', '.join(map(str, changed))}: the same text on {counted(count, 'doc')}"
-
-
-def _reasons(
-    difference: SourceDifference, renderings: tuple[TaskRendering, TaskRendering], *, is_given: bool
-) -> Iterator[str]:
-    old, new = renderings
-    lines = lines_of(old), lines_of(new)
-    for change in difference.changes:
-        if change.use == "docs" and change.is_rewritten:
-            yield f"{change.key} changed: the docs come from elsewhere now"
-        if change.use != "reading":
-            for each in change.code:
-                missed = not_reached(each, change.closures, lines)
-                if missed:
-                    why = "" if is_given or change.use == "prompt" else ": synthetic docs do not pass through it"
-                    yield f"the code of {change.key} changed, and {missed} did not run{why}"
-    for label, made in old["edges"].items():
-        others = new["edges"].get(label, made)
-        if any(not _fails([one]) and one != other for one, other in zip(made, others, strict=False)):
-            yield f"the text differs on docs with {label}"
-    for part in (*old["unseen"], *new["unseen"]):
-        yield f"{_excerpted(part)} of a template that changed is in no prompt"
-    if old["columns"] != new["columns"]:
-        yield f"other columns are read, which hold the same here{_other_columns(old, new)}"
-    if not old["same"] and not is_given:
-        yield "the docs cannot be compared"
-
-
-def _step_to_render(difference: SourceDifference, why: str) -> str:
-    if _is_class(difference) and why != _NO_ROWS:
-        return "render both with lm-eval"
-    can_be_had = "synthetic docs" in why or why == _NO_ROWS
-    return _step(difference) if can_be_had else f"pytest --promptfmt {difference.file} shows what stops it"
-
-
-def _step(difference: SourceDifference) -> str:
-    if _is_class(difference):
-        return f"give it rows that show it, in {difference.new.name}.docs.jsonl, then compare again"
-    return f"promptfmt freeze {difference.file}, then compare again"
-
-
-def _is_class(difference: SourceDifference) -> bool:
-    return any(change.key == "class" for change in difference.changes)
-
-
-def _fails(texts: list[str]) -> bool:
-    return bool(texts) and texts[0].startswith(_RAISES)
-
-
-def _without_words(rendering: TaskRendering) -> dict[str, list[str]]:
-    """Return the texts of the task's own synthetic docs, without the names of their columns."""
-    return {way: [_WORDS.sub("«»", text) for text in texts] for way, texts in rendering["own"].items()}
-
-
-def _lacks_columns(old: TaskRendering, new: TaskRendering) -> bool:
-    """Return whether the new side reads columns that the docs of the old side do not have, so their content is unknown.
-
-    These docs have all columns that the old side reads, except those that a function can do without.
-    """
-    named = [{name for _, *names in side["named"] for name in names} for side in (old, new)]
-    return old["docs"] is not None and not named[1] <= named[0].union(*old["docs"]["evaluated"])
-
-
-def _other_columns(old: TaskRendering, new: TaskRendering) -> str:
-    before, after = (
-        {*side["columns"], *(f"{key}: {name}" for key, *names in side["named"] for name in names)}
-        for side in (old, new)
-    )
-    gone, come = sorted(before - after), sorted(after - before)
-    return f" ({', '.join(gone) or 'none'} became {', '.join(come) or 'none'})" if gone or come else ""
-
-
-def _seen(task: str, file: str, way: str, old: list[str], new: list[str]) -> UnseenChange:
-    """Return the first texts that differ, as a change."""
-    pairs = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
-    asked = tuple(map(_read, pairs[0])) if pairs else ("", "")
-    one, other = next(iter(_differing_texts(*asked)), pairs[0] if pairs else ("", ""))
-    lines = [[f"| {show_inner(line)}" for line in text.split("\n")] for text in (one, other)]
-    before, after = ([*side[:-1], side[-1] + END] for side in lines)
-    detail = [*unified_diff(before, after, lineterm="", n=1)]
-    where = "" if way == AS_IT_IS else f"{way}: "
-    return UnseenChange(task, file, where + _excerpt(one, other), "\n".join(detail[2:]), _section(*asked))
-
-
-def _section(old: Any, new: Any) -> str:
-    """Return the section of a snapshot that would show the difference of two docs, each its requests and its target."""
-    if not (isinstance(old, list) and isinstance(new, list)):
-        return "prompt"  # an exception, or what JSON does not know
-    (asked, _), (asks, _) = old, new
-    if asked == asks:
-        return "target"
-    if [each[:2] for each in asked] != [each[:2] for each in asks]:
-        return "prompt"
-    return "generate" if asked[0][0] == "generate_until" else "continuations"
-
-
-def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _differing_texts(old: Any, new: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for one, other in zip(old, new, strict=True):
-            yield from _differing_texts(one, other)
-    elif old != new:
-        yield tuple(each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in (old, new))  # type: ignore[misc]
-
-
-def _excerpt(old: str, new: str) -> str:
-    """Return the difference of two texts with a few characters around it: `A became B`."""
-    start = max(shared_start(old, new) - _CONTEXT, 0)
-    start = start if start > 4 else 0
-    end = shared_end(old[start:], new[start:])
-    cut = max(end - _CONTEXT, 0)
-    return " became ".join(_excerpted(text[start : len(text) - cut]) for text in (old, new))
-
-
-def _excerpted(text: str) -> str:
-    shown = text if len(text) <= 160 else f"{text[:100]}…{text[-50:]}"
-    return json.dumps(shown, ensure_ascii=False)
-
-
-# -- the result of a comparison ----------------------------------------------------------------------------------------
 
 _SIDES: Final = re.compile(r"^--- .*\n\+\+\+ now$", re.MULTILINE)
 _SHOWN_OF_NEW: Final = ("+", "…")
@@ -317,13 +23,17 @@ def as_comparison(
 ) -> dict[str, Any]:
     """Return the result with clusters that name tasks instead of snapshot files, and the revisions.
 
-    `result["removed"]` are the prompts of tasks that no file defines any more. `unrendered_before` are tasks, or files,
-    that the old revision has and that could not be rendered there: they are new only in that they render now.
+    `result["followed"]` are the prompts of the old revision as they are named now, with their `old` names;
+    `result["removed"]` those of tasks that no file defines any more. `unrendered_before` are tasks, or files, that the
+    old revision has and that could not be rendered there: they are new only in that they render now.
     """
     old, new = short_name(old), short_name(new)
     clusters: list[dict[str, Any]] = []
-    renamed: list[dict[str, str]] = []
-    for cluster in result["clusters"]:
+    names = {prompt["task"]: prompt["old"] for prompt in result["followed"] if prompt["task"] != prompt["old"]}
+    # The name of a task is in the header of its snapshot.
+    found = [*without(result["clusters"], names, "header-only")]
+    renamed = [*_same_under_other_names({**result, "clusters": found}, names)]
+    for cluster in found:
         if cluster["category"] == "renamed":
             renamed += _renamed(cluster)
         elif cluster["category"] == "new":
@@ -331,7 +41,8 @@ def as_comparison(
         elif cluster["category"] != "obsolete":
             detail = _SIDES.sub(lambda _match: f"--- {old}\n+++ {new}", cluster["detail"])
             detail = detail.removeprefix(cluster["title"]).lstrip("\n")  # of an error the hint is left
-            clusters.append({**cluster, "detail": detail})
+            members = [_named(each, names) for each in cluster["members"]]
+            clusters.append({**cluster, "detail": detail, "members": members})
     found_again = {(prompt["old"], prompt["profile"]) for prompt in renamed}
     removed = [prompt for prompt in result["removed"] if (prompt["task"], prompt["profile"]) not in found_again]
     members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
@@ -341,7 +52,8 @@ def as_comparison(
     for cluster in clusters:
         counts[cluster["category"]] += cluster["items"]
     clusters.sort(key=lambda cluster: (CATEGORIES.index(cluster["category"]), -cluster["items"]))
-    kept = {name: value for name, value in result.items() if name not in ("removed", "defined", "unmatched")}
+    own = ("followed", "removed", "defined", "unmatched", "command", "next_steps")
+    kept = {name: value for name, value in result.items() if name not in own}
     return {**kept, "counts": dict(sorted(counts.items())), "clusters": clusters}
 
 
@@ -350,10 +62,12 @@ def short_name(revision: str) -> str:
     return revision[:10] if len(revision) >= 40 and not revision.strip("0123456789abcdef") else revision
 
 
-def without(clusters: Iterable[dict[str, Any]], tasks: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the clusters without the changed prompts of these tasks."""
+def without(
+    clusters: Iterable[dict[str, Any]], tasks: Collection[str], category: str = "changed"
+) -> Iterator[dict[str, Any]]:
+    """Yield the clusters without the prompts of these tasks in clusters of one category."""
     for cluster in clusters:
-        kept = [each for each in cluster["members"] if cluster["category"] != "changed" or each["task"] not in tasks]
+        kept = [each for each in cluster["members"] if cluster["category"] != category or each["task"] not in tasks]
         if kept:
             yield {**cluster, "members": kept, **_sizes(kept)}
 
@@ -363,6 +77,26 @@ def unseen_clusters(changes: Iterable[UnseenChange]) -> Iterator[dict[str, Any]]
     for title, found in grouped(changes, lambda change: change.title).items():
         members = [{"task": each.task, "profile": "", "file": each.file, "sections": [each.section]} for each in found]
         yield from _cluster("changed", title, members, detail=found[0].detail)
+
+
+def _named(member: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a prompt with both names of its task, if they differ."""
+    old = names.get(member["task"])
+    return {**member, "task": f"{old} → {member['task']}"} if old is not None else {**member}
+
+
+def _same_under_other_names(result: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the prompts of renamed tasks, after both names, that were rendered again and are in no cluster."""
+    shown = {(each["task"], each["profile"]) for cluster in result["clusters"] for each in cluster["members"]}
+    lost = {(prompt["task"], prompt["profile"]) for prompt in result["removed"]}
+    failed = {task for tasks in result["unrendered"].values() for task in tasks}
+    errors = [cluster for cluster in result["clusters"] if cluster["category"] == "error"]
+    failed |= {each["task"] for cluster in errors for each in cluster["members"]}
+    for prompt in result["followed"]:
+        sides = [(prompt[name], prompt["profile"]) for name in ("old", "task")]
+        is_there = prompt["task"] in result["defined"].get(prompt["file"], ()) and prompt["task"] not in failed
+        if prompt["task"] in names and is_there and sides[0] not in lost and sides[1] not in shown:
+            yield _named(prompt, names)
 
 
 def _renamed(cluster: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -1,5 +1,7 @@
 """A task rendered on one side of a comparison: the docs of both sides, also with shots, and variants of these docs.
 
+Where `process_docs` changed and docs are synthetic, both sides process the same rows; where code of scoring changed,
+both score the same answers.
 The variants have edge cases of data (spaces, letter case, empty values, None, long lists) and the words that changed
 code names. A difference in a variant only need not show in a real doc, so it is unknown. The rendering is a mapping of
 JSON values; the worker that renders writes it, and its content is untrusted.
@@ -22,6 +24,8 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.inputs.places import digest_of
+from pytest_promptfmt.revisions.raw_docs import Lines, processed, raw_docs
+from pytest_promptfmt.revisions.tried_scores import tried_scores
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import columns_read, renderer_with_shots, with_pool
 
@@ -29,6 +33,10 @@ SHOTS: Final = 2
 """Few-shot examples that are tried where the task itself has none."""
 AS_IT_IS: Final = "as it is"
 WITH_SHOTS: Final = f"with {SHOTS} shots"
+
+_ROWS: Final = 2
+_MOST_KEPT: Final = 2_000
+"""Characters of a variant's text that are kept to be shown."""
 
 _MOST_COLUMNS: Final = 12
 _MOST_WORDS: Final = 12
@@ -43,6 +51,7 @@ class RenderingPlan:
 
     Code below the folder `top` is traced, `words` are put into docs, `parts` are texts of templates to search in
     prompts. Renderings are written to `folder`; `other` is the folder of the first side, "" for the first side itself.
+    With `rows`, docs are made of rows by `process_docs`; with `scores`, answers are scored.
     """
 
     top: str
@@ -50,6 +59,8 @@ class RenderingPlan:
     other: str = ""
     words: Sequence[str] = ()
     parts: Sequence[str] = ()
+    rows: bool = False
+    scores: bool = False
 
 
 def path_of(folder: Path, task: str) -> Path:
@@ -63,37 +74,46 @@ def read_rendering(folder: Path, task: str) -> TaskRendering | None:
         rendering = json.loads(path_of(folder, task).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    known = {"error", "own", "same", "edges", "columns", "named", "kinds", "docs", "lines", "unseen"}
+    known = {"error", "own", "same", "edges", "columns", "named", "kinds", "docs", "lines", "unseen", "rows", "scores"}
     return rendering if isinstance(rendering, dict) and known <= rendering.keys() else None
 
 
 def rendering_of(study: Study, plan: RenderingPlan) -> TaskRendering:
     """Return the texts that a task renders, and the lines of code that ran for it.
 
-    `own` are the texts of the task's own docs, `same` those of the docs that both sides render, `edges` digests of
-    those of variants of these docs; a text that begins with `!` is an exception. `unseen` are the parts of templates
-    that no text contains. `columns` are those that the prompts come from, `named` those that the task reads of
-    synthetic docs.
+    `own` are the texts of the task's own docs, `same` those of the docs that both sides render, `edges` those of
+    variants of these docs, or digests of long ones; a text that begins with `!` is an exception. `unseen` are the parts
+    of templates that no text contains. `columns` are those that the prompts come from, `named` those that the task
+    reads of synthetic docs. `rows` are those that the docs were made of, None without. `scores` are those of some
+    answers, `scoring_error` why there are none, `scored_lines` the lines of code that ran for them.
     """
     rendering: TaskRendering = {"error": "", "own": {}, "same": {}, "edges": {}, "kinds": [], "docs": None}
-    rendering |= {"columns": [], "named": []}
+    rendering |= {"columns": [], "named": [], "rows": None, "scores": {}, "scoring_error": ""}
     rendering["unseen"] = [*plan.parts]
-    lines: dict[str, set[int]] = {}
-    with _traced(Path(plan.top), lines):
+    unsure: Lines = {}
+    with _traced(Path(plan.top)) as lines:
         try:
-            _fill(rendering, study, plan)
+            _fill(rendering, study, plan, unsure)
         except PromptfmtError as error:
             rendering["error"] = error.message
-    rendering["lines"] = {name: sorted(ran) for name, ran in lines.items()}
+    with _traced(Path(plan.top)) as scored_lines:
+        try:
+            rendering["scores"] = tried_scores(study, plan.words) if plan.scores else {}
+        except PromptfmtError as error:
+            rendering["scoring_error"] = error.message
+    for file, unseen in unsure.items():
+        lines.get(file.removeprefix(f"{plan.top}{os.sep}").replace(os.sep, "/"), set()).difference_update(unseen)
+    for key, found in (("lines", lines), ("scored_lines", scored_lines)):
+        rendering[key] = {name: sorted(ran) for name, ran in found.items()}
     return rendering
 
 
-def lines_of(rendering: Mapping[str, Any]) -> dict[str, Set[int]]:
+def lines_of(rendering: Mapping[str, Any], key: str = "lines") -> dict[str, Set[int]]:
     """Return the lines that ran, by file below the tree."""
-    return {str(name): frozenset(ran) for name, ran in rendering["lines"].items()}
+    return {str(name): frozenset(ran) for name, ran in rendering[key].items()}
 
 
-def _fill(rendering: TaskRendering, study: Study, plan: RenderingPlan) -> None:
+def _fill(rendering: TaskRendering, study: Study, plan: RenderingPlan, unsure: Lines) -> None:
     material = study.material
     task, docs, shots = material.task, material.docs, study.settings.num_fewshot
     instances = study.render()
@@ -125,24 +145,38 @@ def _fill(rendering: TaskRendering, study: Study, plan: RenderingPlan) -> None:
 
     rendering["own"] = {name: _rendered(each, docs, count) for name, (each, count) in ways.items()}
     shown = docs
-    if not plan.other:
-        rendering["docs"] = _in_json(docs)
-    else:
+    if plan.other:
         first = read_rendering(Path(plan.other), study.given.id)
         given = first["docs"] if first is not None else None
-        if given is None:
+        if first is None or given is None:
             return
+        rendering["rows"] = first["rows"]
         shown = replace(docs, evaluated=tuple(given["evaluated"]), fewshot=tuple(given["fewshot"]))
-        shown = replace(shown, columns=tuple(dict.fromkeys(name for doc in shown.evaluated for name in doc)))
-    rendering["same"] = {name: rendered(each, shown, count) for name, (each, count) in ways.items()}
-    for label, change in edge_cases_of(shown.evaluated[0], plan.words):
-        edge = replace(
-            shown, evaluated=(change(shown.evaluated[0]),), fewshot=tuple(change(doc) for doc in shown.fewshot)
-        )
+    elif plan.rows and docs.kind == "synthetic":
+        with suppress(PromptfmtError):
+            rendering["rows"] = _plain([dict(row) for row in raw_docs(task, _ROWS)])
+    if not plan.other:
+        rendering["docs"] = _plain({"evaluated": [*map(dict, docs.evaluated)], "fewshot": [*map(dict, docs.fewshot)]})
+    rows = rendering["rows"]
+
+    def texts(change: Change | None, count: int | None, each: Task) -> list[str]:
+        """Return the texts of the docs of both sides; of a variant of the first one, if it is to be changed."""
+        sources = shown.evaluated if rows is None else rows
+        try:
+            made = sources if change is None else (change(sources[0]),)
+            made = made if rows is None else processed(task, made, unsure)
+        except PromptfmtError as error:
+            return [_failure(error)]
+        pool = shown.fewshot if change is None or rows is not None else tuple(change(doc) for doc in shown.fewshot)
+        columns = tuple(dict.fromkeys(name for doc in made for name in doc))
+        return rendered(each, replace(shown, evaluated=tuple(made), fewshot=pool, columns=columns), count)
+
+    rendering["same"] = {name: texts(None, count, each) for name, (each, count) in ways.items()}
+    for label, change in edge_cases_of((shown.evaluated if rows is None else rows)[0], plan.words):
         for each, count in ways.values():
-            text = "\0".join(rendered(each, edge, count))
-            made = text if text.startswith("!") else digest_of(text.encode("utf-8", "backslashreplace"))
-            rendering["edges"].setdefault(label, []).append(made)
+            text = "\0".join(texts(change, count, each))
+            kept = text if len(text) <= _MOST_KEPT else digest_of(text.encode("utf-8", "backslashreplace"))
+            rendering["edges"].setdefault(label, []).append(kept)
 
 
 def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
@@ -151,7 +185,11 @@ def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
         renderer, _ = renderer_with_shots(task, docs, shots)
         return [_text(instance) for instance in renderer.instances()]
     except PromptfmtError as error:
-        return [f"! {type(error.__cause__ or error).__name__}"]
+        return [_failure(error)]
+
+
+def _failure(error: PromptfmtError) -> str:
+    return f"! {type(error.__cause__ or error).__name__}"
 
 
 def _text(instance: Instance) -> str:
@@ -177,19 +215,19 @@ def _columns(instances: Sequence[Instance]) -> list[str]:
     return sorted({f"{origin.key or origin.part}: {origin.field}" for origin in spans if origin.field})
 
 
-def _in_json(docs: TaskDocs) -> dict[str, list[Doc]] | None:
-    """Return the docs; None for values that JSON does not have, such as dates."""
-    given = {"evaluated": [dict(doc) for doc in docs.evaluated], "fewshot": [dict(doc) for doc in docs.fewshot]}
+def _plain(value: Any) -> Any:
+    """Return docs; None for values that JSON does not have, such as dates."""
     try:
-        is_same = json.loads(json.dumps(given)) == given
+        is_same = json.loads(json.dumps(value)) == value
     except (TypeError, ValueError, RecursionError):
         return None
-    return given if is_same else None  # type: ignore[return-value]
+    return value if is_same else None
 
 
 @contextmanager
-def _traced(top: Path, lines: dict[str, set[int]]) -> Iterator[None]:
-    """Note the lines of functions in files below a folder that run in the block."""
+def _traced(top: Path) -> Iterator[dict[str, set[int]]]:
+    """Note the lines of functions in files below a folder that run in the block, by the path below it."""
+    lines: dict[str, set[int]] = {}
     start = f"{top}{os.sep}"
 
     def each_line(frame: FrameType, event: str, _argument: object) -> Any:
@@ -209,12 +247,15 @@ def _traced(top: Path, lines: dict[str, set[int]]) -> Iterator[None]:
     before = sys.gettrace()
     sys.settrace(each_call)
     try:
-        yield
+        yield lines
     finally:
         sys.settrace(before)
 
 
 # -- edge cases --------------------------------------------------------------------------------------------------------
+
+NOTHING_THERE: Final = "None in"
+"""The start of the descriptions of variants that a data set need not have: without a value in a column."""
 
 Change = Callable[[Doc], Doc]
 
@@ -241,7 +282,7 @@ def edge_cases_of(doc: Doc, words: Iterable[str]) -> Iterator[tuple[str, Change]
     names = [*doc][:_MOST_COLUMNS]
     for name in names:
         yield f"nothing in {name!r}", _with(name, _empty(doc[name]))
-        yield f"None in {name!r}", _with(name, None)
+        yield f"{NOTHING_THERE} {name!r}", _with(name, None)
     for word in list(dict.fromkeys(words))[:_MOST_WORDS]:
         yield f"the text {word[:40]!r}", _in_texts(lambda text, word=word: f"{text} {word} {text}")
         yield f"the text {word[:40]!r} at both ends", _in_texts(lambda text, word=word: f"{word}{text}{word}")

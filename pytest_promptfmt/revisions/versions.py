@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
 from pytest_promptfmt.core.task import FunctionRef, Locate
 from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, class_refs, classes_of, closure_of
 from pytest_promptfmt.revisions.source_changes import SourceDifference
+from pytest_promptfmt.revisions.verdicts import SOME_DOCS
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.changes import FEW_SHOT
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
@@ -52,6 +53,7 @@ _KEYS: Final[Mapping[str, Part]] = {
     "generation_kwargs": "stops",
     **dict.fromkeys(("filter_list", "metric_list", "process_results", "repeats"), "metric"),
 }
+_UNCERTAIN: Final = (TOKENS, COLUMNS, SOME_DOCS)
 _OWN_DOCS: Final = "metadata.promptfmt"
 _OF_SECTION: Final = re.compile(r" (?:\d+ of \d+|without context)$")
 _SUFFIXES: Final = (".yaml", ".yml")
@@ -114,12 +116,13 @@ def counted_parts(rootdir: Path) -> frozenset[str]:
 def changed_parts(clusters: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[Part]]:
     """Return the changed parts of each task of a result in JSON's types.
 
-    Tokens depend on the tokenizer and do not count; nor do names of columns, which do not change their content.
+    Tokens depend on the tokenizer and do not count; nor do names of columns, which do not change their content, nor
+    changes that only variants of docs show.
     """
     found: dict[str, frozenset[Part]] = {}
     for cluster in clusters:
         for member in cluster["members"] if cluster["category"] == "changed" else ():
-            titles = {title for title in member.get("sections", ()) if not title.startswith((TOKENS, COLUMNS))}
+            titles = {title for title in member.get("sections", ()) if not title.startswith(_UNCERTAIN)}
             parts = {_SECTIONS.get(_OF_SECTION.sub("", title), "metric") for title in titles}
             found[member["task"]] = found.get(member["task"], frozenset()) | parts
     return found

@@ -29,7 +29,7 @@ STARTS_PROCESSES = {
     "core/git.py": "git",
     "engine/processes.py": "workers, and what ends them",
     "profiles/tokenizer_freezing.py": "this package, for the conversion of a tokenizer",
-    "revisions/runs.py": "pytest",
+    "revisions/pytest_process.py": "pytest",
     "systems/templates/engines.py": "node, with the engine of Hugging Face",
 }
 """The modules that start processes, and which."""

@@ -1,5 +1,6 @@
 """`promptfmt diff` says what it could not see: never "nothing changed" of what did not run or was not rendered."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def changed(found: dict[str, Any]) -> dict[str, str]:
 
 
 def test_code_that_ran_and_gave_the_same_text_is_the_same_on_so_many_docs(found: dict[str, Any]) -> None:
-    assert set(found["same"]) == {"refactored", "lettered"}, "a letter says what its number said"
+    assert set(found["same"]) == {"refactored", "lettered", "elsewhere"}, "a letter says what its number said"
     assert found["same"]["refactored"].startswith("doc_to_text (tasks/utils.py:9 text): the same text on ")
 
 
@@ -146,14 +147,19 @@ def test_layout_docstrings_and_defaults_are_no_change(found: dict[str, Any]) -> 
     assert not {"spaced", "documented", "written_out"} & (unknown(found).keys() | changed(found).keys())
 
 
-def test_a_difference_that_only_some_docs_show_is_unknown(found: dict[str, Any]) -> None:
-    assert unknown(found)["stripped"] == "the text differs on docs with spaces at the ends"
-    assert unknown(found)["branching"] == "the text differs on docs with 'secret' in 'kind'"
+def test_a_difference_that_only_some_docs_show_is_a_change_of_these(found: dict[str, Any]) -> None:
+    assert changed(found)["stripped"].startswith("docs with spaces at the ends: ")
+    assert changed(found)["branching"].startswith("docs with 'secret' in 'kind': ")
+    assert [each["kind"] for each in found["versions"] if "stripped" in each["tasks"]] != ["kept"]
 
 
-def test_what_synthetic_docs_do_not_pass_through_is_unknown(found: dict[str, Any]) -> None:
-    assert "synthetic docs do not pass through it" in unknown(found)["cleaned"]
-    assert unknown(found)["elsewhere"] == "dataset_path changed: the docs come from elsewhere now"
+def test_code_that_makes_docs_of_rows_runs_on_the_same_rows(found: dict[str, Any]) -> None:
+    assert changed(found)["cleaned"].startswith("docs with spaces at the ends: ")
+
+
+def test_docs_from_elsewhere_are_named_and_the_text_is_compared(found: dict[str, Any]) -> None:
+    assert found["other_docs"] == {"elsewhere": 'dataset_path: "here" became "there"'}
+    assert "elsewhere" not in unknown(found).keys() | changed(found).keys()
 
 
 def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any]) -> None:
@@ -177,17 +183,16 @@ def test_what_only_shots_show_is_changed(found: dict[str, Any]) -> None:
 
 def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
     assert changed(found)["filtered"].startswith("filter first: ")
-    assert unknown(found)["scored"].startswith("answers: the code of process_results changed (tasks/utils.py:")
+    assert changed(found)["scored"].startswith("process_results: ' «answer 1» \\n' by 'none', doc 0: ")
 
 
-def test_another_column_is_a_change_unless_the_docs_are_made_elsewhere(found: dict[str, Any]) -> None:
+def test_another_column_is_a_change(found: dict[str, Any]) -> None:
     said = changed(found)
     for name in ("other_column", "in_code"):
         assert said[name] == "other columns are read (doc_to_text: question became doc_to_text: query)"
     assert said["other_role"] == "other columns are read (doc_to_text: question became doc_to_text: premise)"
     assert said["other_target"] == "other columns are read (doc_to_target: answer became doc_to_target: reply)"
-    assert "renamed_column" not in changed(found)
-    assert unknown(found)["renamed_column"].startswith("it reads other columns of docs made elsewhere (")
+    assert said["renamed_column"] == "other columns are read (doc_to_text: question became doc_to_text: query)"
 
 
 def test_another_column_is_no_changed_text_and_may_need_no_new_version(found: dict[str, Any]) -> None:
@@ -223,7 +228,7 @@ def test_docs_that_come_with_a_change_show_what_it_does_on_both_sides(tmp_path: 
         git(tmp_path, *command)
     (tmp_path / "tasks" / "utils.py").write_text(UTILS.replace(".strip()", ".strip(' ')"), "utf-8")
     compare = ("diff", "HEAD", "--profile", "plain", "--json")
-    assert "did not run" in unknown(json.loads(promptfmt(tmp_path, *compare).stdout))["cleaned"]
+    assert changed(json.loads(promptfmt(tmp_path, *compare).stdout))["cleaned"].startswith("docs with spaces at the")
     docs = tmp_path / "tasks" / "cleaned.docs.jsonl"
     docs.write_text('{"question": " Who? ", "answer": "Ada"}\n', "utf-8")
     done = promptfmt(tmp_path, *compare)
@@ -233,3 +238,54 @@ def test_docs_that_come_with_a_change_show_what_it_does_on_both_sides(tmp_path: 
     docs.write_text('{"question": "Who?\\n", "answer": "Ada"}\n', "utf-8")
     done = promptfmt(tmp_path, *compare)
     assert (done.returncode, [*changed(json.loads(done.stdout))]) == (1, ["cleaned"])
+
+
+def test_renamed_tasks_are_compared_under_both_names(tmp_path: Path) -> None:
+    for number in range(4):
+        write_task(tmp_path, f"old_{number}")
+    write_task(tmp_path, "kept")
+    for command in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "one")):
+        git(tmp_path, *command)
+    for number in range(4):
+        path = tmp_path / f"tasks/old_{number}.yaml"
+        text = path.read_text("utf-8").replace(f"old_{number}", f"new_{number}")
+        path.write_text(text.replace("A:", "Answer:") if number == 3 else text, "utf-8")
+        if number < 2:
+            path.rename(path.with_name(f"new_{number}.yaml"))
+    done = promptfmt(tmp_path, "diff", "HEAD", "--profile", "plain", "--profile", "chat-chatml", "--json")
+    data = json.loads(done.stdout)
+    said = {(each["category"], member["task"]) for each in data["clusters"] for member in each["members"]}
+    same = {("renamed", f"old_{number} → new_{number}") for number in range(3)}
+    assert said == same | {("changed", "old_3 → new_3")}
+    assert data["counts"] == {"changed": 2, "renamed": 6}
+
+
+def test_the_next_steps_are_commands_of_the_user(found: dict[str, Any]) -> None:
+    assert found["command"] == "promptfmt diff HEAD --profile plain"
+    steps = "\n".join(found["next_steps"])
+    assert "`promptfmt diff HEAD --profile plain -v`" in steps
+    assert "/tmp" not in steps
+    assert "baseline" not in steps
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n"
+
+
+def test_files_of_git_lfs_are_filled_in_where_the_clone_has_them(tmp_path: Path) -> None:
+    write_task(tmp_path, "large")
+    docs = tmp_path / "tasks/large.docs.jsonl"
+    contents = [json.dumps({"question": word, "answer": "a"}) + "\n" for word in ("Who?", "What?", "Where?")]
+    ids = [hashlib.sha256(each.encode()).hexdigest() for each in contents]
+    git(tmp_path, "init", "-q", "-b", "main")
+    for number in range(3):
+        docs.write_text(POINTER.format(ids[number], len(contents[number])), "utf-8")
+        if number < 2:  # the clone lacks the newest
+            stored = tmp_path / ".git/lfs/objects" / ids[number][:2] / ids[number][2:4] / ids[number]
+            stored.parent.mkdir(parents=True)
+            stored.write_text(contents[number], "utf-8")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "-qm", str(number))
+    data = json.loads(promptfmt(tmp_path, "diff", "HEAD~2", "HEAD~1", "--profile", "plain", "--json").stdout)
+    assert ([*changed(data)], data["pointers"]) == (["large"], [])
+    done = promptfmt(tmp_path, "diff", "HEAD~1", "HEAD", "--profile", "plain")
+    assert "1 file of Git LFS compared as pointers, the content is not in this clone: tasks/large.docs" in done.stdout
