@@ -103,7 +103,10 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
     fields = {name: bound(getattr(task, name), name) for name in _TASK_FIELDS}
     deferred = ((name, getattr(task.dataset, name), keys) for name, keys in _DATASET_FIELDS.items())
     dataset: dict[str, Any] = {name: bound_when_called(value, *keys) for name, value, keys in deferred}
-    dataset["kwargs"] = bound_inside(task.dataset.kwargs, "dataset_kwargs")
+    kwargs = task.dataset.kwargs
+    if kwargs is not None and "data_files" in kwargs:  # others are arguments of a hub
+        kwargs = {**kwargs, "data_files": bound_inside(kwargs["data_files"], "dataset_kwargs", "data_files")}
+    dataset["kwargs"] = kwargs
     fewshot = {name: bound(getattr(task.fewshot, name), "fewshot_config", name) for name in _FEWSHOT_FIELDS}
     fewshot["process_docs"] = bound_when_called(task.fewshot.process_docs, "fewshot_config", "process_docs")
     return replace(

@@ -216,6 +216,12 @@ def test_a_function_that_looks_for_files_of_another_machine_leaves_synthetic_doc
     assert load_docs(bound).kind == "synthetic"
 
 
+def test_other_functions_in_dataset_kwargs_are_left_to_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("features = {'q': 'string'}\n", "utf-8")
+    task = task_of(tmp_path, "dataset_path: some/hub\ndataset_kwargs: {features: !function data.features}\n")
+    assert load_docs(bind_functions(task, trusted=lambda _path: True)).kind == "synthetic"
+
+
 def test_names_that_lm_eval_removed_are_there_for_code_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

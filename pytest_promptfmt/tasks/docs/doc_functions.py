@@ -19,7 +19,8 @@ FUNCTION_SECONDS: Final = 60.0
 
 def makes_names(task: Task) -> bool:
     """Return whether functions in the `dataset_kwargs` of a task name its data files."""
-    return any(callable(value) or isinstance(value, FunctionRef) for value in leaves(task.dataset.kwargs))
+    names = (task.dataset.kwargs or {}).get("data_files")
+    return any(callable(value) or isinstance(value, FunctionRef) for value in leaves(names))
 
 
 def with_made_names(task: Task) -> Task:
@@ -38,8 +39,9 @@ def with_made_names(task: Task) -> Task:
             raise not_allowed(value, task, keys)
         return run_code(value, task, keys) if callable(value) else value
 
+    given = dict(task.dataset.kwargs or {})
     try:
-        kwargs = made(task.dataset.kwargs, "dataset_kwargs")
+        kwargs: Any = {**given, "data_files": made(given["data_files"], "dataset_kwargs", "data_files")}
     except DocsError:
         kwargs = None
     return replace(task, dataset=replace(task.dataset, kwargs=kwargs))
