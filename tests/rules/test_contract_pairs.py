@@ -27,9 +27,9 @@ MISSED = {
 def reported(pair: dict[str, Any], side: str, folder: Path) -> set[tuple[str, str]]:
     """Return what is reported about one side of a pair, infos left out."""
     folder.mkdir()
-    task = {"task": "task", "dataset_path": "demo", "test_split": "test", "fewshot_split": "train"}
+    task: dict[str, Any] = {"task": "task", "dataset_path": "demo", "test_split": "test", "fewshot_split": "train"}
     task |= {"metadata": {"version": 1.0}} | pair["both"] | pair[side]
-    files = task.pop("files", {})
+    files: dict[str, str] = task.pop("files", {})
     text = "# file: task.yaml\n" + yaml.dump(task, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     text += "".join(f"# file: {name}\n{content}" for name, content in files.items())
     return {(one.code, one.message) for one in findings_in(folder, text) if one.severity != "info"}
