@@ -181,14 +181,11 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """
     calls = trial.text("call-finished") or ""
     is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
-    seen = set()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
         is_scalar = name != MAPPING and not has_null_content
-        cause = name, conversation.has_tools, conversation.has_parts, has_null_content
-        if cause in seen or (is_scalar and is_format and conversation.has_tools):
+        if is_scalar and is_format and conversation.has_tools:
             continue
-        seen.add(cause)
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
