@@ -48,7 +48,16 @@ def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
 
 
 def _start(config: pytest.Config, files: Collection[Path], seed: str, output: Path) -> subprocess.Popen[bytes]:
-    options = ["--promptfmt", "--promptfmt-no-cache", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = [
+        "--promptfmt",
+        "--promptfmt-no-cache",
+        "--promptfmt-workers=1",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     options += ["-p", __name__, f"{_OPTION}={output}", f"--rootdir={config.rootpath}"]
     options += ["-c", str(config.inipath)] if config.inipath is not None else []
     profiles = config.getoption("promptfmt_profile", None) or ()
