@@ -158,6 +158,7 @@ OPENS_BY_ITSELF = {
     "plugin/worker_processes.py": "the null device, and the streams of a worker",
     "results/html.py": "our own data",
     "results/pending.py": "the user's private cache",
+    "revisions/pytest_process.py": "what its own run has printed",
     "revisions/runs.py": "what its own run has written",
     "revisions/task_rendering.py": "what its own workers have written",
     "revisions/upstream.py": "what was downloaded",
