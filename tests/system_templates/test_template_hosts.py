@@ -9,7 +9,7 @@ import pytest
 from pytest_promptfmt import SettingsError, SourceError, check_template
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.finding import Reported
-from pytest_promptfmt.profiles.probe_conversations import builtin_conversations
+from pytest_promptfmt.profiles.probe_conversations import ConversationSpec, builtin_conversations
 from pytest_promptfmt.profiles.template_hosts import shapes_of
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 
@@ -105,11 +105,12 @@ def test_endless_recursion_is_the_same_failure_each_time() -> None:
 
 
 def test_conversations_are_plain_mappings_too() -> None:
-    refund: dict[str, Any] = {"about": "a refund", "messages": [{"role": "user", "content": "Refund it."}]}
+    refund: ConversationSpec = {"about": "a refund", "messages": [{"role": "user", "content": "Refund it."}]}
     found = check_template("{{ messages[0].role }}", conversations={"refund": refund})
     assert "a user text is lost: a refund" in severities(found, "PF433")
+    misspelt: Any = {**refund, "abuot": "x"}
     with pytest.raises(SourceError, match="unknown key 'abuot'"):
-        check_template("{{ messages }}", conversations={"refund": {**refund, "abuot": "x"}})
+        check_template("{{ messages }}", conversations={"refund": misspelt})
 
 
 READING: dict[str, Any] = {
