@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
+    FilterUnavailableError,
     FunctionError,
     LimitExceededError,
     PromptfmtError,
@@ -123,6 +124,8 @@ def _failures(scoring: Scoring) -> Iterator[Finding]:
         scoring.pipelines, has_metrics and scoring.metrics  # noqa: B018  # what cannot be set up raises
     except LimitExceededError:
         raise
+    except FilterUnavailableError:  # the items that score are skipped with that reason
+        return
     except PromptfmtError as error:
         yield _setting_up(error)
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from linting import study_of
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import DocsError, FilterUnavailableError, ScoringError
@@ -14,6 +15,7 @@ from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules import forks, names
 from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, unknown_keys
 from pytest_promptfmt.tasks.harness import harness_around, installed_harness, release_note
@@ -193,6 +195,8 @@ def test_a_filter_of_a_fork_is_unavailable_and_a_misspelt_one_a_mistake(tmp_path
     with pytest.raises(ScoringError) as caught:
         pipelines_of(named("take_frist"))
     assert not isinstance(caught.value, FilterUnavailableError)
+    assert scoring_failure(study_of(named("ordered_regex"), tmp_path)) is None
+    assert scoring_failure(study_of(named("take_frist"), tmp_path)) is not None
 
 
 # -- code of forks ----------------------------------------------------------------------------------------------------
