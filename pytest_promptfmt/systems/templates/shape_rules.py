@@ -138,7 +138,7 @@ _WITH_SYSTEM: Final = ("system", "system-alone-with-question")
 
 def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopped: Rendering) -> Severity:
     """Return an error where a system message is refused for another reason, though the template has a branch for it."""
-    if conversation.name not in _WITH_SYSTEM or re.search("system", stopped.refusal or "", re.I):
+    if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):
         return Severity.INFO
     return Severity.ERROR if re.search(r"['\"]system['\"]", trial.source) else Severity.INFO
 
