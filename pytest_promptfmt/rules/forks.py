@@ -34,12 +34,13 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
         return
     keys = list(unknown_keys(view.config))
     harness = view.index.harness if keys else None
-    for key in keys:
+    for at in keys:
+        key = at[-1]
         is_of_fork = harness is None or not harness.task_keys or key in harness.task_keys
         message = "a key that only a fork of lm-eval has" if is_of_fork else "a key that lm-eval does not have"
         severity = Severity.INFO if is_of_fork else None
         do = did_you_mean(key, value_kinds()) or ""
-        yield finding(message, key, view.yaml.locate((key,)), do="" if is_of_fork else do, severity=severity)
+        yield finding(message, key, view.yaml.locate(at), do="" if is_of_fork else do, severity=severity)
 
 
 @rule("PF137", "group-of-a-task", severity=Severity.WARNING, family=Family.NAMES, scope="file")

@@ -226,10 +226,14 @@ def _is_mistake(key: Any, known: Collection[str]) -> bool:
     return not isinstance(key, str) or key in FEWSHOT_KEYS or key == "include" or is_misspelt(key, known)
 
 
-def unknown_keys(config: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield the keys of a task that lm-eval 0.4.13 does not have."""
+def unknown_keys(config: Mapping[Any, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of a task and of its `fewshot_config` that lm-eval 0.4.13 does not have, each with those above."""
     known = {*_TASK_KEYS, *OWN_KEYS, *STRUCTURAL_KEYS}
-    yield from (key for key in config if isinstance(key, str) and key not in known)
+    yield from ((key,) for key in config if isinstance(key, str) and key not in known)
+    shots = config.get("fewshot_config")
+    for key in shots if isinstance(shots, Mapping) else ():
+        if isinstance(key, str) and key not in FEWSHOT_KEYS:
+            yield "fewshot_config", key
 
 
 def _check_value(key: str, value: Any, kinds: frozenset[str], position: Position | None) -> None:
@@ -331,6 +335,8 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
     for key, value in written.items():
         if key not in FEWSHOT_KEYS:
             hint = did_you_mean(str(key), FEWSHOT_KEYS)
+            if hint is None and isinstance(key, str) and key not in _TASK_KEYS:
+                continue  # a fork may have it, which PF117 reports
             if key in _TASK_KEYS:
                 hint = f"{key} belongs at the top level of the task, not under fewshot_config"
             raise SourceError(

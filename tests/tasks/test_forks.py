@@ -146,12 +146,13 @@ def test_built_in_tasks_of_the_installed_harness_are_members(tmp_path: Path) -> 
 
 
 def test_keys_of_a_fork_stop_neither_a_task_nor_a_group(tmp_path: Path) -> None:
-    keys = "doc_to_visual: image\nlmms_eval_specific_kwargs: {default: {}}\n"
+    keys = "doc_to_visual: image\nfewshot_config: {sampler: first_n, doc_to_text_without_instruction: q}\n"
     write(tmp_path, a=f"task: a\n{TASK}{keys}", g="group: g\ntask: [a, {task: a, num_fewshot: 2}]\n")
     assert list(unknown_keys(read(tmp_path / "a.yaml").tasks[0].config)) == [
-        "doc_to_visual",
-        "lmms_eval_specific_kwargs",
+        ("doc_to_visual",),
+        ("fewshot_config", "doc_to_text_without_instruction"),
     ]
+    assert list(severities(tmp_path / "a.yaml")) == ["PF117"]
     assert [task.name for task in read(tmp_path / "g.yaml").tasks] == ["g.a"]
 
 
