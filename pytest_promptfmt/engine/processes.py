@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
@@ -164,6 +165,21 @@ def drop_descriptors(*, but: Collection[int]) -> None:
                 os.fstat(number)
                 os.dup2(null, number, inheritable=False)
     os.close(null)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The limits of a worker.
+
+    `processor`: seconds of processor time for each number of a job. `waiting`: seconds with hardly any processor time.
+    `memory`: bytes in addition to those that the worker began with; `retire`: such bytes after a job above which the
+    worker is replaced.
+    """
+
+    processor: float = 60.0
+    memory: int = 2**30
+    waiting: float = 30.0
+    retire: int = 3 * 2**28
 
 
 def limit_processor_time(seconds: float) -> None:

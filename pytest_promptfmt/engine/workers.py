@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.engine.confinement import adopt_orphans
 from pytest_promptfmt.engine.processes import (
     Inbox,
+    Limits,
     MemoryUse,
     Reaper,
     drop_descriptors,
@@ -60,21 +61,6 @@ _OUT_OF_MEMORY: Final = b"MemoryError"
 
 _LOOK_SECONDS: Final = 0.5
 """The time between two checks whether workers are alive and at work."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """The limits of a worker.
-
-    `processor`: seconds of processor time for each number of a job. `waiting`: seconds with hardly any processor time.
-    `memory`: bytes in addition to those that the worker began with; `retire`: such bytes after a job above which the
-    worker is replaced.
-    """
-
-    processor: float = 60.0
-    memory: int = 2**30
-    waiting: float = 30.0
-    retire: int = 3 * 2**28
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Posi
 from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
 from pytest_promptfmt.engine.confinement import Confinement, possible
-from pytest_promptfmt.engine.processes import CAN_FORK
-from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
+from pytest_promptfmt.engine.processes import CAN_FORK, Limits
+from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.inputs.traces import Trace
 from pytest_promptfmt.plugin.items.item import PromptItem

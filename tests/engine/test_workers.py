@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.engine.processes import CAN_FORK
-from pytest_promptfmt.engine.workers import Limits, Lost, Pool
+from pytest_promptfmt.engine.processes import CAN_FORK, Limits
+from pytest_promptfmt.engine.workers import Lost, Pool
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="worker processes need fork")
 
@@ -264,7 +264,8 @@ def test_a_child_that_holds_the_pipe_does_not_hide_that_its_worker_ended(pool: M
 
 OWNER = """
 import os, signal, sys, time, subprocess
-from pytest_promptfmt.engine.workers import Limits, Pool
+from pytest_promptfmt.engine.processes import Limits
+from pytest_promptfmt.engine.workers import Pool
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 def run(job):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid
