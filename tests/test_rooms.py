@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -206,6 +207,16 @@ def test_findings_become_reports_in_one_place() -> None:
     }
     # The page of a comparison shows groups of reports that two runs have made.
     assert makers == {("rules/linter.py", "_reported"), ("results/html.py", "_of_findings")}
+
+
+def test_names_of_public_classes_are_unique() -> None:
+    names = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

@@ -44,7 +44,7 @@ _versions = itertools.count(1)
 """Numbers for the times of edited files: a file that is read again must not look like the one before."""
 
 
-class Places(Protocol):
+class FolderSettings(Protocol):
     """The settings and rules of the task files of each folder."""
 
     index: TaskIndex
@@ -75,14 +75,14 @@ class Fixed:
     refused: tuple[tuple[Reported, str], ...] = ()
 
 
-def find_fixes(files: Iterable[Path], places: Places, *, below: Sequence[Path]) -> Fixed:
+def find_fixes(files: Iterable[Path], folders: FolderSettings, *, below: Sequence[Path]) -> Fixed:
     """Return what fixing the findings of these task files changes; nothing is written.
 
-    `places` has their settings and rules. Only files that are in or below one of `below` are changed: those that no
+    `folders` has their settings and rules. Only files that are in or below one of `below` are changed: those that no
     task of `files` may include from elsewhere. Raises SettingsError for invalid settings.
     """
     with tempfile.TemporaryDirectory(prefix="promptfmt-") as folder:
-        return _Fixing(tuple(dict.fromkeys(files)), places, below, Path(folder)).run()
+        return _Fixing(tuple(dict.fromkeys(files)), folders, below, Path(folder)).run()
 
 
 def write_fixes(fixed: Fixed) -> None:
@@ -129,9 +129,9 @@ class _Open:
 class _Fixing:
     """The state of one run: the edited files, and what was refused."""
 
-    def __init__(self, files: Sequence[Path], places: Places, below: Sequence[Path], folder: Path) -> None:
+    def __init__(self, files: Sequence[Path], folders: FolderSettings, below: Sequence[Path], folder: Path) -> None:
         self._files = files
-        self._places = places
+        self._folders = folders
         self._below = [Path(gate.resolved(each)) for each in below]
         self._folder = folder
         self._open: dict[Path, _Open] = {}
@@ -246,15 +246,17 @@ class _Fixing:
             return dict(self._looks(file, renders=renders))
 
     def _looks(self, path: Path, *, renders: bool) -> Iterator[tuple[str, _Look]]:
-        settings, selection = self._places.settings_for(path), self._places.rules_for(path)
+        settings, selection = self._folders.settings_for(path), self._folders.rules_for(path)
         try:
-            file = read_task_file(path, self._places.index, trusted=settings.trusts, import_limit=settings.import_limit)
+            file = read_task_file(
+                path, self._folders.index, trusted=settings.trusts, import_limit=settings.import_limit
+            )
         except PromptfmtError:
             return
         if file is None or file.yaml is None:
             return
         self._parts[path] = frozenset(part.path for part in file.yaml.parts)
-        view: FileView | None = FileView(path=path, yaml=file.yaml, file=file, index=self._places.index)
+        view: FileView | None = FileView(path=path, yaml=file.yaml, file=file, index=self._folders.index)
         resolve = partial(load_function, trusted=settings.trusts)
         for base in file.tasks:
             if base.assembly.brings_profiles:
