@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,7 +50,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Snapshots that changed in the same way; `title` is the line about the first, `detail` its whole text.
+    """Snapshots that changed in the same way; `title` is the line that most of them have, `detail` a whole text.
 
     `docs` is how many docs changed in all members; `tokens` describes for each profile which tokens followed the text.
     """
@@ -97,7 +98,8 @@ def clusters_of(outcomes: Iterable[Outcome]) -> tuple[Cluster, ...]:
 
 
 def _cluster(outcomes: list[Outcome]) -> Cluster:
-    first = outcomes[0]
+    (usual, _), *_ = Counter(outcome.title for outcome in outcomes).most_common(1)
+    first = next(outcome for outcome in outcomes if outcome.title == usual)
     tokens = grouped(outcomes, lambda outcome: outcome.profile)
     return Cluster(
         category=cast("Category", first.category),

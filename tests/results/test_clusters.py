@@ -58,6 +58,13 @@ def test_a_cluster_keeps_its_first_title_and_all_members() -> None:
     assert (cluster.title, cluster.tasks, cluster.docs) == ("first", ("arc", "boolq"), 6)
 
 
+def test_a_cluster_has_the_title_that_most_members_have() -> None:
+    titles = ("hazard negated: CRASH(IndexError)", "hazard negated: WRONG(B)", "hazard negated: WRONG(B)")
+    outcomes = [outcome(f"t{number}", "misread", "negated", title=title) for number, title in enumerate(titles)]
+    (cluster,) = clusters_of(outcomes)
+    assert (cluster.title, cluster.members[0].task) == ("hazard negated: WRONG(B)", "t0")
+
+
 def test_clusters_come_by_urgency_then_size() -> None:
     outcomes = [
         outcome("a", "header-only", "h"),
