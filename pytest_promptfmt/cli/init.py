@@ -36,8 +36,8 @@ _INIS: Final = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyp
 _MOST_PATHS: Final = 6
 _FORK_TASKS: Final = 200
 """With more task files than this, all snapshots are too many to read on the first day."""
-_OPTIONAL: Final = ("datasets", "sacrebleu", "scikit-learn")
-"""Packages that this one imports where they are installed, for data and metrics."""
+_OPTIONAL: Final = ("datasets", "sacrebleu", "scikit-learn", "transformers")
+"""Packages that this one imports where they are installed, for data, metrics and tokenizers."""
 _GITHUB: Final = re.compile(r"github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 
 
