@@ -28,7 +28,7 @@ _LEVELS_ABOVE: Final = 2
 """Folders above the code in which a file that a text names is searched."""
 
 _UNCOUNTED: Final = (".", "__")
-_ENDING: Final = re.compile(r".*\.\w{1,8}")
+_ENDING: Final = re.compile(r".*\.\w{1,16}")
 
 
 class NativeFiles:

@@ -255,7 +255,11 @@ def _until(running: subprocess.Popen[bytes], end: str) -> str:
 
 def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(
-        "{% for m in messages %}<|begin|>{{ m.role + '\n' + m.content }}<|end|>\n{% endfor %}", "utf-8"
+        "{% for m in messages %}<|begin|>{{ m.role + '\n' + (m.content or '') }}"
+        "{% for call in m.tool_calls or [] %}"
+        "<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>{% endfor %}"
+        "<|end|>\n{% endfor %}",
+        "utf-8",
     )
     update = ("--promptfmt", "-q", "--snapshot-update")
     forked_runs.run("pytest", *update, folder=tmp_path)

@@ -82,7 +82,9 @@ def test_a_command_has_no_code_exactly_where_it_runs_code() -> None:
 
 def test_the_commands_that_write_are_those_of_the_table() -> None:
     writing = {name for name, (_, written) in EXAMPLES.items() if written} | NOT_WRITTEN_HERE.keys()
-    assert {name for name, (writes, _, _) in rows().items() if name in COMMANDS and writes != "nothing"} == writing
+    assert {
+        name for name, (writes, _, _) in rows().items() if name in COMMANDS and writes.partition(";")[0] != "nothing"
+    } == writing
 
 
 @pytest.fixture

@@ -224,8 +224,8 @@ def test_a_blank_begins_the_text_only_where_nothing_comes_before(tmp_path: Path,
 
 def test_a_task_that_is_lost_as_a_second_group_is_told_to_take_a_tag(tmp_path: Path) -> None:
     (tmp_path / "another.yaml").write_text("task: melts\ngroup: metals\ndoc_to_text: q\n", "utf-8")
-    found = found_in(tmp_path, "task: rusts\ngroup: metals\n")
-    assert found["PF132"] == ("lm-eval drops this task: a group of this name already exists: rusts in metals")
+    found = found_in(tmp_path, "task: rusts\ngroup: metals\ndoc_to_text: q\n")
+    assert found["PF137"] == "lm-eval 0.4.13 drops a task that has the key `group`: metals"
 
 
 def file_findings(folder: Path, example: str, name: str) -> list[tuple[str, str, str]]:
