@@ -739,12 +739,15 @@ def _ends_others(process: int) -> bool:
 
 
 def workers_of(started: subprocess.Popen[bytes], patience: float = 30.0) -> list[int]:
-    """Return the other processes of a run, once it has some."""
+    """Return the other processes of a run, once it has some that stay: not those that try what is possible here."""
     deadline = time.monotonic() + patience
+    before: set[int] = set()
     while time.monotonic() < deadline and started.poll() is None:
-        if others := [pid for pid in processes() if pid != started.pid and not _ends_others(pid)]:
-            return others
-        time.sleep(0.01)
+        others = [pid for pid in processes() if pid != started.pid and not _ends_others(pid)]
+        if lasting := [pid for pid in others if pid in before]:
+            return lasting
+        before = {*others}
+        time.sleep(0.05)
     return []
 
 

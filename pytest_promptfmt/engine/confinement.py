@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import struct
 import sys
 from collections.abc import Callable, Iterable
@@ -98,7 +99,10 @@ def _succeeds(restrict: Callable[[], None]) -> bool:
         pid = forked(restrict)
     except OSError:
         return False
-    _, status = os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    while os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGCONT)
+        _, status = os.waitpid(pid, os.WUNTRACED)
     return status == 0
 
 
