@@ -213,6 +213,8 @@ def _start(request: Mapping[str, Any], files: Sequence[int], path: Sequence[str]
     tempfile.tempdir = None  # it may be another one in this environment
     sys.argv = ["", *request["args"]]
     sys.path[:] = [*[os.getcwd()] * (not request["is_script"]), *_folders_of(os.environ.get(_SET_LATER, "")), *path]
+    if "xdist.plugin" in sys.modules:
+        sys.modules["xdist.plugin"]._sys_path[:] = sys.path  # which it gives its workers
     time.tzset()
     if request["module"] == "pytest":
         sys.modules["pytest_promptfmt.revisions.pytest_process"]._can_be_copied.cache_clear()
