@@ -27,6 +27,11 @@ _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); im
 _OPTION: Final = "--promptfmt-outcomes"
 
 
+def can_try(config: pytest.Config) -> bool:
+    """Return whether files may be run again: not in a run without code of the repository, which would run here."""
+    return not config.getoption("promptfmt_no_code") and not config.getoption("noconftest")
+
+
 def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
     """Return the files whose outcomes are not the same under each of some hash seeds; all if that is unknown."""
     if not files:
@@ -60,6 +65,7 @@ def _start(config: pytest.Config, files: Collection[Path], seed: str, output: Pa
     ]
     options += ["-p", __name__, f"{_OPTION}={output}", f"--rootdir={config.rootpath}"]
     options += ["-c", str(config.inipath)] if config.inipath is not None else []
+    options += [f"--override-ini={each}" for each in config.getoption("override_ini") or ()]
     profiles = config.getoption("promptfmt_profile", None) or ()
     options += [f"--promptfmt-profile={profile}" for profile in profiles]
     return subprocess.Popen(

@@ -26,7 +26,7 @@ from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.plugin.cached_files import CachedFile, read_entry, summary, written_entry
 from pytest_promptfmt.plugin.cached_folders import KINDS, CachedFolders, FileResult, folder_of
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.hash_seeds import varying
+from pytest_promptfmt.plugin.hash_seeds import can_try, varying
 from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.plugin.task_inputs import SharedInputs, WatchedFile, WatchedFiles, name_of
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
@@ -246,8 +246,8 @@ class OutcomeCache:
     def write(self, expected: ExpectedSnapshots, *, is_cut: bool = False) -> list[Path]:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
 
-        Returns the files whose outcomes depend on the order of a set; if the run `is_cut`, those that may are not
-        tried, and not stored.
+        Returns the files whose outcomes depend on the order of a set; if the run `is_cut` or without code, those that
+        may are not tried, and not stored.
         """
         if not self.is_on:
             return []
@@ -255,13 +255,14 @@ class OutcomeCache:
             self._contents.wrote(path, digest_of(content))
         self.watched.share_traces()
         rows: dict[str, dict[str, Any]] = {}
+        tries = not is_cut and can_try(self._config)
         for name, watched in self.watched.files.items():
             if not watched.items and self._files.get(name) is not None:
                 continue  # its cached items were shown
             self._found.pop(name, None)
             context = self._shared.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
-            is_known = is_whole and not watched.refused and context != OTHER and not (is_cut and watched.may_vary)
+            is_known = is_whole and not watched.refused and context != OTHER and (tries or not watched.may_vary)
             row = self._row(name, watched) if is_known else None
             if row is not None:
                 rows[name] = {"context": context, **row}

@@ -36,3 +36,13 @@ def test_a_prompt_that_depends_on_the_order_of_a_set_is_run_each_time(cached_pro
     project.settle()
     project.accept("t")
     assert project.run("t").parseoutcomes() == {"passed": 1, "unchanged": 3}  # one for the profile
+
+
+def test_a_run_without_code_starts_no_run_that_has_code(cached_project: Project) -> None:
+    project = cached_project
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\npromptfmt_lint = false\n")
+    _with_code(project, "joined", "' '.join(set('one two three four five six'.split()))")
+    project.write("conftest.py", "import pathlib\npathlib.Path(__file__).with_name('ran').write_text('')\n")
+    project.settle()
+    project.run("t", "--promptfmt-no-code", "--noconftest")
+    assert not (project.root / "ran").exists()
