@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -185,20 +185,27 @@ def _listing(study: Study, instance: Instance) -> _Listing | None:
         texts = [value.strip() if isinstance(value, str) else "" for value in values]
         if not all(texts) or len(set(texts)) < len(texts):
             continue
-        found = [option for index, value in enumerate(texts) for option in _shown(text, index, value)]
+        found = [option for index, value in enumerate(texts) for option in _shown(text, index, value, instance.doc)]
         if len({option.index for option in found}) >= _LEAST:
             missing = [value for value in texts if value not in text]
             return _Listing(name, sorted(found, key=lambda option: option.start), missing, text)
     return None
 
 
-def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
+def _shown(text: str, index: int, value: str, doc: Mapping[str, Any]) -> Iterator[_Option]:
     for place in re.finditer(re.escape(value), text):
         label = _LABEL.search(text, max(0, place.start() - 6), place.start())
         before = text[max(0, label.start() - 1) : label.start()] if label is not None else ""
         if label is None or (text[place.start() - 1] == "\n" and before.isalnum()):
             continue  # the end of a sentence on the line above
+        if before.isalpha() and not _ends_with_data(text[: label.start()], doc):
+            continue  # the end of a word: 'option: iron'
         yield _Option(index, label[1], before, label.start())
+
+
+def _ends_with_data(text: str, doc: Mapping[str, Any]) -> bool:
+    values = (each for value in doc.values() for each in (value if isinstance(value, list) else [value]))
+    return text.endswith(tuple(each.strip() for each in values if isinstance(each, str) and each.strip()))
 
 
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
@@ -265,7 +272,7 @@ def label_twice(study: Study) -> Iterator[Finding]:
         if again is not None and not study.has_guessed_text:
             yield finding("a label is printed twice in a row", again[0], "doc_to_text", instance)
             return
-        twice = list(_TWICE.finditer(own))
+        twice = [each for each in _TWICE.finditer(own) if not _ends_a_sentence(own, each)]
         of_words = [one for one in twice if one[1].endswith(":")]
         # One doubled letter may be the initials of a name.
         found = next(iter(of_words or (twice if len({one[1] for one in twice}) > 1 else ())), None)
@@ -277,6 +284,12 @@ def label_twice(study: Study) -> Iterator[Finding]:
                 instance,
             )
             return
+
+
+def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:
+    """Return whether the first of two equal labels is the last word of a line: `Choose the right option:`."""
+    line = text[text.rfind("\n", 0, twice.start()) + 1 : twice.start()]
+    return "\n" in twice[0] and bool(line.strip())
 
 
 @also("PF242")

@@ -97,6 +97,15 @@ def test_a_label_without_its_blank_is_glued_and_scripts_without_blanks_are_not(t
     assert "PF203" not in found_in(tmp_path, options + docs("{question: Q?, choices: [铁, 金], answer: 0}"))
 
 
+def test_a_word_before_each_option_is_no_label_of_one_letter(tmp_path: Path) -> None:
+    loop = 'doc_to_text: "{{question}}\\nThe right item:\\n{% for c in choices %} item: {{c}}\\n{% endfor %}Answer:"\n'
+    found = found_in(tmp_path, loop + docs("{question: Q?, choices: [iron, gold], answer: 0}"))
+    assert not {"PF203", "PF242", "PF249"} & set(found)
+    glued = "doc_to_text: \"{{question}}\\n{% for c in choices %}{{'AB'[loop.index0]}}. {{c}}{% endfor %}\\nAnswer:\"\n"
+    found = found_in(tmp_path, glued + docs("{question: Q?, choices: [iron, gold], answer: 0}"))
+    assert "an option has no space" in found["PF203"]
+
+
 def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Path) -> None:
     example = (
         '# file: example.yaml\ndoc_to_text: !function helper.asked\nmetadata: {{promptfmt: {{docs: [{{question: "A B, '
