@@ -276,16 +276,17 @@ def _add_line(path: Path, line: str) -> None:
 def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     import subprocess
 
+    from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
+
     note("checking every task once, about a hundred per second")
-    # As the action runs it. -P: what a module can import decides about errors that are accepted.
-    command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "--no-header", "--no-summary"]
-    command += ["-o", "addopts=", "-o", "python_files="]
+    # -P, as the action has it: what a module can import decides about errors that are accepted.
+    command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, "-q", "--no-header", "--no-summary"]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
     # pytest shows its progress on stderr, apart from the lines of this command.
-    done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno())
+    done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
-        raise SettingsError(f"pytest ended with {done.returncode}, so there is no baseline")
+        raise SettingsError("there is no baseline: the run ended early (see above)")
     entries = len(gate.read_bytes(file).splitlines()) - 1
     say(f"{display_path(file)} written, {entries:,} entries")
 

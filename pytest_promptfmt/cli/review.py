@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,7 +77,9 @@ def review(
         done = _Reviewed(left=[edit for edit in edits if edit not in chosen or not _accept(edit)])
     else:
         done = _asked(edits)
-    if pending is not None and len(done.left) < len(edits):
+    if pending is None:
+        _keep_left(done.left)
+    elif len(done.left) < len(edits):
         write_file(pending, write_pending(done.left, top))
     if not edits:
         note("no pending snapshots")
@@ -172,16 +175,19 @@ def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
     from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.results.pending import read_edits
+    from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
-        quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        quiet += ["-o", "promptfmt_lint=false", "-o", "python_files="]  # nothing but snapshots
-        command = [sys.executable, "-m", "pytest", "--promptfmt", *quiet, f"--promptfmt-pending={file}", *arguments]
+        quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-o", "promptfmt_lint=false"]
+        command = [sys.executable, "-m", "pytest", *ISOLATED, *quiet, f"--promptfmt-pending={file}", *arguments]
         with waiting("running the tests"):
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+            done = subprocess.run(
+                command, cwd=folder, env=isolated(os.environ), capture_output=True, text=True, errors="replace"
+            )
         if done.returncode not in (0, 1, 5) or not file.exists():
-            raise SettingsError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
+            output = (done.stderr or done.stdout).strip()[-2000:]
+            raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: "))
         return read_edits(file, writing.top_of(folder))
 
 
@@ -197,6 +203,18 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
         note("the last run found no snapshot to accept or reject")
         return run, []
     return run, _chosen(run.problems, globs, of=" of the last run") if globs else list(run.problems)
+
+
+def _keep_left(left: Sequence[Edit]) -> None:
+    """Keep of the run that a review made what the review left."""
+    from pytest_promptfmt.results.pending import keep_last_run, last_run_around
+
+    run = last_run_around(Path.cwd())
+    if run is not None:
+        known = {_identity(edit) for edit in left}
+        keep_last_run(
+            replace(run, problems=tuple(each for each in run.problems if _identity(each, run.folder) in known))
+        )
 
 
 def _settle(run: LastRun, settled: Sequence[Problem]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from pytest_promptfmt.plugin.progress import Progress
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import ProfileView, seen_by
 
@@ -135,43 +136,44 @@ def settings_around(path: Path, options: Sequence[str]) -> Settings:
     Raises SettingsError if pytest refuses to start.
     """
     reader = _Reader()
-    status = start(["-p", "no:cacheprovider", "-s", *options, str(path)], reader)
+    start(["-p", "no:cacheprovider", "-s", *options, str(path)], reader)
     if reader.settings is None:
-        raise SettingsError(f"pytest ended with {status} before it had read its settings")
+        raise SettingsError("the run ended before the settings were read")
     return reader.settings
 
 
-class _NoTests(pytest.Module):
-    """A Python file of the command line; its tests do not run, so it is not imported."""
+class _Refusal:
+    """A plugin that takes the message of a run that pytest refuses, which pytest would print."""
 
-    def collect(self) -> Sequence[pytest.Item]:
-        return ()
+    message = ""
 
-
-class _OnlyTaskFiles:
-    """A plugin that excludes ordinary tests, also those in files of the command line."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module:
-        module: pytest.Module = _NoTests.from_parent(parent, path=module_path)
-        return module
+    @pytest.hookimpl(wrapper=True)
+    def pytest_cmdline_main(self) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            self.message = "\n".join(map(str, error.args)).removeprefix("promptfmt: ")
+            return pytest.ExitCode.USAGE_ERROR
 
 
 def start(arguments: Sequence[str], plugin: object) -> int:
     """Return the exit status of pytest for task files only, with a plugin that takes the result; nothing is shown.
 
-    Raises SettingsError if pytest refuses to start.
+    Raises SettingsError if pytest refuses to start, or ends by an error that is not of a test.
     """
-    # Options that a project always passes to pytest (-n, --cov) are for running tests.
-    added = os.environ.pop("PYTEST_ADDOPTS", None)
-    only = ["--promptfmt", "-p", "no:terminal", "-p", "no:xdist", "-o", "addopts=", "-o", "python_files="]
+    refusal, before = _Refusal(), dict(os.environ)
+    os.environ.clear()
+    os.environ.update(isolated(before))
     try:
-        status = pytest.main([*only, *arguments], plugins=[plugin, _OnlyTaskFiles()])
+        status = pytest.main([*ISOLATED, "-p", "no:terminal", *arguments], plugins=[plugin, refusal])
     finally:
-        if added is not None:
-            os.environ["PYTEST_ADDOPTS"] = added
+        os.environ.clear()
+        os.environ.update(before)
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise SettingsError("pytest exited with a usage error (see above)")
+        raise SettingsError(refusal.message or "the settings of pytest cannot be read (see above)")
+    if status == pytest.ExitCode.INTERNAL_ERROR:
+        hint = "if a conftest.py is at fault, try --no-code, which reads none; else please report it"
+        raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)
     return int(status)
 
 
@@ -201,7 +203,7 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
     finally:
         progress.end()
     if taker.result is None:
-        raise SettingsError(f"pytest ended with status {status} before anything was tested")
+        raise SettingsError("the run ended before anything was tested")
     return CheckSummary(
         result=taker.result,
         is_good=status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),

@@ -24,6 +24,7 @@ _SEEDS: Final = ("1", "2", "3", "4")
 
 _MOST_SECONDS: Final = 600
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
+_ISOLATION: Final = "pytest_promptfmt.plugin.isolation"
 _OPTION: Final = "--promptfmt-outcomes"
 
 
@@ -53,17 +54,11 @@ def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
 
 
 def _start(config: pytest.Config, files: Collection[Path], seed: str, output: Path) -> subprocess.Popen[bytes]:
-    options = [
-        "--promptfmt",
-        "--promptfmt-no-cache",
-        "--promptfmt-workers=1",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-    ]
-    options += ["-p", __name__, f"{_OPTION}={output}", f"--rootdir={config.rootpath}"]
+    plugins = ["syrupy", "promptfmt", "no:cacheprovider", "no:xdist", __name__]
+    plugins += [_ISOLATION] if config.pluginmanager.hasplugin(_ISOLATION) else []
+    options = [f"-p{name}" for name in plugins]
+    options += ["--promptfmt", "--promptfmt-no-cache", "--promptfmt-workers=1", "-q"]
+    options += [f"{_OPTION}={output}", f"--rootdir={config.rootpath}"]
     options += ["-c", str(config.inipath)] if config.inipath is not None else []
     options += [f"--override-ini={each}" for each in config.getoption("override_ini") or ()]
     profiles = config.getoption("promptfmt_profile", None) or ()

@@ -191,6 +191,8 @@ class Closing:
             defined=None if outputs.left_out is None else found.defined,
         )
         self.result = result
-        if found.has_items and getattr(run.config, "cache", None) is not None and not run.config.option.collectonly:
+        # Without pytest's cache nothing is kept, unless a review shows the result.
+        is_kept = getattr(run.config, "cache", None) is not None or any(name == "pending" for name, _ in outputs.files)
+        if found.has_items and is_kept and not run.config.option.collectonly:
             keep_last_run(last_run_of(result.rootdir, outcomes, run.settings.repeat))
         return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))

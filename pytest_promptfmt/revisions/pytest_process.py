@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final, NoReturn
@@ -29,19 +28,31 @@ _ENDED_WELL: Final = (0, 1, 5)  # all passed, some failed, no tests
 _USAGE_ERROR: Final = 4
 
 
+ISOLATED: Final = (
+    *("-p", "syrupy", "-p", "promptfmt", "-p", "pytest_promptfmt.plugin.isolation"),
+    *("--promptfmt", "-o", "addopts=", "-o", "python_files=", "-o", "required_plugins="),
+)
+"""Options of pytest in a command: task files only, and with `isolated` variables no plugin of another package."""
+
+_NOT_ISOLATED: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+
+
+def isolated(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with which pytest loads the plugins that its options name, and no others."""
+    kept = {name: value for name, value in variables.items() if name not in _NOT_ISOLATED}
+    return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
 class RevisionError(PromptfmtError):
     """A revision whose tasks could not be run."""
 
 
 def run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> None:
     """Run pytest in a folder. Raises RevisionError where it did not finish, SettingsError for wrong options."""
-    # No ordinary tests, and none of the project's addopts, which are meant for these.
-    quiet = ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "ignore"]
-    quiet += ["-q", "-q", "--no-header", "--tb=no", "--color=no"]
-    # Without the variables of a CI job, so that no summary or annotation is written twice.
-    left_out = {"PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"}
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    done = _pytest_process(folder, ["--promptfmt", *quiet, *options, *paths], environment)
+    quiet = ["-p", "no:cacheprovider", "-W", "ignore", "-q", "-q", "--no-header", "--tb=no", "--color=no"]
+    # Without the variable of a CI job, so that no summary is written twice.
+    environment = {name: value for name, value in isolated(os.environ).items() if name != "GITHUB_STEP_SUMMARY"}
+    done = _pytest_process(folder, [*ISOLATED, *quiet, *options, *paths], environment)
     if done.returncode == _USAGE_ERROR:
         output = done.stderr.decode("utf-8", "replace").strip()
         raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])
@@ -57,7 +68,7 @@ def _pytest_process(
     if not _can_be_copied():
         command = [sys.executable, *(["-P"] if _is_safe() else []), "-m", "pytest", *arguments]
         return subprocess.run(command, cwd=folder, capture_output=True, env=environment)
-    _load(is_bare="PYTEST_DISABLE_PLUGIN_AUTOLOAD" in environment)
+    _load()
     with TemporaryFile() as output, TemporaryFile() as errors:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: that of a spinner holds no lock of ours
@@ -81,11 +92,10 @@ def _is_safe() -> bool:
 
 
 @cache
-def _load(*, is_bare: bool) -> None:
+def _load() -> None:
     """Import pytest and the modules that it would load itself; the run reports those that cannot be imported."""
     from_pytest = [f"_pytest.{name}" for name in import_module("_pytest.config").default_plugins]
-    named = [] if is_bare else [each.module for each in entry_points(group="pytest11")]
-    for name in ("pytest", *from_pytest, *named, "pytest_promptfmt.plugin.session"):
+    for name in ("pytest", *from_pytest, "syrupy", "pytest_promptfmt.plugin", "pytest_promptfmt.plugin.session"):
         with suppress(Exception):
             import_module(name)
     known_rules()

@@ -90,6 +90,17 @@ def test_reject_lists_what_is_to_be_fixed_and_writes_nothing(project: Path) -> N
     assert {name for name, text in snapshots(project).items() if text != before[name]} == {"cola/cola/plain.txt"}
 
 
+def test_the_run_of_a_review_is_the_last_run_without_what_the_review_settled(project: Path) -> None:
+    assert run_of(project) == 0
+    for name in ("arc", "boolq", "cola"):
+        write_task(project, name, f"{name}: {{{{question}}}}\\nA:")
+    assert len(promptfmt(project, "review", "--list").stdout.splitlines()) == 9
+    done = promptfmt(project, "review", typed="a\nr\nq\n")
+    assert done.stderr.splitlines()[-1] == "1 of 9 snapshots accepted, 1 rejected, 7 left"
+    assert promptfmt(project, "accept").stderr == "7 of 7 snapshots accepted\n"
+    assert promptfmt(project, "accept").stderr == "the last run found no snapshot to accept or reject\n"
+
+
 def test_a_wrong_name_and_an_unknown_run_are_one_message(project: Path, tmp_path: Path) -> None:
     write_task(project, "arc", "Question: {{question}}\\nA:")
     assert run_of(project) == 1

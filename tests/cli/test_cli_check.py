@@ -93,8 +93,8 @@ def test_a_run_says_how_far_it_is_on_a_terminal_and_in_a_log_once_it_takes_long(
         os.close(ours)
     json.loads((tmp_path / "out.json").read_text("utf-8"))
     count = re.search(r"promptfmt: [\d,]+ of (\d+) tests", shown)
-    assert (count is not None) == (where == "a terminal"), shown  # logs: tests/plugin/test_progress.py
-    if where == "a terminal":
+    if where == "a terminal":  # logs: tests/plugin/test_progress.py
+        assert count is not None, shown
         assert "\r\x1b[2Kpromptfmt: 40 files, folders and tasks read\r\x1b[2K" in shown
         assert "\r\x1b[2Kfound problems: " in shown
     else:
