@@ -355,7 +355,7 @@ def read_lock(folder: Path, data: bytes) -> object:
     from pytest_promptfmt.snapshots.lock import lock_text, read_lock as read
 
     locked = read(_written(folder, "promptfmt.lock", data))
-    return lock_text(locked.tokenizers, locked.origins)
+    return lock_text(locked)
 
 
 def read_recording(folder: Path, data: bytes) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_checkable
 
@@ -113,7 +114,7 @@ def outdated(
             revision = one.revision if there is not None and not is_same(one.copy, there) else newest
             known = LockedOrigin(repository=one.repository, revision=revision, content=content_of(one.copy))
             origins[one.name] = known
-    merged = Locked(locked.tokenizers, {**locked.origins, **origins})
+    merged = replace(locked, origins={**locked.origins, **origins})
     if merged != locked:
         write_lock(root / FILE_NAME, merged)
         typer.echo(f"{FILE_NAME} was updated")

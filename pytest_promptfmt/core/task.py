@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, GivenDocs, TaskDocs
 from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.release import LATEST, Release
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Profile
@@ -265,7 +266,8 @@ class Task:
 
     `config` is the whole merged mapping, in lm-eval's key order, for rules that check what was written; the typed
     fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is how
-    its prompts are put together. `docs_folder` is where its docs may be besides its own folder.
+    its prompts are put together. `release` is the release of lm-eval that is followed. `docs_folder` is where its docs
+    may be besides its own folder.
     """
 
     name: str
@@ -291,6 +293,7 @@ class Task:
     repeats: int = 1
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     assembly: Assembly = FIELDS
+    release: Release = field(default=LATEST, repr=False)
     docs_folder: Path | None = field(default=None, repr=False, compare=False)
     config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     locate: Locate = field(default=locate_nowhere, repr=False, compare=False)
@@ -348,6 +351,15 @@ class Task:
                 return found
             keys = keys[:-1]
         return self.locate(("task",)) or (Position(self.path) if self.path is not None else None)
+
+    def following(self, release: Release) -> Task:
+        """Return the task as a release of lm-eval reads it, without the keys of `fewshot_config` that it ignores."""
+        if release == self.release or self.system != "lm-eval":
+            return self
+        ignored = dict.fromkeys(release.ignored_shot_keys, UNSET)
+        if not release.makes_turns and self.fewshot.doc_to_choice is None:
+            ignored["doc_to_choice"] = UNSET  # null is not written
+        return replace(self, release=release, fewshot=replace(self.fewshot, **ignored))
 
     def with_format(self, name: str) -> Task:
         """Return this task laid out by the named format.

@@ -133,7 +133,7 @@ class Run:
         needs_all = outputs.baseline is not None or outputs.needs_views
         self.tally = Tally("none" if hasattr(config, "workerinput") else "all" if needs_all else "remarkable")
         self.baseline = BaselineRun(outputs.baseline, outputs.baseline_update, tree.root.rootdir)
-        self.lock = Lock(tree.root.rootdir / LOCK_NAME)
+        self.lock = Lock(tree.root.rootdir / LOCK_NAME, tree.root.release)
         self.cache: OutcomeCache
         self.found = CollectionResult()
         self.in_worker = False

@@ -13,6 +13,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, RenderError, SettingsError, did_you_mean, shortened
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, join, joined_spans
+from pytest_promptfmt.core.release import Release
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.conversation import described, render_messages
 
@@ -43,13 +44,15 @@ def prompt_of(profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...
 def join_system(instruction: str | None, description: Spans, task: Task) -> Spans:
     """Return the system text: instruction and description, the few-shot delimiter between them unless one has space.
 
-    Without a chat template nothing separates it from the question (lm-eval 0.4.13).
+    Before lm-eval 0.4.10 it is there in any case. Without a chat template nothing separates it from the question.
     """
     if not instruction:
         return description
     first = (Span(instruction, Origin("system instruction")),)
     position = task.position("fewshot_delimiter")
     gap = (Span(task.fewshot_delimiter, Origin("fewshot delimiter", "fewshot_delimiter", position)),)
+    if description and not task.release.makes_turns:
+        return (*first, *gap, *description)
     return joined_spans(first, description, gap)
 
 
@@ -60,19 +63,50 @@ def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *,
     the question, which is then continued. A template that refuses the system message gets a second try without it
     (lm-eval 0.4.13). Raises RenderError, from the original exception.
     """
-    opening = list(system.contents) if system is not None else []
     if profile.fewshot_as_turns:
         contents = [content for turn in turns for content in turn.contents]
     else:
         question, *gen_prefix = turns[-1].contents
         contents = [("user", "".join([turn.text for turn in turns[:-1]]) + question[1]), *gen_prefix]
-    used_system = system
+    text, used_system = _rendered(profile, system, contents, contents[-1][0] == "assistant", where)
+
+    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
+        opening = system.messages if system is not None else ()
+        shaped = _messages(turns) if profile.fewshot_as_turns else _merged(turns)
+        return _locate(text, (*opening, *shaped) if used_system is not None else shaped), (*opening, *shaped)
+
+    return Prompt.lazy(text, make)
+
+
+def prompt_of_input(
+    profile: Profile, system: Spans, shots: Sequence[Turn], question: Turn, release: Release, *, where: str
+) -> Prompt:
+    """Return the prompt of a choice that is an input, as lm-eval before 0.4.10 has it: after the rendered shots.
+
+    Raises RenderError.
+    """
+    opening = Turn.of((Message("system", system),)) if system else None
+    contents = [content for turn in shots for content in turn.contents]
+    if shots and not profile.fewshot_as_turns:
+        contents = [("user", "".join([turn.text for turn in shots]))]
+    text = ""
+    if opening is not None or contents or not release.renders_inputs:
+        text, opening = _rendered(profile, opening, contents, False, where)
+    text += _rendered(profile, None, question.contents, False, where)[0] if release.renders_inputs else question.text
+    messages = (*(opening.messages if opening is not None else ()), *_messages((*shots, question)))
+    return Prompt.lazy(text, lambda: (_locate(text, messages), messages))
+
+
+def _rendered(
+    profile: Profile, system: Turn | None, contents: Sequence[tuple[str, str]], continues: bool, where: str
+) -> tuple[str, Turn | None]:
+    """Return the text of a conversation, and its system message if the template takes it."""
+    opening = system.contents if system is not None else ()
     try:
         try:
-            text = _render(profile, opening + contents)
+            return _render(profile, (*opening, *contents), continues), system
         except TemplateError:
-            used_system = None
-            text = _render(profile, contents)
+            return _render(profile, contents, continues), None
     except LimitExceededError:
         raise
     except Exception as error:
@@ -82,13 +116,6 @@ def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *,
             f"the chat template of profile {profile.name!r} fails {where}: {what}",
             hint=refused if isinstance(error, TemplateError) else None,
         ) from error
-
-    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
-        opening = system.messages if system is not None else ()
-        shaped = _messages(turns) if profile.fewshot_as_turns else _merged(turns)
-        return _locate(text, (*opening, *shaped) if used_system is not None else shaped), (*opening, *shaped)
-
-    return Prompt.lazy(text, make)
 
 
 def _messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
@@ -102,8 +129,7 @@ def _merged(turns: Sequence[Turn]) -> tuple[Message, ...]:
     return (Message("user", (*before, *question.content)), *gen_prefix)
 
 
-def _render(profile: Profile, contents: Sequence[tuple[str, str]]) -> str:
-    continues = contents[-1][0] == "assistant"
+def _render(profile: Profile, contents: Sequence[tuple[str, str]], continues: bool) -> str:
     return render_messages(
         profile,
         [{"role": role, "content": content} for role, content in contents],

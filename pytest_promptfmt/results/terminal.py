@@ -8,12 +8,12 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.release import LATEST, OLDEST
 from pytest_promptfmt.results.baseline import baseline_lines
 from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, counted, listed
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.tasks import release_note
 
 SHOWN_TASKS: Final = 8
 """How many tasks of one cluster are named without -v."""
@@ -43,8 +43,8 @@ def header_lines(settings: Settings) -> list[str]:
         code += f", nor the rules of {', '.join(display_path(path) for path in settings.rules)}"
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
-    note = archetype_note(archetypes_of(settings))
-    lines += [f"promptfmt: {each}" for each in (note, release_note(settings.rootdir)) if each]
+    notes = (archetype_note(archetypes_of(settings)), release_note(settings))
+    lines += [f"promptfmt: {each}" for each in notes if each]
     names = dict.fromkeys(profile.tokenizer for profile in settings.profiles if profile.tokenizer is not None)
     if names:
         from pytest_promptfmt.profiles.tokenizer_loader import is_first_use  # only where there is a tokenizer
@@ -53,6 +53,17 @@ def header_lines(settings: Settings) -> list[str]:
     if first:
         lines.append(f"promptfmt: first use of {', '.join(first)}: converted once, which may take minutes")
     return lines
+
+
+def release_note(settings: Settings) -> str:
+    """Return a line about the release of lm-eval that is followed, "" where its prompts are those of 0.4.13."""
+    release, found = settings.release, settings.lm_eval_found
+    place = f", {found}" if found else ""
+    if not release.is_compared:
+        nearest = OLDEST if release.is_older else LATEST.version
+        about = "what was different before" if release.is_older else "what it has changed since"
+        return f"prompts are those of lm-eval {nearest}; lm-eval {release.version}{place}, may differ in {about}"
+    return f"prompts are those of lm-eval {release.version}{place}" if release.differs_from(LATEST) else ""
 
 
 def archetypes_of(settings: Settings) -> tuple[str, ...]:

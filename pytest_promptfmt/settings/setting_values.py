@@ -6,6 +6,7 @@ pytest imports this module at every start of every project: it imports nothing h
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from types import MappingProxyType
@@ -131,6 +132,8 @@ def several_of(*values: str) -> ValueType:
 
 _TEXT_OR_TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
+_RELEASE: Final = re.compile(r"[0-9]+(\.[0-9]+)+(\.?(dev|rc|post)[0-9]*)?")
+
 FLAG: Final = ValueType("true or false", {"type": "boolean"}, _instance_of(bool), ini_type="bool")
 TEXT: Final = ValueType("a text", {"type": "string"}, _instance_of(str))
 NAME: Final = ValueType("a name", {"type": "string", "minLength": 1}, _name)
@@ -166,4 +169,10 @@ TRAINED: Final = ValueType(
 )
 MAPPING: Final = ValueType("a mapping of names to profiles", {"type": "object"}, _instance_of(Mapping))
 ARGUMENTS: Final = ValueType("a mapping of names to values", {"type": "object"}, _arguments)
+RELEASE: Final = ValueType(
+    "a release in quotes, such as '0.4.9'",
+    {"type": "string", "pattern": _RELEASE.pattern},
+    lambda value: _require(isinstance(value, str) and _RELEASE.fullmatch(value) is not None, value),
+    lambda written: _require(_RELEASE.fullmatch(written) is not None, written),
+)
 CLOCK: Final = ValueType("a date such as 2024-07-26, or a date and time", {"type": "string", "format": "date"}, _clock)

@@ -20,6 +20,7 @@ from pytest_promptfmt.settings.setting_values import (
     NAMES,
     PATHS,
     PER_FILE,
+    RELEASE,
     SECONDS,
     TEXT,
     TRAINED,
@@ -139,6 +140,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         key="num_fewshot",
         is_repeated=True,
     ).about("Shots for every task that does not fix them to 0. Such runs have separate snapshots, `plain-5shot.txt`."),
+    Setting(
+        "lm_eval",
+        RELEASE,
+        "--promptfmt-lm-eval RELEASE",
+        ini="promptfmt_lm_eval",
+        key="lm_eval",
+        is_repeated=True,
+    ).about(
+        "The release of lm-eval whose prompts and requests are made, from `0.4.4` to `0.4.13`. Default: that of the "
+        "checkout around the rootdir, else the one that is installed, else 0.4.13.",
+        ini="The release of lm-eval.",
+        page="lm-eval.md",
+    ),
     Setting(
         "allow_code",
         PATHS,

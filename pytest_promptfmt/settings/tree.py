@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 from pytest_promptfmt.core.profile import PLAIN, Profile, is_profile_name, resolve_profiles
+from pytest_promptfmt.core.release import LATEST, Release, release_of
 from pytest_promptfmt.settings.file import FILE_NAMES, SettingsFile, find_settings_file, read_settings_file
 from pytest_promptfmt.settings.profiles import (
     defined_profiles,
@@ -23,6 +24,7 @@ from pytest_promptfmt.settings.profiles import (
 )
 from pytest_promptfmt.settings.setting_lookup import Config, SettingLookup
 from pytest_promptfmt.settings.table import BY_NAME
+from pytest_promptfmt.tasks import found_release
 
 Answers = Literal["auto", "all", "none"]
 
@@ -41,6 +43,7 @@ class Settings:
     (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of every task that does not fix them to 0,
     `time_limit` is in seconds for rendering one task with one profile, `import_limit` for importing one module of
     functions.
+    `lm_eval` is the release of lm-eval that is followed, `lm_eval_found` where it was found if it is not set.
     `allow_path` are places outside the rootdir whose files may be opened.
     `is_narrowed`: the command line gives a number of docs; stored docs beyond it are kept.
     `has_chosen_profiles`: the command line names the profiles; profiles of tasks are then left out.
@@ -63,6 +66,8 @@ class Settings:
     variants: tuple[str, ...] = ()
     docs: int | None = None
     num_fewshot: int | None = None
+    lm_eval: str = LATEST.version
+    lm_eval_found: str = ""
     allow_code: tuple[Path, ...] = ()
     no_code: bool = False
     allow_path: tuple[Path, ...] = ()
@@ -91,6 +96,11 @@ class Settings:
     docs_dir: Path | None = None
     beside: bool = False
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def release(self) -> Release:
+        """Return the behaviour of lm-eval that is followed."""
+        return release_of(self.lm_eval)
 
     @property
     def is_strict_about_answers(self) -> bool:
@@ -163,6 +173,7 @@ class SettingsTree:
         self._defaults = tuple(default_profiles)
         self._rootdir = config.rootpath
         self._known: dict[Path, _Level] = {}
+        self._found = found_release(self._rootdir)
         self.root = self._level(self._rootdir, self._rootdir).settings
         self._require_chosen(places)
 
@@ -197,6 +208,8 @@ class SettingsTree:
     def _settings(self, files: Sequence[SettingsFile], defined: Mapping[str, Profile]) -> Settings:
         written = SettingLookup(self._config, files)
         values = {name: written.value(name) for name in BY_NAME if name in Settings.__dataclass_fields__}
+        if values["lm_eval"] is None and self._found is not None:
+            values["lm_eval"], values["lm_eval_found"] = self._found
         values["import_limit"] = values["time_limit"]
         values["allow_code"] = (*(written.configured("allow_code") or ()), *(written.option("allow_code") or ()))
         values["profiles"] = self._profiles(written, defined)

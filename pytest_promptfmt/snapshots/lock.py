@@ -1,4 +1,6 @@
-"""`promptfmt.lock`: what the tokens in the snapshots were made with, once for each tokenizer, at the rootdir.
+"""`promptfmt.lock`: what the snapshots were made with, at the rootdir: each tokenizer, and the release of lm-eval.
+
+The release is there only if its prompts differ from those of the latest one that is known.
 
 Snapshots hold no versions, so that an upgrade that changes nothing changes no file but this one, and one that changes
 ids is explained by it. It is YAML, written whole or not at all, by the process that reports the run.
@@ -11,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
 from pytest_promptfmt.core.outcome import UsedTokenizer
+from pytest_promptfmt.core.release import LATEST, Release, release_of
 from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.snapshots.paths import note_written
 
@@ -26,6 +28,7 @@ _HEAD: Final = (
 )
 _TOP: Final = "tokenizers"
 _ORIGINS: Final = "origins"
+_RELEASE: Final = "lm_eval"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +53,11 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """The content of a lock file: tokenizers by name, and origins by path below the rootdir."""
+    """The content of a lock file: tokenizers by name, origins by path below the rootdir, a release of lm-eval or ""."""
 
     tokenizers: Mapping[str, UsedTokenizer] = field(default_factory=dict)
     origins: Mapping[str, LockedOrigin] = field(default_factory=dict)
+    lm_eval: str = ""
 
 
 def read_lock(path: Path) -> Locked:
@@ -72,8 +76,9 @@ def read_lock(path: Path) -> Locked:
     except PromptfmtError as error:
         raise SnapshotError(error.message, position=error.position or Position(path), hint=_RENEW) from error
     sections = {name: parsed.values.get(name, {}) for name in (_TOP, _ORIGINS)}
-    is_ours = all(isinstance(section, Mapping) for section in sections.values())
-    if not is_ours or not {_TOP} <= set(parsed.values) <= set(sections):
+    release = parsed.values.get(_RELEASE, "")
+    is_ours = isinstance(release, str) and all(isinstance(section, Mapping) for section in sections.values())
+    if not is_ours or not {_TOP} <= set(parsed.values) <= {*sections, _RELEASE}:
         raise SnapshotError("not a lock file of pytest-promptfmt", position=Position(path, 1), hint=_RENEW)
     for section, keys in _KEYS.items():
         for name, entry in sections[section].items():
@@ -83,6 +88,7 @@ def read_lock(path: Path) -> Locked:
     return Locked(
         {name: UsedTokenizer(name=name, **entry) for name, entry in sections[_TOP].items()},
         {name: LockedOrigin(**entry) for name, entry in sections[_ORIGINS].items()},
+        release,
     )
 
 
@@ -100,8 +106,9 @@ _KEYS: Final = {_TOP: (_NEEDED, _NEEDED | {"origin"}), _ORIGINS: (_WHOLE, _WHOLE
 _RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
 
 
-def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, LockedOrigin] = MappingProxyType({})) -> str:
+def lock_text(locked: Locked) -> str:
     """Return the text of the file: the entries, sorted by name."""
+    entries, origins = locked.tokenizers, locked.origins
     lines = [_HEAD, f"{_TOP}:" if entries else f"{_TOP}: {{}}"]
     for name in sorted(entries):
         entry = entries[name]
@@ -113,12 +120,13 @@ def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, Locked
     for name in sorted(origins):
         lines += [f"  {json.dumps(name)}:"]
         lines += [f"    {key}: {json.dumps(value)}" for key, value in asdict(origins[name]).items()]
+    lines += [f"{_RELEASE}: {json.dumps(locked.lm_eval)}"] if locked.lm_eval else []
     return "\n".join([*lines, ""])
 
 
 def write_lock(path: Path, locked: Locked) -> None:
     """Write the file; raises SnapshotError."""
-    is_new, text = not path.exists(), lock_text(locked.tokenizers, locked.origins)
+    is_new, text = not path.exists(), lock_text(locked)
     try:
         writing.write(path, text)
     except OSError as error:
@@ -139,10 +147,11 @@ def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:
 
 
 class Lock:
-    """The lock of a run: read on first use, written at the end."""
+    """The lock of a run: read on first use, written at the end. `release` is that of lm-eval which the run follows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, release: Release = LATEST) -> None:
         self._path = path
+        self._release = release
         self._error: SnapshotError | None = None
 
     @cached_property
@@ -174,6 +183,12 @@ class Lock:
         """Yield a line for each way in which tokenizers of a run differ from their entries."""
         for change, names in self._changes(seen).items():
             yield f"{FILE_NAME} is out of date, {', '.join(names)}: {change}; --snapshot-update updates it"
+        if self.locked.lm_eval and release_of(self.locked.lm_eval).differs_from(self._release):
+            release = self.locked.lm_eval
+            yield (
+                f"the snapshots were made with lm-eval {release}, this run follows {self._release.version}; "
+                f"--promptfmt-lm-eval {release} follows that release"
+            )
 
     def _changes(self, seen: Mapping[str, UsedTokenizer]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -184,25 +199,30 @@ class Lock:
 
     def would_write(self, seen: Mapping[str, UsedTokenizer]) -> tuple[Path, str] | None:
         """Return the file and the text that `renew` would write, None where it would not change the file."""
-        merged = {**self.known, **seen}
-        if merged == self.known and not (self._error is not None and seen):
+        merged = self._merged({**self.known, **seen})
+        if merged == self.locked and not (self._error is not None and seen):
             return None
-        return self._path, lock_text(merged, self.locked.origins)
+        return self._path, lock_text(merged)
+
+    def _merged(self, tokenizers: Mapping[str, UsedTokenizer]) -> Locked:
+        release = self._release.version if self._release.differs_from(LATEST) else ""
+        return Locked(tokenizers, self.locked.origins, release)
 
     def renew(self, seen: Mapping[str, UsedTokenizer], *, only_new: bool = False) -> Iterator[str]:
         """Write the tokenizers that a run has seen into the file, and yield a line for each change.
 
         Entries of tokenizers that the run did not use are kept. `only_new` changes no entry that is there.
         """
-        merged = {**seen, **self.known} if only_new else {**self.known, **seen}
+        tokenizers = {**seen, **self.known} if only_new else {**self.known, **seen}
+        merged = self._merged(tokenizers)
         if self._error is not None and seen:
             yield f"{FILE_NAME} was replaced: {self._error.message}"
-        elif merged == self.known:
+        elif merged == self.locked:
             return
         try:
-            write_lock(self._path, Locked(merged, self.locked.origins))
+            write_lock(self._path, merged)
         except SnapshotError as error:
             yield error.message.replace("the file", FILE_NAME)
             return
-        for change, names in self._changes(merged).items():
+        for change, names in self._changes(tokenizers).items():
             yield f"{FILE_NAME} was updated, {', '.join(names)}: {change}"

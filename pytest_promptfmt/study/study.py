@@ -66,7 +66,7 @@ class Study(Configuration):
     """
 
     def __init__(self, given: Task, settings: Settings, load: Load | None = None) -> None:
-        self.given = given
+        self.given = given.following(settings.release)
         self.settings = settings
         self._load = load or (lambda profile: load_profile(profile, download=settings.download))
         self._made: dict[Hashable, object] = {}

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     )
     from pytest_promptfmt.tasks.harness import (
         Harness as Harness,
+        found_release as found_release,
         harness_around as harness_around,
-        release_note as release_note,
     )
     from pytest_promptfmt.tasks.recognition import (
         kind_of as kind_of,

@@ -37,13 +37,6 @@ _MAX_INCLUDES: Final = 4
 
 Kind = Literal["task", "group", "tag"]
 
-_FOLLOWED: Final = [0, 4, 13]
-_CHANGED_SINCE: Final = (
-    ([0, 4, 10], "few-shot examples, gen_prefix, chat turns and default generation_kwargs"),
-    (_FOLLOWED, "few-shot examples equal to the question, of first_n, or of a split of their own"),
-)
-"""Releases with what of prompts they changed; docs/lm-eval.md has the details."""
-
 
 class Harness:
     """One package `lm_eval` or `lmms_eval` at `folder`; what is read of it is read once."""
@@ -79,20 +72,8 @@ class Harness:
     @property
     def reads_group_as_tag(self) -> bool:
         """Return whether a task may have the key `group`; lm-eval 0.4.12 and later take its file for a group."""
-        numbers = self._numbers
+        numbers = [int(each) for each in re.findall(r"\d+", self.release)[:3]]
         return self.folder.name != "lm_eval" or (bool(numbers) and numbers < [0, 4, 12])
-
-    @property
-    def differs_in(self) -> str:
-        """Return what of prompts may differ from those of lm-eval 0.4.13, "" for that release and an unknown one."""
-        numbers = self._numbers
-        if self.folder.name != "lm_eval" or not numbers or numbers == _FOLLOWED:
-            return ""
-        return ", and ".join(what for since, what in _CHANGED_SINCE if numbers < since) or "what it has changed since"
-
-    @property
-    def _numbers(self) -> list[int]:
-        return [int(each) for each in re.findall(r"\d+", self.release)[:3]]
 
     @cached_property
     def task_keys(self) -> frozenset[str]:
@@ -198,13 +179,12 @@ def harness_around(folder: Path) -> Harness | None:
     return None
 
 
-def release_note(folder: Path) -> str:
-    """Return a line about the harness of a folder if its release makes other prompts than lm-eval 0.4.13, else ""."""
+def found_release(folder: Path) -> tuple[str, str] | None:
+    """Return the release of the lm-eval around a folder, else of the installed one, and where it is; None without."""
     harness = harness_around(folder.resolve()) or installed_harness()
-    if harness is None or not harness.differs_in:
-        return ""
-    place = "installed" if harness.is_installed else "in this checkout"
-    return f"prompts are those of lm-eval 0.4.13; {harness.title}, {place}, may differ in {harness.differs_in}"
+    if harness is None or harness.folder.name != PACKAGES[0] or not harness.release:
+        return None
+    return harness.release, "installed" if harness.is_installed else "in this checkout"
 
 
 def installed_harness() -> Harness | None:

@@ -1,4 +1,7 @@
-"""From tasks and docs to prompts and requests, exactly as lm-eval 0.4.13 and transformers 5.23 make them."""
+"""From tasks and docs to prompts and requests, exactly as lm-eval and transformers 5.23 make them.
+
+The release of lm-eval is that of the task.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request
 from pytest_promptfmt.core.task import Assembler, OutputType, Task
-from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of
+from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
+from pytest_promptfmt.tasks.rendering.early_context import EarlyContextBuilder
 from pytest_promptfmt.tasks.rendering.sampling import drawable
 
 
@@ -123,14 +127,15 @@ class _Laid:
 
 
 class LmEvalAssembler:
-    """Tasks as lm-eval 0.4.13 puts them together: field mappings, few-shot delimiters, target delimiters.
+    """Tasks as lm-eval puts them together: field mappings, few-shot delimiters, target delimiters.
 
     Raises RenderError on construction for a task that lm-eval refuses by its first doc or its arguments.
     """
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
-        self._context = ContextBuilder(task, docs, num_fewshot)
+        builder = ContextBuilder if task.release.makes_turns else EarlyContextBuilder
+        self._context = builder(task, docs, num_fewshot)
         self.is_repeatable = self._context.is_repeatable
         self._generation_kwargs = generation_arguments(task)
 
@@ -140,12 +145,18 @@ class LmEvalAssembler:
 
     def instance(self, layout: DocParts, number: int, doc: Doc, profile: Profile) -> Instance:
         """Return the doc for a profile: one prompt for each question of its layout, and its requests."""
+        release = self._task.release
         system = join_system(profile.system_instruction, layout.description, self._task)
         is_chat = profile.joins_messages
         where = str(Place(self._task.id, number)) if is_chat else ""
-        prompts = tuple(
-            [prompt_of(profile, system, (*layout.shots, question), where=where) for question in layout.questions]
-        )
+        shots = layout.shots
+        if layout.joined_shots is not None and is_chat and not profile.fewshot_as_turns:
+            shots = layout.joined_shots
+        if self._context.has_several_inputs and profile.chat_template is not None and not release.makes_turns:
+            made = [prompt_of_input(profile, system, shots, each, release, where=where) for each in layout.questions]
+        else:
+            made = [prompt_of(profile, system, (*shots, question), where=where) for question in layout.questions]
+        prompts = tuple(made)
         requests = _REQUESTS[self._task.output_type](self, _Laid(layout, number, prompts, is_chat))
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target)
 
@@ -178,8 +189,9 @@ class LmEvalAssembler:
             for at, (prompt, context, text, gold) in enumerate(asked)
         ]
         if any(_metric_name(metric) == "acc_mutual_info" for metric in self._task.metric_list or ()):
+            before = delimiter if self._task.release.delimits_unconditional else ""
             requests += [
-                Request(kind="loglikelihood", index=at, context="", continuation=f"{delimiter}{choice}")
+                Request(kind="loglikelihood", index=at, context="", continuation=f"{before}{choice}")
                 for at, choice in enumerate(choices, start=len(requests))
             ]
         return tuple(requests)
@@ -198,7 +210,7 @@ _REQUESTS: Final[Mapping[OutputType, Callable[[LmEvalAssembler, _Laid], tuple[Re
 
 
 def generation_arguments(task: Task) -> Mapping[str, Any]:
-    """Return the generation arguments with lm-eval 0.4.13's defaults filled in; empty for other output types.
+    """Return the generation arguments with lm-eval's defaults filled in; empty for other output types.
 
     Without `until` generation stops at the few-shot delimiter. Raises RenderError for a temperature that is no
     number.
@@ -206,7 +218,7 @@ def generation_arguments(task: Task) -> Mapping[str, Any]:
     if not task.generates:
         return {}
     if task.generation_kwargs is None:
-        return {"temperature": 0.0, "do_sample": False, "max_gen_toks": 256, "until": [task.fewshot_delimiter]}
+        return {**dict(task.release.generation), "until": [task.fewshot_delimiter]}
     arguments = dict(task.generation_kwargs)
     if "temperature" in arguments:
         try:
@@ -221,10 +233,10 @@ def generation_arguments(task: Task) -> Mapping[str, Any]:
 
 
 def _chat_delimiter(task: Task) -> str:
+    written, rule = task.gen_prefix, task.release.chat_delimiter
     # lm-eval checks the gen prefix as written, not as rendered.
-    written = task.gen_prefix
-    keeps = isinstance(written, str) and written != "" and not written[-1].isspace()
-    return task.target_delimiter if keeps else ""
+    follows_prefix = isinstance(written, str) and written != "" and not written[-1].isspace()
+    return task.target_delimiter if rule == "kept" or (rule == "with gen_prefix" and follows_prefix) else ""
 
 
 def _metric_name(metric: Any) -> Any:

@@ -13,12 +13,14 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import DocsError, FilterUnavailableError, ScoringError
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.results.terminal import release_note
 from pytest_promptfmt.rules import forks, names
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, unknown_keys
-from pytest_promptfmt.tasks.harness import harness_around, installed_harness, release_note
+from pytest_promptfmt.tasks.harness import found_release, harness_around, installed_harness
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
 from pytest_promptfmt.tasks.task_file import TaskFile
 from pytest_promptfmt.tasks.task_index import TaskIndex
@@ -248,13 +250,16 @@ def test_data_in_a_folder_that_is_made_elsewhere_leaves_synthetic_docs(tmp_path:
         load_docs(task_of(tmp_path, made))
 
 
-def test_a_release_that_makes_other_prompts_is_named_with_what_may_differ(tmp_path: Path) -> None:
+def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_differ(tmp_path: Path) -> None:
     def note(version: str) -> str:
         (tmp_path / "pyproject.toml").write_text(f'version = "{version}"\n', "utf-8")
-        return release_note(tmp_path)
+        found = found_release(tmp_path)
+        assert found == (version, "in this checkout")
+        return release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval=found[0], lm_eval_found=found[1]))
 
     fork(tmp_path)
-    assert "lm-eval 0.4.9, in this checkout, may differ in few-shot examples, gen_prefix" in note("0.4.9")
-    assert "few-shot examples equal to the question" in note("0.4.11.dev0")
-    assert "what it has changed since" in note("0.5.0")
+    assert note("0.4.9") == "prompts are those of lm-eval 0.4.9, in this checkout"
+    assert note("0.4.11.dev0") == "prompts are those of lm-eval 0.4.11.dev0, in this checkout"
+    assert "lm-eval 0.4.13; lm-eval 0.5.0, in this checkout, may differ in what it has changed" in note("0.5.0")
+    assert "lm-eval 0.4.4; lm-eval 0.4.2, in this checkout, may differ in what was different" in note("0.4.2")
     assert note("0.4.13") == ""

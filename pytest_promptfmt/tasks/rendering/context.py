@@ -32,7 +32,7 @@ from pytest_promptfmt.tasks.rendering.field_mappings import (
     target_field,
     text_field,
 )
-from pytest_promptfmt.tasks.rendering.sampling import draw_shots, make_sampler
+from pytest_promptfmt.tasks.rendering.sampling import Draw, draw_shots, make_sampler
 
 _CACHED_TURNS: Final = 4096
 
@@ -42,7 +42,8 @@ class DocParts:
     """The parts of a doc that all profiles share.
 
     `questions` are the final turns, one for each prompt; `text` is doc_to_text's value (the gold index where the
-    choices are inputs); `choices` is None for a task without choices.
+    choices are inputs); `choices` is None for a task without choices. `joined_shots` are those of a chat with one user
+    turn, where a release of lm-eval draws them separately.
     """
 
     doc: Doc
@@ -52,12 +53,13 @@ class DocParts:
     text: Any
     choices: Any
     target: Any
+    joined_shots: tuple[Turn, ...] | None = None
 
 
 class ContextBuilder:
     """Lays out the docs of one task, in order; the shots of a doc depend on the docs before it.
 
-    Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse.
+    Raises RenderError on construction for a task whose first doc lm-eval would refuse.
     """
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
@@ -67,7 +69,7 @@ class ContextBuilder:
         self.is_repeatable = self._fields.are_repeatable(self.num_shots) and isinstance(task.fewshot.sampler, str)
         # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.
         self._pool: Sequence[Doc] = docs.fewshot if self.is_repeatable else copy_docs(docs.fewshot)
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[tuple[int, str | None], Turn] = {}
         self._draw = make_sampler(task, self._pool)
         self.has_several_inputs = self._check_first_doc(docs.evaluated)
 
@@ -76,9 +78,9 @@ class ContextBuilder:
         fields, place = self._fields, Place(self.task.id, number)
         if not self.is_repeatable:
             doc = copy_docs([doc])[0]
-        prefix = _text_or_none(fields.gen_prefix, doc, place)
-        description = _text_or_none(fields.description, doc, place)
-        shots = tuple(self._shots(number, doc)) if self.num_shots > 0 else ()
+        prefix = text_or_none(fields.gen_prefix, doc, place)
+        description = text_or_none(fields.description, doc, place)
+        shots = tuple(self._shots(number, doc, self._draw)) if self.num_shots > 0 else ()
         text = fields.text(doc, place)
         choices = fields.choice(doc, place) if fields.choice is not None and self.task.doc_to_choice else None
         target = fields.target(doc, place)
@@ -147,27 +149,33 @@ class ContextBuilder:
         error.__cause__ = cause
         return error
 
-    def _shots(self, number: int, doc: Doc) -> Sequence[Turn]:
-        drawn = draw_shots(self.task, self._draw, self.num_shots, doc, number, self._pool)
+    def _shots(self, number: int, doc: Doc, draw: Draw) -> Sequence[Turn]:
+        drawn = draw_shots(self.task, draw, self.num_shots, doc, number, self._pool)
+        given = self._prefix_of_shots(doc, Place(self.task.id, number))
         turns = []
         for shot, (index, shot_doc) in enumerate(drawn):
-            turn = self._turns.get(index) if self.is_repeatable and index is not None else None
+            key = (index, given and given.value) if self.is_repeatable and index is not None else None
+            turn = self._turns.get(key) if key is not None else None
             if turn is None:
-                turn = self._shot(shot_doc, Place(self.task.id, number, shot))
-                if self.is_repeatable and index is not None:
+                place = Place(self.task.id, number, shot)
+                turn = self._shot(shot_doc, place, given or text_or_none(self._fields.shot_gen_prefix, shot_doc, place))
+                if key is not None:
                     if len(self._turns) >= _CACHED_TURNS:
                         self._turns.clear()
-                    self._turns[index] = turn
+                    self._turns[key] = turn
             turns.append(Turn(turn.base, turn.contents, turn.text, shot))
         return turns
 
-    def _shot(self, doc: Doc, place: Place) -> Turn:
+    def _prefix_of_shots(self, doc: Doc, place: Place) -> Value | None:
+        """Return the gen prefix of every shot, None where it is rendered from the shot."""
+        return None if self.task.release.prefix_of_shot else text_or_none(self._fields.shot_gen_prefix, doc, place)
+
+    def _shot(self, doc: Doc, place: Place, prefix: Value) -> Turn:
         fields = self._fields
         text = fields.shot_text(doc, place)
         choice_field = fields.shot_choice
         choices = choice_field(doc, place).value if choice_field is not None else None
         target = fields.shot_target(doc, place)
-        prefix = _text_or_none(fields.shot_gen_prefix, doc, place)
         if self.has_several_inputs:
             text = self._chosen(choices, text.value, choice_field, place)
             choices = None
@@ -261,7 +269,8 @@ class _Fields:
         self.choice = (
             None if task.doc_to_choice is None else choice_field(task, task.doc_to_choice, "doc_to_choice", columns)
         )
-        self.description = plain_field(task, task.description, "description", "description", None)
+        named = None if task.release.makes_turns else ()  # before, a description was always a template
+        self.description = plain_field(task, task.description, "description", "description", named)
         if not task.description:
             self.description = None
         self.gen_prefix = None
@@ -321,7 +330,8 @@ def copy_docs(docs: Sequence[Doc]) -> list[Doc]:
     return [copy.deepcopy(dict(doc)) for doc in docs]
 
 
-def _text_or_none(source: FieldMapping | None, doc: Doc, place: Place) -> Value:
+def text_or_none(source: FieldMapping | None, doc: Doc, place: Place) -> Value:
+    """Return the text that a field gives for a doc, None where there is no field; raises RenderError."""
     if source is None:
         return Value(None)
     value = source(doc, place)

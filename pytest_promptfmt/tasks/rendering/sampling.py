@@ -1,4 +1,4 @@
-"""Shots: how many, which docs, in which order. All rules and seeds are those of lm-eval 0.4.13."""
+"""Shots: how many, which docs, in which order. All rules and seeds are those of the release of lm-eval followed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import RenderError, did_you_mean
 from pytest_promptfmt.core.prompt import Place
+from pytest_promptfmt.core.release import Release
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
@@ -46,7 +47,7 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
                 position=task.position("fewshot_config", "sampler"),
                 hint=did_you_mean(sampler, _SAMPLERS),
             ).naming(repr(task.name)) from KeyError(sampler)
-        return _SAMPLERS[sampler](pool)
+        return _SAMPLERS[sampler](pool, task.release)
     if callable(sampler) or isinstance(sampler, FunctionRef):
         return _own_sampler(task, pool)
     raise RenderError(
@@ -59,6 +60,8 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
     """Return the shots for one doc; raises RenderError when the pool has too few docs."""
     left_out = doc if leaves_evaluated_doc_out(task) else None
     try:
+        if not task.release.makes_turns:  # one more is drawn, and those that equal the doc are dropped in any case
+            return [shot for shot in draw(count + (left_out is not None), None) if shot[1] != doc][:count]
         return draw(count, left_out)
     except RenderError:
         raise
@@ -83,10 +86,11 @@ def drawable(task: Task, docs: TaskDocs, count: int) -> int:
     if not leaves_evaluated_doc_out(task):
         return min(count, len(docs.fewshot))
     others = min((sum(doc != asked for doc in docs.fewshot) for asked in docs.evaluated), default=0)
+    others = others if task.release.makes_turns else count
     return max(0, min(count, others, len(docs.fewshot) - 1))
 
 
-def _random_sampler(pool: Sequence[Doc]) -> Draw:
+def _random_sampler(pool: Sequence[Doc], release: Release) -> Draw:
     random = Random(FEWSHOT_SEED)
     indices = range(len(pool))
 
@@ -98,20 +102,18 @@ def _random_sampler(pool: Sequence[Doc]) -> Draw:
         # One more is drawn, so that the random state advances equally whether or not the doc is among them.
         drawn = [index for index in random.sample(indices, count + 1) if pool[index] != left_out][:count]
         if len(drawn) < count:
+            if not release.redraws:
+                raise AssertionError("too few shots are left")
             drawn = random.sample([index for index in indices if pool[index] != left_out], count)
         return [(index, pool[index]) for index in drawn]
 
     return draw
 
 
-def _first_sampler(pool: Sequence[Doc]) -> Draw:
+def _first_sampler(pool: Sequence[Doc], release: Release) -> Draw:
     def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
-        shots: list[Shot] = []
-        for index, doc in enumerate(pool):
-            if len(shots) == count:
-                break
-            if left_out is None or doc != left_out:
-                shots.append((index, doc))
+        is_kept = left_out is None or not release.first_n_leaves_doc_out
+        shots = [(index, doc) for index, doc in enumerate(pool) if is_kept or doc != left_out][:count]
         if len(shots) < count:
             raise AssertionError("the pool is too small")
         return shots
@@ -119,7 +121,7 @@ def _first_sampler(pool: Sequence[Doc]) -> Draw:
     return draw
 
 
-_SAMPLERS: Final[dict[str, Callable[[Sequence[Doc]], Draw]]] = {"default": _random_sampler, "first_n": _first_sampler}
+_SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
 
 
 def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:

@@ -1,0 +1,93 @@
+"""Releases of lm-eval that make different prompts or requests, each a row of a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The behaviour of one release of lm-eval, and of those after it up to the next row.
+
+    Read from the wheels of 0.4.4 to 0.4.13; `tests/parity/test_release_parity.py` compares 0.4.5, 0.4.9 and 0.4.11.
+    `version` is the one that was set or found, which may lie between two rows.
+    """
+
+    version: str = "0.4.13"
+    redraws: bool = True
+    """Whether more shots are drawn where several of those drawn equal the evaluated doc; else the task fails."""
+    first_n_leaves_doc_out: bool = True
+    """Whether the sampler `first_n` leaves the evaluated doc out."""
+    prefix_of_shot: bool = True
+    """Whether the `gen_prefix` of a shot is rendered from the shot; else from the evaluated doc."""
+    makes_turns: bool = True
+    """Whether prompts are made of messages with delimiters; else of text, as described in `early_context.py`."""
+    chat_delimiter: Literal["kept", "dropped", "with gen_prefix"] = "with gen_prefix"
+    """Whether the target delimiter precedes a choice under a chat template."""
+    delimits_unconditional: bool = True
+    """Whether the target delimiter precedes the choices by themselves, which `acc_mutual_info` needs."""
+    renders_inputs: bool = True
+    """Whether choices that are inputs are messages of a chat template; else text after it."""
+    generation: tuple[tuple[str, Any], ...] = (("temperature", 0.0), ("do_sample", False), ("max_gen_toks", 256))
+    """The generation arguments of a task without any, without `until`."""
+    ignored_shot_keys: frozenset[str] = frozenset()
+    """Keys of `fewshot_config` that have no effect."""
+
+    @property
+    def is_compared(self) -> bool:
+        """Return whether the version is in the range that the table covers."""
+        return _numbers(OLDEST) <= _numbers(self.version)[:3] <= _numbers(LATEST.version)
+
+    @property
+    def is_older(self) -> bool:
+        """Return whether the version is before those that the table covers."""
+        return _numbers(self.version) < _numbers(OLDEST)
+
+    def differs_from(self, other: Release) -> bool:
+        """Return whether two releases make different prompts or requests."""
+        return replace(self, version=other.version) != other
+
+
+LATEST: Final = Release()
+"""The release that is followed where none is set, locked or installed."""
+
+_SPLIT: Final = frozenset({"split"})
+_OF_SHOTS: Final = _SPLIT | {"process_docs", "gen_prefix", "fewshot_delimiter", "target_delimiter"}
+_TURNS: Final[Mapping[str, Any]] = MappingProxyType(
+    {"redraws": False, "first_n_leaves_doc_out": False, "prefix_of_shot": False, "ignored_shot_keys": _SPLIT}
+)
+_TEXT: Final = MappingProxyType(
+    {**_TURNS, "makes_turns": False, "chat_delimiter": "dropped", "ignored_shot_keys": _OF_SHOTS}
+)
+_GREEDY: Final = (("do_sample", False),)
+_CONDITIONAL: Final = MappingProxyType({**_TEXT, "delimits_unconditional": False, "generation": _GREEDY})
+_APPENDED: Final = MappingProxyType({**_CONDITIONAL, "renders_inputs": False})
+
+_ROWS: Final = (
+    Release(version="0.4.4", **{**_APPENDED, "chat_delimiter": "kept"}),
+    Release(version="0.4.7", **_APPENDED),
+    Release(version="0.4.8", **_CONDITIONAL),
+    Release(version="0.4.9", **{**_TEXT, "generation": (*_GREEDY, ("temperature", 0))}),
+    Release(version="0.4.10", **_TURNS),
+    LATEST,
+)
+"""By rising version."""
+
+OLDEST: Final = _ROWS[0].version
+
+
+@cache
+def release_of(version: str) -> Release:
+    """Return the behaviour of a version such as `0.4.9.1` or `0.4.11.dev0`: the last row that is not newer."""
+    numbers = _numbers(version)
+    row = next((row for row in reversed(_ROWS) if _numbers(row.version) <= numbers), _ROWS[0])
+    return replace(row, version=version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", version.partition("dev")[0])][:4]

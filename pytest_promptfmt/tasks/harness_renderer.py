@@ -1,0 +1,144 @@
+"""Requests as the installed lm-eval makes them: its own task object, with our docs in place of its dataset.
+
+lm-eval is imported here and in no other module: a release, a fork, or a checkout on the search path. What a class, a
+sampler or an output type of a fork does, it does here as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from importlib import import_module
+from typing import Any, Final
+
+from jinja2.exceptions import TemplateError
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import FunctionError, RenderError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.tasks.rendering.sampling import FEWSHOT_SEED
+from pytest_promptfmt.tasks.task_config import OWN_KEYS, STRUCTURAL_KEYS
+
+Arguments = tuple[Any, ...]
+"""The arguments of one request: context and continuation, or context and generation arguments."""
+
+_DROPPED: Final = (
+    *("dataset_kwargs", "dataset_path", "dataset_name", "custom_dataset", "process_docs", "metric_list", "filter_list"),
+    *("process_results", "should_decontaminate", "class", "include", "metadata", *OWN_KEYS, *STRUCTURAL_KEYS),
+)
+"""The keys that no prompt is made of, or that our docs take the place of."""
+
+_UNCONDITIONAL: Final = "acc_mutual_info"
+"""The metric that needs more requests."""
+
+
+class HarnessTask:
+    """A task as the installed lm-eval builds it, with its functions bound.
+
+    Raises FunctionError where lm-eval cannot be imported, RenderError where it refuses the task.
+    """
+
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
+        self._task = task
+        self._docs = docs
+        try:
+            base = import_module("lm_eval.api.task").ConfigurableTask
+        except Exception as error:
+            raise FunctionError(f"lm-eval cannot be imported: {type(error).__name__}: {error}") from error
+        splits = _Splits(docs)
+        kind = type(base.__name__, (base,), {"download": lambda made, *_, **__: setattr(made, "dataset", splits)})
+        config = _config(task)
+        config["num_fewshot"] = task.shots(num_fewshot)
+        self._made = self._run("builds no task", lambda: kind(config=config))
+
+    def requests(self, profile: Profile) -> list[list[Arguments]]:
+        """Return the requests of each evaluated doc for a profile; raises RenderError for any that fails."""
+        made, is_chat = self._made, profile.chat_template is not None
+        made.set_fewshot_seed(FEWSHOT_SEED)
+        sampler = getattr(made, "sampler", None)
+        if sampler is not None:
+            setattr(sampler, "df" if hasattr(sampler, "df") else "docs", copy.deepcopy(list(self._docs.fewshot)))
+        given = {
+            "limit": len(self._docs.evaluated),
+            "rank": 0,
+            "world_size": 1,
+            "system_instruction": profile.system_instruction,
+            "apply_chat_template": is_chat,
+            "fewshot_as_multiturn": profile.fewshot_as_turns,
+            "chat_template": _chat(profile) if is_chat else None,
+            "tokenizer_name": "",
+        }
+        build = made.build_all_requests
+        known = inspect.signature(build).parameters
+        self._run("makes no requests", lambda: build(**{key: value for key, value in given.items() if key in known}))
+        found: list[list[Arguments]] = [[] for _ in self._docs.evaluated]
+        for instance in made.instances:
+            found[instance.doc_id].append(tuple(instance.arguments))
+        return found
+
+    def _run(self, what: str, work: Callable[[], Any]) -> Any:
+        try:
+            with redirect_stderr(io.StringIO()):  # a progress bar
+                return work()
+        except Exception as error:
+            raised = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
+            message = f"lm-eval {what} for {self._task.id!r}: it raises {raised}"
+            raise RenderError(message, position=self._task.position()).naming(repr(self._task.id)) from error
+
+
+class _Rows(list[Doc]):
+    """Docs with the names of their columns, as a dataset has them."""
+
+    features: Mapping[str, None]
+
+
+class _Splits(dict[str, _Rows]):
+    """The evaluated docs under the name of any split; the few-shot docs are given to the sampler."""
+
+    def __init__(self, docs: TaskDocs) -> None:
+        self._docs = docs
+
+    def __missing__(self, split: str) -> _Rows:
+        rows = _Rows(copy.deepcopy(dict(doc)) for doc in self._docs.evaluated)
+        rows.features = dict.fromkeys(self._docs.columns)
+        return rows
+
+
+def _config(task: Task) -> dict[str, Any]:
+    """Return the configuration as lm-eval takes it, with the bound functions of the task."""
+    config = {key: copy.deepcopy(value) for key, value in task.config.items() if key not in _DROPPED}
+    config["task"] = task.name
+    for key, value in config.items():
+        if isinstance(value, FunctionRef):
+            config[key] = getattr(task, key, value)
+    shots = config.get("fewshot_config")
+    if isinstance(shots, dict):
+        shots.pop("process_docs", None)
+        shots |= {key: getattr(task.fewshot, key) for key, value in shots.items() if isinstance(value, FunctionRef)}
+    metrics = [each for each in task.metric_list or () if isinstance(each, Mapping)]
+    if any(each.get("metric") == _UNCONDITIONAL for each in metrics):
+        config["metric_list"] = [{"metric": _UNCONDITIONAL, "aggregation": "mean", "higher_is_better": True}]
+    return config
+
+
+def _chat(profile: Profile) -> Callable[..., str]:
+    """Return `apply_chat_template` of a model of transformers, as lm-eval's own wrapper calls it."""
+
+    def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+        given: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+            "tools": profile.template_args.get("tools"),
+            "documents": profile.template_args.get("documents"),
+        }
+        try:
+            return render_messages(profile, messages, **given)
+        except TemplateError:
+            return render_messages(profile, [each for each in messages if each["role"] != "system"], **given)
+
+    return render
