@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,11 @@ class SourceError(PromptfmtError):
 class UnavailableError(PromptfmtError):
     """Rendering needs something that is not available or not allowed: a reason to skip a task, not to fail.
 
-    `reason` is the same for all tasks that lack the same resource.
+    `reason` is the same for all tasks that lack the same resource, `remedy` what makes it available, "" if unknown.
     """
 
     reason = "rendering needs a resource that is not available"
+    remedy = ""
 
 
 class CodeNotAllowedError(UnavailableError):
@@ -94,6 +95,30 @@ class FunctionError(PromptfmtError):
     ) -> None:
         super().__init__(message, position=position, hint=hint)
         self.lacks_resource = lacks_resource
+
+
+class OwnPromptsError(UnavailableError):
+    """A class of lm-eval's own Python interface, whose prompts only lm-eval can make."""
+
+    reason = "Python task classes make their own prompts"
+
+
+class MissingResource(NamedTuple):
+    """Something that is not here: the reason to skip what needs it, and what makes it available ("" if unknown)."""
+
+    reason: str
+    remedy: str = ""
+
+
+class MissingResourceError(FunctionError, UnavailableError):
+    """Code that needs a package, an environment variable or a download which is not here: no mistake of the task.
+
+    `reason` and `remedy` are the same for all tasks that need it.
+    """
+
+    def __init__(self, message: str, missing: MissingResource, *, position: Position | None = None) -> None:
+        super().__init__(message, position=position, hint=missing.remedy or None, lacks_resource=True)
+        self.reason, self.remedy = missing
 
 
 class DocsError(PromptfmtError):

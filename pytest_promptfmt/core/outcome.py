@@ -59,10 +59,10 @@ class Outcome:
     """One item's result. `key` is equal for results to be shown once; `title` is the line that shows them.
 
     `findings` are those to be reported; `globs` the per-file ignores for the item's file, `used_globs` those that took
-    a finding away. `detail` shows the first of a cluster in full. `snapshot` is the snapshot file, and `new_text` what
-    --snapshot-update would write to it, where that is needed. `sections` are the titles of the sections of a
-    snapshot that changed. `figures` are a row of the table about a model, by
-    column. `tokens` is the line about the tokens that followed the text.
+    a finding away. `detail` shows the first of a cluster in full, or what makes a skipped item run. `snapshot` is the
+    snapshot file, and `new_text` what --snapshot-update would write to it, where that is needed. `sections` are the
+    titles of the sections of a snapshot that changed. `figures` are a row of the table about a model, by column.
+    `tokens` is the line about the tokens that followed the text.
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the task was linted
     (`linted` has "") or its prompts for a profile (its name), where those about scoring did (`scored`), and in the
@@ -113,9 +113,9 @@ class Outcome:
         title = f"{where}{error.message}"
         return replace(self, category="error", key=error.cause, title=title, detail=str(error))
 
-    def skipped(self, reason: str) -> Outcome:
-        """Return the outcome of the same item when it was skipped."""
-        return replace(self, category="skipped", title=reason)
+    def skipped(self, reason: str, remedy: str = "") -> Outcome:
+        """Return the outcome of the same item when it was skipped; `remedy` is what makes it run, "" if unknown."""
+        return replace(self, category="skipped", title=reason, detail=remedy)
 
     def misread(self, key: str, title: str) -> Outcome:
         """Return the outcome of the same item when answers are not read or scored as they should be."""

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.errors import (
-    CodeNotAllowedError,
+    OwnPromptsError,
     Position,
     PromptfmtError,
     SnapshotError,
     SourceError,
+    UnavailableError,
     did_you_mean,
 )
 from pytest_promptfmt.core.profile import Profile
@@ -72,14 +73,15 @@ class TaskFileNode(pytest.File):
                 try_in_worker(self.config, self.path, "the template of this file", lambda: _raise_first(lay_out()))
             with self._silenced(has_code):
                 found = lay_out()
-        except CodeNotAllowedError as error:
-            return [ClassItem.from_parent(self, task_name=self.path.stem, reason=str(error))]
+        except UnavailableError as error:
+            return [ClassItem.from_parent(self, task_name=self.path.stem, error=error)]
         except PromptfmtError as error:
             return [LoadItem.from_parent(self, name="load", error=error)]
         if file is None:
             return self._no_task()
         if file.kind == "class" and not file.tasks:
-            skipped = ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])
+            own = OwnPromptsError(file.notes[-1])
+            skipped = ClassItem.from_parent(self, task_name=file.names[0], error=own)
             return [skipped, *self._file_items(file, folders.index)]
         notes: tuple[str, ...] = ()
         if not (settings.lint and file.yaml is not None):  # else PF101 and PF131 report them

@@ -74,6 +74,12 @@ class RunResult:
         return {reason: _tasks(group) for reason, group in grouped(skipped, lambda outcome: outcome.title).items()}
 
     @cached_property
+    def remedies(self) -> Mapping[str, str]:
+        """Return what makes skipped items run, by the reason why they were skipped, where it is known."""
+        skipped = (outcome for outcome in self.outcomes if outcome.category == "skipped" and outcome.detail)
+        return {outcome.title: outcome.detail for outcome in skipped}
+
+    @cached_property
     def unseen(self) -> Mapping[str, tuple[str, ...]]:
         """Return the keys that give pictures or sound, which are not rendered, each with the tasks that have it."""
         unseen = (outcome for outcome in self.outcomes if outcome.unseen)

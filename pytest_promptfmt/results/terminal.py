@@ -97,7 +97,8 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
             tasks, None if verbosity > 0 else SHOWN_TASKS
         )
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
-        yield f"skipped, {counted(len(tasks), 'item')}: {reason}"
+        remedy = result.remedies.get(reason)
+        yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
     if result.accept_command:
         yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:

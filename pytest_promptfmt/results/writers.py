@@ -68,6 +68,8 @@ def next_steps(result: RunResult) -> Iterator[str]:
         yield f"{counted(number, 'item')} with misread answers: fix filter or prompt, or accept them in a baseline."
     if errors or failing or counts.get("misread"):
         yield "A baseline is written with `--promptfmt-baseline FILE --promptfmt-baseline-update write`."
+    for reason, remedy in result.remedies.items():
+        yield f"{counted(len(result.skipped[reason]), 'item')} not tested, because {reason}: `{remedy}`."
     if result.accept_command:
         patch = f"`git apply {result.patch}`, or " if result.patch else ""
         yield f"If the changed prompts are meant: {patch}`{result.accept_command}`; commit the snapshots."
@@ -89,7 +91,10 @@ def json_report(result: RunResult) -> str:
         "counts": dict(sorted(result.counts.items())),
         "clusters": [cluster.to_json(rootdir) for cluster in result.clusters],
         "findings": [group.to_json(rootdir) for group in result.findings],
-        "skipped": [{"reason": reason, "tasks": tasks} for reason, tasks in result.skipped.items()],
+        "skipped": [
+            {"reason": reason, "remedy": result.remedies.get(reason, ""), "tasks": tasks}
+            for reason, tasks in result.skipped.items()
+        ],
         "unseen": [{"keys": keys, "tasks": tasks} for keys, tasks in result.unseen.items()],
         "unrendered": {below(file, rootdir): sorted(tasks) for file, tasks in result.unrendered.items()},
         "not_run": list(result.not_run),

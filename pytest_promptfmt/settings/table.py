@@ -243,6 +243,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "file has one, it is skipped as not adopted yet.",
         page="baseline.md",
     ),
+    Setting("strict", FLAG, "--promptfmt-strict", ini="promptfmt_strict", key="strict", is_repeated=True).about(
+        "Fail what would be skipped because something is not available: a package that is not installed, code that may "
+        "not run, synthetic docs that the code of a task cannot read.",
+        page="ci.md",
+    ),
     Setting("time_limit", SECONDS, ini="promptfmt_time_limit", key="time_limit").about(
         "Seconds for making the docs of one task, for rendering them with one profile, and for importing one "
         "module of functions. Default: 10, and 60 for the import."

@@ -77,6 +77,7 @@ class Settings:
     has_chosen_profiles: bool = False
     answers: Answers = "auto"
     snapshots: Literal["all", "adopted"] = "all"
+    strict: bool = False
     download: bool = False
     repeat: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()

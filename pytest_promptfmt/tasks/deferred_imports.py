@@ -6,16 +6,14 @@ packages which are not installed is imported without them, and only code that us
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import logging
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
@@ -23,7 +21,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn, cast
 
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import is_installed
 
 _LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
@@ -67,6 +64,18 @@ class Deferred:
         """Return an item of what was to be loaded."""
         return self.__later(lambda value: value[key])
 
+    def __or__(self, other: Any) -> Any:
+        """Return the union of types, one of which was to be loaded."""
+        return self.__later(lambda value: value | other)
+
+    def __ror__(self, other: Any) -> Any:
+        """Return the union of types, one of which was to be loaded."""
+        return self.__later(lambda value: other | value)
+
+    def __mro_entries__(self, _bases: tuple[Any, ...]) -> tuple[type, ...]:
+        """Return the base of a class in place of one that was to be loaded: making an object of it loads that."""
+        return (type("Lacking", (LackingBase,), {"load": staticmethod(self.value)}),)
+
     def __later(self, use: Callable[[Any], Any]) -> Any:
         return Deferred(self.__what, lambda: use(self.value())) if _importing else use(self.value())
 
@@ -81,6 +90,17 @@ class Deferred:
     def __bool__(self) -> bool:
         """Return the truth of what was to be loaded, which loads it."""
         return bool(self.value())
+
+
+class LackingBase:
+    """The base of a class whose own base is of a package that is not installed."""
+
+    load: Callable[[], Any]
+
+    def __new__(cls, *_args: Any, **_given: Any) -> LackingBase:
+        """Raise what loading the base raises."""
+        cls.load()
+        raise TypeError(f"{cls.__name__} was imported without the package of its base")
 
 
 @contextmanager
@@ -161,8 +181,8 @@ def _later(what: str, load: Callable[..., Any]) -> Callable[..., Deferred]:
     return loaded_later
 
 
-def load_for(function: object) -> str | None:
-    """Load what a function may use and was put off; return why something cannot be loaded here, else None."""
+def load_for(function: object) -> tuple[str, Exception] | None:
+    """Load what a function may use and was put off; return what cannot be loaded here and why, None for nothing."""
     for reached in functions_reached(function):
         for name in reached.names & reached.scope.keys():
             value = reached.scope[name]
@@ -170,7 +190,7 @@ def load_for(function: object) -> str | None:
                 try:
                     reached.scope[name] = value.value()
                 except Exception as error:  # of a hub, a package or a download
-                    return f"{value!r}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                    return f"{value!r}: {type(error).__name__}: {str(error).partition(chr(10))[0]}", error
     return None
 
 
@@ -223,42 +243,6 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 # -- packages that are not installed -----------------------------------------------------------------------------------
 
-_CLOSE: Final = 0.8
-"""How alike two names are, from 0 to 1, of which one is taken for a misspelling of the other."""
-
-
-def missing_package(error: BaseException) -> str:
-    """Return the name whose absence made an import fail, also behind an error raised for it; "" for other errors."""
-    name = ""
-    found: BaseException | None = error
-    while isinstance(found, ImportError):
-        if isinstance(found, ModuleNotFoundError) and found.name and " " not in found.name:
-            name = found.name
-        found = found.__cause__ or found.__context__
-    return name
-
-
-def can_wait(name: str, beside: Path | None) -> bool:
-    """Return whether a missing name is that of a package that is not installed, and no mistake of the author.
-
-    It is taken for a mistake where a part of an installed package is missing, where the folder of the module or one
-    above it has that name, and where it is close to the name of something installed.
-    """
-    package = name.partition(".")[0]
-    if package in sys.modules or package in _installed():
-        return False
-    for folder in beside.parents if beside is not None else ():
-        if not gate.is_allowed(folder / "-"):
-            break
-        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
-            return False
-    return not difflib.get_close_matches(package, _installed(), n=1, cutoff=_CLOSE)
-
-
-@cache
-def _installed() -> frozenset[str]:
-    return frozenset(sys.stdlib_module_names).union(each.name for each in pkgutil.iter_modules())
-
 
 @contextmanager
 def imported_without(names: Sequence[str]) -> Iterator[None]:
@@ -272,6 +256,9 @@ def imported_without(names: Sequence[str]) -> Iterator[None]:
         for name, module in list(sys.modules.items()):  # asking a module for its class may import others
             if isinstance(module, Deferred):
                 sys.modules.pop(name, None)
+                package, _, part = name.rpartition(".")
+                if package in sys.modules:  # of a package whose parts are distributions
+                    vars(sys.modules[package]).pop(part, None)
 
 
 class _Absent(MetaPathFinder, Loader):

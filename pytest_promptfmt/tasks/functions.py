@@ -20,7 +20,8 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FunctionError,
-    MetricUnavailableError,
+    MissingResource,
+    MissingResourceError,
     Position,
     did_you_mean,
     display_path,
@@ -28,16 +29,22 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.deferred_imports import (
+    LackingBase,
     also_importable,
-    can_wait,
     imported_without,
     load_for,
-    missing_package,
     put_off,
     restore_removed,
 )
 from pytest_promptfmt.tasks.harness import harness_around
-from pytest_promptfmt.tasks.import_failures import ImportFailedError, explained
+from pytest_promptfmt.tasks.import_failures import (
+    Explained,
+    ImportFailedError,
+    can_wait,
+    explained,
+    missing_package,
+    missing_resource,
+)
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0
@@ -56,7 +63,7 @@ _FEWSHOT_FIELDS: Final = (
 _MOST_MISSING: Final = 8
 """Packages that a module may be imported without."""
 
-_failures: dict[tuple[str, int | None], tuple[str, str | None, bool, str]] = {}
+_failures: dict[tuple[str, int | None], Explained] = {}
 """Module file (or dotted name) and mtime to why its import failed: the arguments of `ImportFailedError`."""
 
 _incomplete: dict[str, ImportFailedError] = {}
@@ -74,7 +81,8 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
     `trusted` decides about every Python file that would run; `time_limit` is seconds for one import. Functions that
     make docs are imported when they are first called: synthetic docs need none of them. References in metric_list,
     filter_list and process_results stay as they are. A task class is imported. Raises
-    CodeNotAllowedError for a file that may not run, FunctionError for a function that cannot be loaded.
+    CodeNotAllowedError for a file that may not run, FunctionError for a function that cannot be loaded,
+    MissingResourceError for one that uses a package or load that is not here.
     """
     if task.assembly.is_class:
         return task.assembly.bound(task, trusted, time_limit)
@@ -84,10 +92,7 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
             return value
         key, position = ".".join(keys), task.locate(keys) or value.position
         function = _function(value, position, key, trusted, time_limit)
-        missing = load_for(function)
-        if missing is not None:
-            message = f"{key}: !function {value} uses {missing}"
-            raise FunctionError(message, position=position, lacks_resource=True)
+        _require_loaded(function, value, position, key)
         return function
 
     def bound_when_called(value: Any, *keys: str) -> Any:
@@ -143,7 +148,7 @@ def load_object(
     except ImportFailedError as failure:
         raise failure.about(what, position) from failure.__cause__
     found = getattr(module, ref.name, _MISSING)
-    if found is _MISSING:
+    if found is _MISSING or (isinstance(found, type) and issubclass(found, LackingBase)):
         _raise_incomplete(module, what, position)
         where = display_path(file) if file.is_file() else f"module {ref.module}"
         names = [name for name in vars(module) if not name.startswith("__")]
@@ -177,8 +182,7 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
 
     So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
     class gets the metrics and filters of its class. The rest of the task stays as it is. Arguments and errors
-    are those of `bind_functions`, ScoringError for a package that does not load, and MetricUnavailableError where a
-    function uses what cannot be had from a hub.
+    are those of `bind_functions`, and ScoringError for a package that does not load.
     """
     if task.assembly.is_class:
         return task.assembly.scored(task)
@@ -187,9 +191,7 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
         if isinstance(value, FunctionRef):
             key, position = ".".join(str(part) for part in keys), task.locate(keys) or value.position
             function = _function(value, position, key, trusted, time_limit)
-            missing = load_for(function)
-            if missing is not None:
-                raise MetricUnavailableError(f"{key}: !function {value} uses {missing}", position=position)
+            _require_loaded(function, value, position, key)
             return function
         if isinstance(value, Mapping):
             return {key: bound(item, *keys, key) for key, item in value.items()}
@@ -222,6 +224,15 @@ def _refs_in(value: Any, seen: set[int]) -> Iterator[FunctionRef]:
         seen.add(id(value))
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _refs_in(part, seen)
+
+
+def _require_loaded(function: object, ref: FunctionRef, position: Position | None, key: str) -> None:
+    """Raise MissingResourceError for a function that uses a package or load of a hub that is not here."""
+    missing = load_for(function)
+    if missing is not None:
+        what, error = missing
+        resource = missing_resource(error, ref.file) or MissingResource("data or metrics of a hub that are not here")
+        raise MissingResourceError(f"{key}: !function {ref} uses {what}", resource, position=position) from error
 
 
 def _function(
@@ -276,6 +287,8 @@ def _module_beside(
         return module
 
     _incomplete.pop(name, None)
+    if (str(file), mtime) in _failures:  # neither with all packages nor without
+        raise ImportFailedError(*_failures[str(file), mtime])
     try:
         return _imported((str(file), mtime), load, file, seconds)
     except ImportFailedError as failure:

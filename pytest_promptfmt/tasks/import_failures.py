@@ -1,56 +1,208 @@
-"""Why a module of a task does not import, and what to do about it."""
+"""Why a module of a task does not import: a mistake, or a package, variable or download that is not here."""
 
 from __future__ import annotations
 
+import difflib
+import pkgutil
 import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
-from pytest_promptfmt.core.errors import FunctionError, LimitExceededError, Position, display_path
-from pytest_promptfmt.tasks.deferred_imports import missing_package
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import (
+    FunctionError,
+    LimitExceededError,
+    MissingResource,
+    MissingResourceError,
+    Position,
+    display_path,
+)
+
+_CLOSE: Final = 0.8
+"""How alike two names are, from 0 to 1, of which one is taken for a misspelling of the other."""
+
+_NO_NETWORK: Final = frozenset({"ConnectionError", "ConnectError", "gaierror", "LocalEntryNotFoundError"})
+"""Names of exceptions, of several packages, for a download without a network."""
+
+_DOWNLOAD: Final = MissingResource("Python code of the task downloads something, and there is no network here")
+
+_DISTRIBUTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "Levenshtein": "levenshtein",
+        "PIL": "pillow",
+        "antlr4": "antlr4-python3-runtime",
+        "attr": "attrs",
+        "bs4": "beautifulsoup4",
+        "cv2": "opencv-python",
+        "dateutil": "python-dateutil",
+        "docx": "python-docx",
+        "dotenv": "python-dotenv",
+        "fitz": "pymupdf",
+        "google.genai": "google-genai",
+        "google.generativeai": "google-generativeai",
+        "json5": "json5",
+        "orjson": "orjson",
+        "simplejson": "simplejson",
+        "skimage": "scikit-image",
+        "sklearn": "scikit-learn",
+        "typer": "typer",
+        "ujson": "ujson",
+        "urllib3": "urllib3",
+        "yaml": "pyyaml",
+    }
+)
+"""Packages whose distribution has another name, and those that only look like a misspelt module of Python."""
 
 
 class ImportFailedError(Exception):
-    """An import that failed; `__cause__` is the original exception the first time."""
+    """An import that failed; `__cause__` is the original exception the first time.
 
-    def __init__(self, message: str, hint: str | None, lacks_resource: bool = False, missing: str = "") -> None:
+    `lacks_resource`: the module may work on another machine. `missing` is the module whose absence made it fail,
+    `resource` what is not here, None for a mistake.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str | None,
+        lacks_resource: bool = False,
+        missing: str = "",
+        resource: MissingResource | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.lacks_resource = lacks_resource
         self.missing = missing
+        self.resource = resource
 
     def about(self, what: str, position: Position | None) -> FunctionError:
         """Return the error for what was to be imported."""
         message = f"{what}: {self.message}"
-        error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
+        if self.resource is not None:
+            error: FunctionError = MissingResourceError(message, self.resource, position=position)
+        else:
+            error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
         if self.missing:  # the same cause for all modules that need it
             error.cause = f"no module named {self.missing!r}"
         return error
 
 
-def explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool, str]:
-    """Return the message, the hint, whether the module may work on another machine, and what module is missing."""
+Explained = tuple[str, str | None, bool, str, MissingResource | None]
+
+
+def explained(error: BaseException, file: Path | None) -> Explained:
+    """Return the arguments of `ImportFailedError` for an error of the import of a file."""
     if isinstance(error, LimitExceededError):
-        return error.message, "look for work at the top level of the module, such as a download or a loop", False, ""
+        work = "look for work at the top level of the module, such as a download or a loop"
+        return error.message, work, False, "", None
     if isinstance(error, SystemExit):
-        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True, ""
-    at = _last_line_in(error, file)
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        hint = _install_hint(error.name, file)
-        return f"its module does not import{at}: no module named {error.name!r}", hint, True, error.name
-    is_mistake = isinstance(error, SyntaxError | NameError)
-    message = f"its module does not import{at}: {type(error).__name__}: {error}"
+        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True, "", None
     missing = missing_package(error)
-    return message, _install_hint(missing, file) if missing else None, not is_mistake, missing
+    is_plain = isinstance(error, ModuleNotFoundError) and error.name == missing
+    why = f"no module named {missing!r}" if is_plain else f"{type(error).__name__}: {error}"
+    hint = _install_hint(missing, file) if missing else None
+    is_mistake = isinstance(error, SyntaxError | NameError)
+    message = f"its module does not import{_last_line_in(error, file)}: {why}"
+    return message, hint, not is_mistake, missing, missing_resource(error, file)
+
+
+def missing_resource(error: BaseException, beside: Path | None) -> MissingResource | None:
+    """Return the package, variable or download whose absence made code fail; None for any other error.
+
+    `beside` is the file whose code it is.
+    """
+    missing = missing_package(error)
+    if missing:
+        lacks = MissingResource(f"the package {_named(missing)!r} is not installed", _pip(missing))
+        return lacks if can_wait(missing, beside) else None
+    for each in _chain(error):
+        if type(each) is KeyError and _is_of_environment(each):
+            return MissingResource(f"the environment variable {each.args[0]} is not set", f"export {each.args[0]}=…")
+        if _NO_NETWORK.intersection(base.__name__ for base in type(each).__mro__):
+            return _DOWNLOAD
+    return None
+
+
+def lacking(error: BaseException, message: str, position: Position | None) -> MissingResourceError | None:
+    """Return the error for code that failed while it ran, None unless it lacks a package, variable or download."""
+    missing = missing_resource(error, position.path if position is not None else None)
+    return MissingResourceError(message, missing, position=position) if missing is not None else None
+
+
+def missing_package(error: BaseException) -> str:
+    """Return the module whose absence made an import fail, also behind an error raised for it; "" for other errors."""
+    name = ""
+    for each in _chain(error):
+        if not isinstance(each, ImportError):
+            break
+        part = getattr(each, "name_from", None)
+        if isinstance(each, ModuleNotFoundError):
+            name = each.name if each.name and " " not in each.name else name
+        elif part and each.name and each.path is None and each.name not in sys.stdlib_module_names:
+            name = f"{each.name}.{part}"  # a part of a package that several distributions share
+    return name
+
+
+def can_wait(name: str, beside: Path | None) -> bool:
+    """Return whether a missing name is that of a package that is not installed, and no mistake of the author.
+
+    It is taken for a mistake where a part of an installed package is missing, where the folder of the module or one
+    above it has that name, and where it is close to the name of something installed.
+    """
+    package = name.partition(".")[0]
+    if getattr(sys.modules.get(package), "__file__", None) or package in _installed():
+        return False
+    for folder in beside.parents if beside is not None else ():
+        if not gate.is_allowed(folder / "-"):
+            break
+        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+            return False
+    alike = [each for each in _installed() if abs(len(each) - len(package)) <= 1]
+    return package in _DISTRIBUTIONS or not difflib.get_close_matches(package, alike, n=1, cutoff=_CLOSE)
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(sys.stdlib_module_names).union(each.name for each in pkgutil.iter_modules())
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised for."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _is_of_environment(error: KeyError) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "os"
+
+
+def _named(module: str) -> str:
+    """Return the package of a module: its first part, or two of a package that several distributions share."""
+    package = module.partition(".")[0]
+    return ".".join(module.split(".")[:2]) if package in sys.modules else package
+
+
+def _pip(module: str) -> str:
+    package = _named(module)
+    return f"pip install {_DISTRIBUTIONS.get(package) or package.replace('_', '-').replace('.', '-')}"
 
 
 def _install_hint(module: str, file: Path | None) -> str:
     package = module.partition(".")[0]
     if file is not None and (file.parent / f"{package}.py").is_file():
         return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py beside the YAML is not found"
-    if package in sys.modules:
+    if package in _installed():
         return f"the installed version of {package!r} does not have it"
-    return f"install the package that has {package!r}"
+    return _pip(module) if can_wait(module, file) else f"install the package that has {package!r}"
 
 
 def _last_line_in(error: BaseException, file: Path | None) -> str:

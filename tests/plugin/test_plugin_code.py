@@ -60,7 +60,7 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
     coded(project, "tasks/endless.yaml", f"while True:\n    pass\n{GOOD}")
     coded(project, "tasks/raises.yaml", "def question(doc):\n    raise SystemExit(7)\n")
     project.write("tasks/raises.docs.jsonl", '{"question": "Why?", "answer": "because"}\n')
-    coded(project, "tasks/unknown.yaml", "import no_such_module_at_all\n")
+    coded(project, "tasks/unknown.yaml", f"import no_such_module_at_all as none\nLIMIT = 2 + none.LIMIT\n{GOOD}")
     coded(project, "tasks/wrong.yaml", "def question(doc)\n")
     coded(project, "tasks/good.yaml", GOOD)
     file = project.task("tasks/again.yaml", doc_to_text=None)
@@ -73,11 +73,14 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
         "ends": "its module ends the program when it is imported (exit status 3)",
         "endless": "the import did not finish within 1 s",
         "raises": "SystemExit",
-        "unknown": "no module named 'no_such_module_at_all'",
         "wrong": "tasks/wrong_utils.py:1",
     }.items():
         assert f"{name}.yaml::{name}::snapshot[plain] FAILED" in output
         assert any(message in line and ".yaml:6:" in line for line in result.outlines), name
+    assert "unknown.yaml::unknown::snapshot[plain] SKIPPED" in output
+    result.stdout.fnmatch_lines(
+        ["skipped, 1 item: the package 'no_such_module_at_all' is not installed; pip install *"]
+    )
     assert "again.yaml::again::snapshot[plain] FAILED" in output, "and it did not wait once more"
 
 

@@ -10,7 +10,7 @@ import yaml
 from linting import study_of
 from rule_examples import write_example
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import MissingResourceError, PromptfmtError
 from pytest_promptfmt.core.finding import Finding, Reported
 from pytest_promptfmt.core.profile import Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
@@ -23,7 +23,6 @@ from pytest_promptfmt.settings.file import read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, task_profiles
 from pytest_promptfmt.study import seen_by
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks.task_classes import TaskClassUnavailableError
 from pytest_promptfmt.tasks.task_index import TaskIndex
 
 RULES = {code: rule for code, rule in known_rules().items() if rule.is_builtin}
@@ -63,7 +62,7 @@ def findings_in(
             views = [seen_by(study, each) for each in task_profiles(task, resolve_profiles(("plain", *own), own), own)]
             if renders:  # else a rule would have nothing to look at, and be silent for that
                 for each in views:
-                    with suppress(TaskClassUnavailableError):  # lm-eval need not be installed
+                    with suppress(MissingResourceError):  # lm-eval need not be installed
                         each.render()
             found += linter.check(study, selection, views, file=None if number else view).findings
             if task.output_type in ("generate_until", "multiple_choice"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.core.errors import MetricUnavailableError
+from pytest_promptfmt.core.errors import MissingResourceError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.functions import bind_functions, bind_scoring
@@ -73,7 +73,7 @@ def test_a_task_is_rendered_whose_module_loads_what_cannot_be_had(
     task = bind_functions(task_that_loads(tmp_path, monkeypatch, "absent"), trusted=lambda _path: True)
     assert callable(task.doc_to_text)
     assert sys.modules["evaluate"].loaded == []
-    with pytest.raises(MetricUnavailableError, match=r"process_results: .*evaluate.load\('absent'\).*no network here"):
+    with pytest.raises(MissingResourceError, match=r"process_results: .*evaluate.load\('absent'\).*no network here"):
         bind_scoring(task, trusted=lambda _path: True)
 
 

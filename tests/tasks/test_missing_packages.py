@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from plugin_project import Project
 
-from pytest_promptfmt.core.errors import FunctionError, MetricUnavailableError
+from pytest_promptfmt.core.errors import FunctionError, MissingResourceError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.functions import bind_functions, bind_scoring
+from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
 TASK = """\
 task: a
@@ -59,8 +62,9 @@ def test_a_task_is_rendered_whose_scoring_needs_what_is_not_installed(tmp_path: 
     task = bound(task_with(tmp_path, imports + SCORES))
     assert task.doc_to_text({"question": "Why?"}) == "Q: Why?"
     assert not any("of_nobody" in name for name in sys.modules)
-    with pytest.raises(MetricUnavailableError, match="another_package_of_nobody"):
+    with pytest.raises(MissingResourceError, match="another_package_of_nobody") as caught:
         bind_scoring(task, trusted=lambda _path: True)
+    assert caught.value.reason == "the package 'another_package_of_nobody' is not installed"
 
 
 def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
@@ -74,17 +78,77 @@ def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
     [
         "import nmupy\n",  # no package, but a slip
         "import json.nothing_of_that_name\n",  # the package is there
-        "from a_package_of_nobody import Base\nclass Mine(Base):\n    pass\n",  # needed for the import itself
         "import beside\n",  # it is there, but not on the path
+        "from json import nothing_of_that_name\n",
+        "import urlib\n",  # no package, but a slip
     ],
 )
-def test_what_the_import_needs_stays_an_error(tmp_path: Path, imports: str) -> None:
+def test_a_mistaken_import_stays_an_error(tmp_path: Path, imports: str) -> None:
     (tmp_path / "beside.py").write_text("", "utf-8")
-    with pytest.raises(FunctionError, match="no module named"):
+    with pytest.raises(FunctionError, match="its module does not import") as caught:
         bound(task_with(tmp_path, imports + SCORES))
+    assert not isinstance(caught.value, MissingResourceError)
 
 
-def test_a_prompt_that_needs_what_is_not_installed_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from a_package_of_nobody import Base, Other\nclass Mine(Base):\n    pass\n",
+        "from a_package_of_nobody import A, B\ndef annotated(x: A | B | None, *, y: None | A):\n    pass\n",
+        "from a_package_of_nobody import retry\n@retry(times=3)\ndef ask():\n    pass\n",
+        "import a_package_of_nobody.parts as p\nMODEL = p.Model(p.SIZE[3])\n",
+    ],
+)
+def test_a_module_is_imported_that_makes_something_of_what_is_not_installed(tmp_path: Path, imports: str) -> None:
+    assert bound(task_with(tmp_path, imports + SCORES)).doc_to_text({"question": "Why?"}) == "Q: Why?"
+
+
+@pytest.mark.parametrize(
+    ("imports", "title"),
+    [
+        ("from a_package_of_nobody import title\n", "return title(doc)"),
+        ("", "import a_package_of_nobody; return 1"),
+        ("from a_package_of_nobody import Base\nclass Title(Base):\n    pass\n", "return str(Title(doc))"),
+        ("import a_package_of_nobody\nLIMIT = 10 * a_package_of_nobody.FACTOR\n", "return 1"),
+    ],
+)
+def test_a_prompt_that_needs_what_is_not_installed_names_the_package(tmp_path: Path, imports: str, title: str) -> None:
+    task = task_with(tmp_path, f"{imports}def text(doc):\n    {title}\nscore = text\n")
+    with pytest.raises(MissingResourceError) as caught:
+        call_function(bound(task).doc_to_text, {}, key="doc_to_text", where="doc 1", position=None)
+    assert caught.value.reason == "the package 'a_package_of_nobody' is not installed"
+    assert caught.value.remedy == "pip install a-package-of-nobody"
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("import os\nHOME = os.environ['NO_SUCH_HOME']\n", "the environment variable NO_SUCH_HOME is not set"),
+        ("raise ConnectionError('no network')\n", "Python code of the task downloads something"),
+    ],
+)
+def test_a_variable_and_a_download_are_named_that_an_import_needs(tmp_path: Path, raised: str, reason: str) -> None:
+    with pytest.raises(MissingResourceError) as caught:
+        bound(task_with(tmp_path, raised + SCORES))
+    assert caught.value.reason.startswith(reason)
+
+
+def test_tasks_are_skipped_with_one_reason_for_each_package(project: Project) -> None:
     utils = "from a_package_of_nobody import title\ndef text(doc):\n    return title(doc)\nscore = text\n"
-    with pytest.raises(FunctionError, match="No module named 'a_package_of_nobody'"):
-        bound(task_with(tmp_path, utils))
+    for name in ("a", "b"):
+        project.write(f"tasks/{name}.yaml", TASK.replace("task: a", f"task: {name}"))
+    project.write("tasks/utils.py", utils)
+    done = project.run("tasks", "--promptfmt-json=run.json", "--promptfmt-profile=plain", "-m", "promptfmt_snapshot")
+    line = "skipped, 2 items: the package 'a_package_of_nobody' is not installed; pip install a-package-of-nobody"
+    done.stdout.fnmatch_lines([line])
+    shown = json.loads((project.root / "run.json").read_text("utf-8"))
+    assert shown["skipped"] == [
+        {
+            "reason": "the package 'a_package_of_nobody' is not installed",
+            "remedy": "pip install a-package-of-nobody",
+            "tasks": ["a", "b"],
+        }
+    ]
+    assert [step for step in shown["next_steps"] if "pip install a-package-of-nobody" in step]
+    strict = project.run("tasks", "--promptfmt-strict", "--promptfmt-profile=plain", "-m", "promptfmt_snapshot")
+    assert strict.parseoutcomes()["failed"] == 2

@@ -165,7 +165,7 @@ def test_the_folder_of_the_yaml_is_not_on_the_path_as_in_lm_eval(tmp_path: Path)
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     error = refused(tmp_path, "\nimport no_such_package_here.sub\n")
     assert "no module named 'no_such_package_here'" in error.message
-    assert error.hint == "install the package that has 'no_such_package_here'"
+    assert error.hint == "pip install no-such-package-here"
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,11 @@ class PromptItem(pytest.Item):
         """Make an error of the block the item's outcome: skip if something is unavailable, else fail."""
         try:
             yield
-        except UnavailableError as error:
-            self.outcome = outcome.skipped(error.reason)
-            pytest.skip(str(error))
         except PromptfmtError as error:
-            self.fail_with(error, outcome)
+            if not isinstance(error, UnavailableError) or self.run.folders.settings_for(self.path).strict:
+                self.fail_with(error, outcome)
+            self.outcome = outcome.skipped(error.reason, error.remedy)
+            pytest.skip(str(error))
 
     def fail_with(self, error: PromptfmtError, outcome: Outcome) -> NoReturn:
         """Raise the error and make it the item's outcome; an error in the baseline is an expected failure."""
@@ -161,22 +161,21 @@ class LoadItem(PromptItem):
 
 
 class ClassItem(PromptItem):
-    """An lm-eval task written as a Python class: its prompts are made by its own code."""
+    """A file whose tasks are Python classes and are not available: one of lm-eval's, or one that is not imported."""
 
     kind = "TaskClass"
     runs_in_worker = False
 
-    def __init__(self, *, task_name: str, reason: str, **kwargs: Any) -> None:
+    def __init__(self, *, task_name: str, error: UnavailableError, **kwargs: Any) -> None:
         super().__init__(name=node_name(task_name), **kwargs)
         self.selectable = Selectable(name=task_name, id=task_name)
         self.task_name = task_name
-        self.reason = reason
+        self.error = error
 
     def runtest(self) -> None:
         """Skip, with the reason."""
-        outcome = Outcome(task=self.task_name, file=str(self.path))
-        self.outcome = outcome.skipped("Python task classes make their own prompts")
-        pytest.skip(self.reason)
+        with self.failures_of(Outcome(task=self.task_name, file=str(self.path))):
+            raise self.error
 
 
 class TaskItem(PromptItem):

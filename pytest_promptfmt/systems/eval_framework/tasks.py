@@ -18,10 +18,10 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FunctionError,
+    OwnPromptsError,
     Position,
     PromptfmtError,
     SourceError,
-    UnavailableError,
     did_you_mean,
 )
 from pytest_promptfmt.core.task import Assembly, Dataset, FunctionRef, Locate, Task
@@ -47,12 +47,6 @@ _HOOK_OF_KEY: Final[Mapping[str, str]] = {
     "target_delimiter": "_get_possible_completions",
 }
 """lm-eval's keys, which rules use, and the hooks of a class that give the same."""
-
-
-class LmEvalClassError(UnavailableError):
-    """A class of lm-eval's own Python interface, whose prompts only lm-eval can make."""
-
-    reason = "Python task classes make their own prompts"
 
 
 @dataclass(frozen=True)
@@ -88,14 +82,14 @@ class ClassAssembly(Assembly):
     def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
         """Return the task with its class imported, and with the constants of the class.
 
-        Raises CodeNotAllowedError, FunctionError, SourceError, LmEvalClassError.
+        Raises CodeNotAllowedError, FunctionError, SourceError, OwnPromptsError.
         """
         found = self.found
         if found is None:
             position = task.position("class")
             made = load_object(self.ref, what=self.written, position=position, trusted=trusted, time_limit=time_limit)
             if is_lm_eval_class(made):
-                raise LmEvalClassError(
+                raise OwnPromptsError(
                     f"{task.name} is a Python task class ({self.ref}): its prompts are made by its own code",
                     position=position,
                 )

@@ -13,6 +13,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Positio
 from pytest_promptfmt.core.limits import OwnRandomness, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.docs.data_files import needs_datasets
+from pytest_promptfmt.tasks.import_failures import lacking
 
 FUNCTION_SECONDS: Final = 60.0
 
@@ -88,8 +89,11 @@ def run_code(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> 
         raise
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:300]
+        message = f"{'.'.join(keys)} raised {type(error).__name__}" + (f": {text}" if text else "")
+        if (missing := lacking(error, message, position)) is not None:
+            raise missing from error
         raise DocsError(
-            f"{'.'.join(keys)} raised {type(error).__name__}" + (f": {text}" if text else ""),
+            message,
             position=position,
             hint="write docs it can read, or give docs in metadata.promptfmt.docs",
         ) from error

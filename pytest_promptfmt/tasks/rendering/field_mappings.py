@@ -23,6 +23,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
 from pytest_promptfmt.core.task import UNSET, FunctionRef, Spec, Task, TextTemplate, Unset
+from pytest_promptfmt.tasks.import_failures import lacking
 from pytest_promptfmt.tasks.rendering.jinja import Piece, Template, compile_template, explain
 
 FUNCTION_SECONDS: Final = 10.0
@@ -189,6 +190,8 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
     except BaseException as error:
         name = getattr(spec, "__name__", repr(spec))
         message = f"{key} {where}: the function {name} failed with {type(error).__name__}: {error}"
+        if (missing := lacking(error, message, position)) is not None:
+            raise missing.naming(where) from error
         # Not part of the message: a baseline stores messages, and lines move.
         place = place_in_user_code(error)
         hint = f"it failed at {place}" if place else None
