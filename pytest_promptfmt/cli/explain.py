@@ -297,14 +297,13 @@ def _facts_of(profile: Profile) -> TemplateFacts | None:
 
     Where the template is not available, its facts hold the reason.
     """
-    from pytest_promptfmt.profiles.profile_loading import load_profile
-    from pytest_promptfmt.profiles.template_facts import TemplateFacts
-    from pytest_promptfmt.profiles.template_probes import template_facts
+    from pytest_promptfmt.profiles.profile_loading import load_profile, profile_trial
+    from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
 
     if not profile.is_chat:
         return None
     try:
-        return template_facts(load_profile(profile).profile)
+        return template_facts(profile_trial(load_profile(profile).profile))
     except PromptfmtError as error:
         return TemplateFacts(failure=error.message)
 

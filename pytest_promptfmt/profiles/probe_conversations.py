@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime
@@ -18,7 +19,12 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.yaml_parser import parse_file
-from pytest_promptfmt.profiles.template_probes import MARKER
+
+MARKER: Final = re.compile(
+    r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?[a-zA-Z_]{1,30}(?:\|)?>|<\|[a-z_]{1,30}>|<[a-z_]{1,30}\|>"
+    r"|\[\|?/?[A-Za-z][A-Za-z_]{1,30}\|\]|\[/?[A-Z][A-Z_]{1,30}\]|<</?SYS>>"
+)
+"""Texts that look like the marker of a turn, role or tool call."""
 
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
 """The endings of files of conversations, which are read with the templates of their folder."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from pytest_promptfmt.core.errors import Position, SettingsError, TokenizerError, did_you_mean
 from pytest_promptfmt.core.profile import OWN, Profile
-from pytest_promptfmt.profiles.template_facts import TemplateFacts
-from pytest_promptfmt.profiles.template_probes import template_facts
+from pytest_promptfmt.profiles.probe_conversations import Conversation, builtin_conversations
+from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = "default"
 _TOOL_USE = "tool_use"
+_ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +35,19 @@ class LoadedProfile:
     @cached_property
     def trial(self) -> TemplateTrial | None:
         """Return the chat template tried with conversations; None without one, and for one that does not compile."""
-        if self.profile.chat_template is None:
-            return None
-        trial = self.tested or TemplateTrial(self.profile)
-        return trial if trial.syntax_error is None else None
+        trial = self._any_trial
+        return trial if trial is not None and trial.syntax_error is None else None
+
+    @property
+    def _any_trial(self) -> TemplateTrial | None:
+        return self.tested or (None if self.profile.chat_template is None else profile_trial(self.profile))
 
     @cached_property
     def facts(self) -> TemplateFacts | None:
         """Return the facts of the chat template; None without one, and for one that renders nothing."""
-        if self.profile.chat_template is None:
-            return None
-        facts = template_facts(self.profile)
-        return None if facts.failure else facts
+        trial = self._any_trial
+        facts = template_facts(trial) if trial is not None else None
+        return None if facts is None or facts.failure else facts
 
     def place(self, line: int | None = None) -> Position | None:
         """Return a line of the chat template's file, else where the profile is defined, None for a built-in one."""
@@ -63,6 +65,52 @@ class LoadedProfile:
         """Return a line of the chat template (from 1) without its indentation; empty for a missing one."""
         lines = (self.profile.chat_template or "").splitlines()
         return lines[number - 1].strip() if number is not None and 0 < number <= len(lines) else ""
+
+
+def profile_trial(profile: Profile) -> TemplateTrial:
+    """Return the chat template of a profile tried with what tasks send; once for each template with its arguments.
+
+    Raises ValueError for a profile without a chat template.
+    """
+    settings = (profile.special_tokens, profile.template_args)
+    place = (profile.template_file, profile.origin)
+    return _trial(
+        (profile.chat_template, *(repr(sorted(each.items())) for each in settings), profile.clock, *place),
+        _Held(profile),
+    )
+
+
+class _Held:
+    """A profile that equals every other one: the cache key next to it decides."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _trial(_: object, held: _Held) -> TemplateTrial:
+    has_tools = bool(held.profile.template_args.get("tools"))
+    sent = {name: each for name, each in builtin_conversations().items() if _is_sent(each, has_tools=has_tools)}
+    return TemplateTrial(held.profile, sent)
+
+
+def _is_sent(conversation: Conversation, *, has_tools: bool) -> bool:
+    """Return whether a task can send a conversation: texts of the usual roles, with tools if the profile gives them."""
+    given = conversation.documents or conversation.template_args or conversation.clock or conversation.keep_null
+    return (
+        not given
+        and (has_tools or not conversation.tools)
+        and all(
+            set(each) == {"role", "content"} and isinstance(each["content"], str) and each["role"] in _ROLES
+            for each in conversation.messages
+        )
+    )
 
 
 def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:

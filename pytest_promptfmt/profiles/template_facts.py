@@ -1,12 +1,33 @@
-"""The facts about a chat template that rules use, for any conversation: values only."""
+"""A chat template's behaviour in any conversation, from what its trial renders. Nothing here judges."""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Final, Literal, NamedTuple
+
+from jinja2 import Undefined
+
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import LimitExceededError
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.profiles.conversation import REASONING_KEYS
+from pytest_promptfmt.profiles.dialect import compiled_template, template_with
+from pytest_promptfmt.profiles.probe_conversations import (
+    MARKER,
+    Conversation,
+    State,
+    builtin_conversations,
+    builtin_tools,
+    conversations_of,
+)
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
 """The fate of a message: `changed` is anything but its own text without outer whitespace."""
@@ -20,6 +41,27 @@ Fit = Literal["fits", "gap", "differs", "refused"]
 Shown = Literal["shown", "escaped", "encoded twice", "as Python", "missing", "refused"]
 """How something other than plain text is printed."""
 
+_SECONDS: Final = 5.0
+"""Time limit for all facts together."""
+
+_QUESTION: Final = "Which metal rusts?"
+_LATER: Final = "And which is liquid?"
+_ANSWER: Final = "Iron is the one."
+_INSTRUCTION: Final = "Speak as a smith would."
+_THOUGHT: Final = "Rust is iron oxide."
+_PREFILL: Final = "The metal is "
+"""Texts of the conversations."""
+
+_ROLE_WORDS: Final = frozenset("system user assistant developer model human gpt bot instruction response".split())  # noqa: SIM905
+_FEWEST_WORDS: Final = 4
+_DATE: Final = re.compile(
+    r"\b\d{1,2} (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d{4}\b"
+    r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d{1,2}, )?\d{4}\b|\b20\d\d-\d\d(?:-\d\d)?\b"
+)
+_INDENTED: Final = re.compile(r"^ {4,}(?=\S)", re.MULTILINE)
+_ENTITY: Final = re.compile(r"&(?:lt|#34|#39);")
+_REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+
 
 @dataclass(frozen=True, slots=True)
 class UndefinedName:
@@ -27,6 +69,13 @@ class UndefinedName:
 
     name: str
     line: int | None
+
+
+class ThinkingMarks(NamedTuple):
+    """The marks that open and close the reasoning: `<think>` and `</think>`."""
+
+    open: str
+    close: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +122,6 @@ class TemplateFacts:
     """Whether `<think>…</think>` in an earlier answer stays."""
     keeps_reasoning: bool = True
     """Whether `reasoning_content` of an earlier answer is printed."""
-    escapes_html: tuple[str, ...] = ()
-    """Where `<`, `&` and quotes are printed as HTML entities: content, tools, tool arguments."""
     tools: Shown = "shown"
     tool_arguments: Shown = "shown"
     tool_arguments_text: Shown = "shown"
@@ -87,6 +134,8 @@ class TemplateFacts:
     has_carriage_return: bool = False
     markers: tuple[str, ...] = ()
     """The texts that look like control tokens and that the template writes."""
+    thinking_marks: ThinkingMarks | None = None
+    """The marks around the reasoning of a last answer; None for a template that writes none, or no marks."""
 
     def lines(self) -> Iterator[str]:
         """Yield the facts as short sentences; texts are quoted as in JSON."""
@@ -128,3 +177,270 @@ class TemplateFacts:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+# -- from renderings -------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def template_facts(trial: TemplateTrial) -> TemplateFacts:
+    """Return the facts of the chat template of a trial, whose renderings are kept there."""
+    try:
+        with time_limit(_SECONDS, f"trying out the chat template of profile {trial.profile.name!r}"):
+            facts = _Probe(trial).facts()
+    except LimitExceededError as error:
+        return TemplateFacts(failure=error.message)
+    return facts if trial.limit is None else TemplateFacts(failure=trial.limit.error or "")
+
+
+@cache
+def _conversations() -> Mapping[str, Conversation]:
+    more = conversations_of(data_table("conversations/probes"), Path("probes.yaml"), builtin_tools())
+    return {**builtin_conversations(), **more}
+
+
+class _Probe:
+    """The renderings that facts are read from, and the errors of what is refused."""
+
+    def __init__(self, trial: TemplateTrial) -> None:
+        self.trial = trial
+        self.profile = trial.profile
+        self.errors: dict[str, str] = {}
+
+    def text(self, fact: str, name: str, count: int | None = None, *, generation_prompt: bool = False) -> str | None:
+        """Return the text of the first messages of a conversation, None where the template refuses them."""
+        conversation = _conversations()[name]
+        count = len(conversation.messages) if count is None else count
+        state = State(count=count, generation_prompt=generation_prompt, continues=conversation.continue_final_message)
+        made = self.trial.render(conversation, state)
+        if made.text is None:
+            self.errors.setdefault(fact, made.error or f"TemplateError: {made.refusal}")
+        return made.text
+
+    @cached_property
+    def lone(self) -> str | None:
+        return self.text("one user message", "question")
+
+    @cached_property
+    def opened(self) -> str | None:
+        return self.text("generation prompt", "question", generation_prompt=True)
+
+    @cached_property
+    def closed(self) -> str | None:
+        return self.text("finished answer", "answer")
+
+    @cached_property
+    def longer(self) -> str | None:
+        return self.text("second question", "second-question")
+
+    def facts(self) -> TemplateFacts:
+        lone, broken = self.lone, self.trial.syntax_error
+        if broken is not None and broken.line is not None:
+            return TemplateFacts(failure=f"TemplateSyntaxError: {broken.error}")
+        if lone is None:
+            return TemplateFacts(failure=self.errors["one user message"])
+        opening = lone.partition(_QUESTION)[0] if _QUESTION in lone else ""
+        answer, answer_gap, answer_end = self._answer()
+        prefill, prefill_gap, prefill_lost = self._prefill()
+        first, second = (self.text("date", name) for name in ("first-date", "second-date"))
+        return TemplateFacts(
+            user=self._fate("user", "whitespace", _QUESTION),
+            assistant=self._fate("finished answer", "whitespace-in-answer", _ANSWER),
+            system=self._system("system", "system-alone-with-question"),
+            developer=self._system("developer", "developer"),
+            takes_two_users=self.text("two user messages", "two-users") is not None,
+            takes_assistant_first=self.text("assistant first", "assistant-first") is not None,
+            opening=opening,
+            default_system=_words(opening),
+            bos=self._bos(lone),
+            dates=tuple(dict.fromkeys(_DATE.findall(lone))),
+            follows_clock=first != second,
+            generation_prompt=self._generation_prompt(lone),
+            answer=answer,
+            answer_gap=answer_gap,
+            answer_end=answer_end,
+            closes_answer=self._closes(answer_end),
+            keeps_prefix=self._keeps_prefix(),
+            prefill=prefill,
+            prefill_gap=prefill_gap,
+            prefill_lost=prefill_lost,
+            keeps_think=_THOUGHT in (self.text("reasoning", "reasoning-in-content-earlier") or _THOUGHT),
+            keeps_reasoning=_THOUGHT in (self.text("reasoning", "reasoning-earlier") or _THOUGHT),
+            tools=self._tools(),
+            tool_arguments=self._arguments("call-finished"),
+            tool_arguments_text=self._arguments("call-arguments-text"),
+            parts=self._printed("parts", "user-parts", ("'type'", '"type"'), 1),
+            none=self._printed("null content", "answer-null", ("None",)),
+            undefined=self._undefined(),
+            indentation=self._indentation(),
+            has_carriage_return="\r" in self.trial.source,
+            markers=self._markers(),
+            thinking_marks=self._thinking_marks(),
+            errors=MappingProxyType(dict(self.errors)),
+        )
+
+    def _fate(self, fact: str, name: str, word: str) -> Fate:
+        message = next(each for each in _conversations()[name].messages if word in each["content"])
+        text, padded = self.text(fact, name, 1 if message["role"] == "user" else 2), message["content"]
+        if text is None:
+            return "refused"
+        if padded in text:
+            return "kept"
+        if word not in text:
+            return "dropped"
+        around = text[max(text.rindex(word) - 3, 0) : text.rindex(word) + len(word) + 3]
+        return "changed" if padded.strip("\n") in text or f"  {word}" in around else "stripped"
+
+    def _system(self, role: str, name: str) -> System:
+        text = self.text(role, name)
+        if text is None:
+            return "refused"
+        if _INSTRUCTION not in text:
+            return "dropped"
+        return "merged" if self._is_merged(text) else "kept"
+
+    def _is_merged(self, text: str) -> bool:
+        # After a separate system turn the user's turn begins as it does without a system message.
+        bos = self.profile.special_tokens.get("bos_token") or ""
+        opening = (self.lone or "").partition(_QUESTION)[0].replace(bos, "").rstrip()
+        marks = [mark for mark in MARKER.finditer(opening) if "SYS" not in mark.group()]
+        user_head = opening[marks[-1].start() :] if marks else opening.rpartition("\n")[2].strip()
+        before, _, after = text.partition(_INSTRUCTION)
+        if not marks and not before.replace(bos, "").strip():
+            return True  # loose text before the first label
+        between = after.partition(_QUESTION)[0]
+        later_head = self._later_head().replace(bos, "").strip()
+        return not (user_head and user_head in between) and not (later_head and later_head in between)
+
+    def _later_head(self) -> str:
+        """Return the text before a later question: some templates put a text about tools before the first one."""
+        if self.closed is None or self.longer is None:
+            return ""
+        *_, end = self.closed.rpartition(_ANSWER)
+        return self.longer.rpartition(_ANSWER)[2].partition(_LATER)[0].removeprefix(end)
+
+    def _bos(self, lone: str) -> str:
+        bos = self.profile.special_tokens.get("bos_token") or ""
+        return bos if bos and lone.startswith(bos) else ""
+
+    def _generation_prompt(self, lone: str) -> str | None:
+        opened = self.opened
+        if opened is None:
+            return None
+        return opened[len(lone) :] if opened.startswith(lone) else None
+
+    def _answer(self) -> tuple[Fit, str, str]:
+        opened, closed = self.opened, self.closed
+        if opened is None or closed is None or _ANSWER not in closed:
+            return "refused", "", ""
+        end = closed[closed.rindex(_ANSWER) + len(_ANSWER) :]
+        if not closed.startswith(opened):
+            return "differs", "", end
+        gap = closed[len(opened) : closed.rindex(_ANSWER)]
+        return ("gap" if gap else "fits"), gap, end
+
+    def _closes(self, end: str) -> bool:
+        # BOS begins what comes next; it does not end this.
+        tokens = [token for key, token in self.profile.special_tokens.items() if token and key != "bos_token"]
+        return bool(MARKER.search(end)) or any(token in end for token in tokens)
+
+    def _keeps_prefix(self) -> bool:
+        pairs = ((self.lone, self.longer), (self.closed, self.text("second answer", "turns", 4)))
+        return all(later is None or (earlier is not None and later.startswith(earlier)) for earlier, later in pairs)
+
+    def _prefill(self) -> tuple[Fit, str, str]:
+        begun = self.text("continued answer", "prefill-with-space")
+        if begun is None or self.opened is None:
+            return "refused", "", ""
+        stem = _PREFILL.rstrip()
+        lost = "" if begun.endswith(_PREFILL) else _PREFILL[len(stem) :]
+        if not begun.startswith(self.opened):
+            return "differs", "", lost
+        gap = begun[len(self.opened) :].partition(stem)[0]
+        return ("gap" if gap else "fits"), gap, lost
+
+    def _tools(self) -> Shown:
+        text = self.text("tools", "tools", 1)
+        if text is None:
+            return "refused"
+        if "assay_metal" not in text:
+            return "missing"
+        return "escaped" if _ENTITY.search(text) else "shown"
+
+    def _arguments(self, name: str) -> Shown:
+        text = self.text("tool call", name, 3)
+        if text is None:
+            return "refused"
+        if "seventh" not in text:
+            return "missing"
+        if '\\"sample' in text:
+            return "encoded twice"
+        listed = self.text("tools", "tools", 1) or ""
+        return "escaped" if len(_ENTITY.findall(text)) > len(_ENTITY.findall(listed)) else "shown"
+
+    def _printed(self, fact: str, name: str, signs: tuple[str, ...], count: int | None = None) -> Shown:
+        text = self.text(fact, name, count)
+        if text is None:
+            return "refused"
+        if _QUESTION not in text:
+            return "missing"
+        return "as Python" if any(sign in text for sign in signs) else "shown"
+
+    def _undefined(self) -> tuple[UndefinedName, ...]:
+        found: dict[UndefinedName, None] = {}
+        source = self.trial.source
+
+        class Logged(Undefined):
+            """Records the names that are printed without having a value."""
+
+            __slots__ = ()
+
+            def __str__(self) -> str:
+                found[UndefinedName(str(self._undefined_name), _template_line(source))] = None
+                return ""
+
+            def __iter__(self) -> Any:
+                found[UndefinedName(str(self._undefined_name), _template_line(source))] = None
+                return iter(())
+
+            def __contains__(self, _: object) -> bool:
+                return False  # only tested for
+
+        renderer = template_with(source, Logged)
+        for name in ("question", "system"):
+            conversation = _conversations()[name]
+            self.trial.rendered_by(renderer, conversation, State(count=len(conversation.messages)))
+        return tuple(found)
+
+    def _indentation(self) -> str:
+        text = self.opened or self.lone or ""
+        found = _INDENTED.search(text)
+        return text[found.start() : found.end() + 20].partition("\n")[0] if found else ""
+
+    def _markers(self) -> tuple[str, ...]:
+        system = self.text("system", "system-alone-with-question")
+        texts = [self.lone, self.opened, self.closed, self.longer, system]
+        return tuple(dict.fromkeys(marker for text in texts if text for marker in MARKER.findall(text)))
+
+    def _thinking_marks(self) -> ThinkingMarks | None:
+        if not self.trial.mentions(*REASONING_KEYS):
+            return None
+        before, thought, rest = (self.text("reasoning of the answer", "reasoning") or "").partition(_THOUGHT)
+        between, answer, _ = rest.partition(_ANSWER)
+        opened, closed = _REASONING_MARK.findall(before), _REASONING_MARK.findall(between)
+        return ThinkingMarks(opened[-1], closed[0]) if thought and answer and opened and len(closed) == 1 else None
+
+
+def _words(opening: str) -> str:
+    """Return the text of an opening without markers and roles, empty when it is hardly more than a label."""
+    said = MARKER.sub(" ", opening)
+    words = [word for word in said.split() if word.strip("#:*[]<>|/").casefold() not in _ROLE_WORDS]
+    return " ".join(words) if len([word for word in words if any(map(str.isalpha, word))]) >= _FEWEST_WORDS else ""
+
+
+def _template_line(source: str) -> int | None:
+    """Return the line of the template that is just being rendered."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != "<template>":
+        frame = frame.f_back  # type: ignore[assignment]
+    return compiled_template(source).get_corresponding_lineno(frame.f_lineno) if frame is not None else None

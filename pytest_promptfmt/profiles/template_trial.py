@@ -20,9 +20,14 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsE
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.conversation import Renderer, described, render_masked
 from pytest_promptfmt.profiles.dialect import compiled_template, line_of, parsed_template
-from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations, relaxations
+from pytest_promptfmt.profiles.probe_conversations import (
+    MARKER,
+    Conversation,
+    State,
+    builtin_conversations,
+    relaxations,
+)
 from pytest_promptfmt.profiles.template_hosts import sent_severity, template_kinds
-from pytest_promptfmt.profiles.template_probes import MARKER
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -89,7 +94,8 @@ class TemplateTrial:
         self._hosts = hosts
         self._asks_for_generation_prompt = "add_generation_prompt" in profile.chat_template
         self._made: dict[tuple[str, State], Rendering] = {}
-        self._limit: Rendering | None = None
+        self.limit: Rendering | None = None
+        """The first rendering that exceeded a limit: nothing is rendered after it."""
         self._tried: dict[str, tuple[frozenset[str], Conversation]] = {}
 
     @cached_property
@@ -132,16 +138,16 @@ class TemplateTrial:
         """Return what was taken from a conversation to have it rendered, and the rest; nothing where that fails."""
         if conversation.name not in self._tried:
             self._tried[conversation.name] = frozenset(), conversation
-            if self.syntax_error is None and self.stopped(conversation) is not None and self._limit is None:
+            if self.syntax_error is None and self.stopped(conversation) is not None and self.limit is None:
                 variants = relaxations(conversation)
                 found = next(((names, each) for names, each in variants if self.stopped(each) is None), None)
                 self._tried[conversation.name] = found or (frozenset(), conversation)
         return self._tried[conversation.name]
 
     def place(self, line: int | None = None) -> Position | None:
-        """Return a line of the template's file, None for a template that has none."""
+        """Return a line of the template's file, else where its profile is defined, None for a built-in one."""
         file = self.profile.template_file
-        return Position(file, line) if file is not None else None
+        return Position(file, line) if file is not None else self.profile.origin
 
     def place_of(self, *texts: str) -> Position | None:
         """Return the first line of the template that holds one of the texts, else the file."""
@@ -195,7 +201,7 @@ class TemplateTrial:
             state = replace(state, generation_prompt=False)
         key = conversation.requests[state.count], state
         if key not in self._made:
-            self._made[key] = self._limit or self.syntax_error or self._rendered(conversation, state)
+            self._made[key] = self.limit or self.syntax_error or self._rendered(conversation, state)
         return self._made[key]
 
     def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
@@ -310,8 +316,8 @@ class TemplateTrial:
                 **options,
             )
         except LimitExceededError as error:
-            self._limit = Rendering(error=error.message)
-            return self._limit
+            self.limit = Rendering(error=error.message)
+            return self.limit
         except SettingsError:
             raise  # a server that does not answer has not rendered anything
         except Exception as error:

@@ -1,21 +1,54 @@
-"""Rules about what a chat template does to any conversation. Run once per profile."""
+"""Rules about what a chat template does to any conversation, for those under test and those of profiles."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import wraps
 from typing import Final
 
+from pytest_promptfmt.profiles.probe_conversations import MARKER
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding
 
 _SHOWN: Final = 80
 
+TrialRule = Callable[[TemplateTrial], Iterable[Finding]]
+
+
+def on_trial(
+    for_tasks: Severity = Severity.INFO, do: str = ""
+) -> Callable[[TrialRule], Callable[[LoadedProfile], Iterator[Finding]]]:
+    """Make a rule about loaded profiles of one about the trial of a chat template.
+
+    A profile of tasks has the template of a model that others made: its findings are `for_tasks` at most, with their
+    own remedy.
+    """
+
+    def made(function: TrialRule) -> Callable[[LoadedProfile], Iterator[Finding]]:
+        @wraps(function)
+        def of_profile(loaded: LoadedProfile) -> Iterator[Finding]:
+            for each in function(loaded.trial) if loaded.trial is not None else ():
+                if loaded.tested is None:
+                    milder = max(each.severity or for_tasks, for_tasks, key=list(Severity).index)
+                    yield replace(each, severity=milder, do=each.do or do)
+                else:
+                    yield each
+
+        return of_profile
+
+    return made
+
 
 @rule("PF401", "default-system-text", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that adds a default system text if there is no system message.
+
+    A text of the template that remains next to a given system text, or replaces an empty one, is an info: it may be
+    meant as a preamble. A default text is not reported for templates under test.
 
     Why: every task without a description then gets instructions that are in no task file, and a task with a description
     does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,
@@ -37,14 +70,45 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Fix: give the profile a `system_instruction`.
 
-    Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772.
+    Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772; Alpaca and Vicuna templates of
+    text-generation-webui (next to a given text).
     """
     facts = loaded.facts
-    if facts is not None and facts.default_system and not loaded.profile.system_instruction:
+    has_default = facts is not None and loaded.tested is None and not loaded.profile.system_instruction
+    if facts is not None and facts.default_system and has_default:
         yield finding(
             "the chat template adds a default system text",
             facts.default_system[:_SHOWN],
             loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
+        )
+    if loaded.trial is not None:
+        yield from _beside_system(loaded.trial)
+
+
+def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
+    """Yield what remains of the template's own text where a system text is given, or an empty one."""
+    asked, given = trial.text("question"), trial.text("system-alone-with-question")
+    if asked is None or given is None or "Speak as a smith" not in given:
+        return
+    opening = asked.partition("Which metal rusts?")[0]
+    pieces = re.split(rf"\n|{MARKER.pattern}", opening)
+    kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
+    if kept:
+        yield finding(
+            "a text of the template remains next to the given system text",
+            excerpt(kept[0]),
+            trial.place_of(kept[0][:30]),
+            severity=Severity.INFO,
+        )
+    empty = trial.text("system-empty") or ""
+    defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
+    if defaults and defaults[0] in empty:
+        yield Finding(
+            message="an empty system message does not switch off the default text",
+            severity=Severity.INFO,
+            saw=excerpt(defaults[0]),
+            conversation="system-empty",
+            position=trial.place_of(defaults[0][:30]),
         )
 
 
@@ -93,110 +157,6 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             loaded.place_of(facts.dates[0]),
             severity=Severity.INFO,
             do="set the date with a template argument or `clock`, or remove it from the template",
-        )
-
-
-@rule("PF403", "reasoning-cut-from-history", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that removes `<think>…</think>` from earlier answers.
-
-    Why: templates of reasoning models drop earlier reasoning. Few-shot examples with reasoning in these tags
-    lose it, and the text of an earlier turn differs from what the model wrote.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
-
-    Fix: write reasoning that the model must see without these tags.
-
-    Real: ollama #10448, verl #6854, prime-rl #1334.
-    """
-    facts = loaded.facts
-    if facts is not None and not facts.keeps_think:
-        yield finding("the chat template removes <think>…</think> from earlier answers", at=loaded.place_of("</think>"))
-
-
-@rule("PF404", "answer-begins-elsewhere", severity=Severity.WARNING, family=Family.CHAT, scope="template")
-def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template whose finished answers do not begin as the generation prompt ends.
-
-    Why: few-shot examples are rendered as finished answers. If the generation prompt ends differently (`<think>`), the
-    model must continue from text that no example shows. Reported as info if only whitespace differs.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}{% if add_generation_prompt %}assistant: <think>
-        {% endif %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
-
-    Fix: use the template's own switch (`enable_thinking: false`) in `template_args`, or put the few-shot examples into
-    one turn with `fewshot_as_turns: false`.
-
-    Real: tinker-cookbook PR #142, TRL PR #3522 and most templates of reasoning models.
-    """
-    facts = loaded.facts
-    if facts is None or facts.answer in ("fits", "refused"):
-        return
-    if facts.answer == "gap":
-        is_blank = not facts.answer_gap.strip()
-        what = "whitespace" if is_blank else "text"
-        message = f"finished answers begin with {what} that the generation prompt lacks"
-        severity = Severity.INFO if is_blank else None
-        yield finding(message, facts.answer_gap, loaded.place(), severity=severity, do=_against(facts.answer_gap))
-        return
-    yield finding(
-        "finished answers do not begin as the generation prompt ends",
-        (facts.generation_prompt or "")[-_SHOWN:],
-        loaded.place_of("add_generation_prompt"),
-        do=_against(facts.generation_prompt or ""),
-    )
-
-
-def _against(text: str) -> str:
-    if "think" in text.casefold():
-        return "turn it off with a template argument, such as enable_thinking: false"
-    return "use the model's own template, or put few-shot examples into one turn (fewshot_as_turns: false)"
-
-
-@rule("PF405", "history-rewritten", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that changes earlier turns when the conversation continues.
-
-    Why: a longer conversation should begin with the text of the shorter one. Otherwise an engine cannot
-    reuse its cache, and the last turn has a different layout than the turns before it.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}{{ '!' if loop.last else ':' }} {{ m.content }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
-
-    Fix: remove from the template what it does only to the last turn (`loop.last`).
-
-    Real: verifiers PR #476, ART #726.
-    """
-    facts = loaded.facts
-    if facts is not None and not facts.keeps_prefix:
-        yield finding(
-            "the chat template changes earlier turns when the conversation continues", at=loaded.place_of("loop.last")
         )
 
 
@@ -346,91 +306,56 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         yield finding("the chat template has Windows line endings", at=loaded.place(1))
 
 
-@rule("PF410", "answer-not-closed", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes no end token after a finished answer.
+@rule("PF439", "tools-not-written", severity=Severity.ERROR, family=Family.CHAT, scope="template")
+@on_trial(Severity.WARNING)
+def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report tools, their schemas and calls that a template does not write.
 
-    Why: a model trained on such text does not learn to stop. In few-shot examples, only the marker of the next turn
-    ends an answer. In an evaluation this matters if stop sequences rely on an end token.
+    Why: A model cannot call a tool that it never sees. For a template that knows nothing of tools it is an info.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
 
     Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
+        # include: sound_template.txt
 
-    Fix: end answers with the end token in the template.
+    Fix: write the tools, or refuse them with `raise_exception`.
 
-    Real: axolotl PR #2710, #1608; TRL PR #6044.
+    Real: axolotl's template of Mistral v3.
     """
-    facts = loaded.facts
-    if facts is not None and facts.answer != "refused" and not facts.closes_answer:
-        yield finding("no end token after a finished answer", facts.answer_end, loaded.place())
-
-
-@rule("PF411", "tools-not-shown", severity=Severity.WARNING, family=Family.CHAT, scope="template")
-def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a profile that gives tools to a chat template that does not show them, or shows calls incorrectly.
-
-    Why: the model cannot call tools that are not in its prompt. Many templates encode the arguments of a call a
-    second time if they are already JSON text (`"{\"city\"…`); this is info, because tasks have no calls.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml, template_args: {tools: [{type: function, function: {name: look_up}}]}}}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
-
-    Fix: use a template with tool support (`chat_template: tool_use`), or remove the tools.
-
-    Real: llama.cpp PR #19553, oumi PR #2599, flama #258.
-    """
-    facts = loaded.facts
-    if facts is None or not _has_tools(loaded):
-        return
-    if facts.tools in ("missing", "refused"):
+    if trial.text("question") is None or "tools-many" not in trial.given:
+        return  # a profile without tools
+    if not trial.mentions("tool_call"):
         yield finding(
-            "the chat template does not show the profile's tools", facts.errors.get("tools", ""), loaded.place()
+            "the template writes no tool calls", "it does not read `tool_calls`", trial.place(), severity=Severity.INFO
         )
-    elif facts.tool_arguments == "encoded twice" or facts.tool_arguments_text == "encoded twice":
+    text = trial.text("tools-many", generation_prompt=True)
+    if text is not None and "polish_part" not in text:
         yield finding(
-            "the chat template encodes tool arguments twice if they are JSON text",
-            at=loaded.place(),
-            severity=Severity.INFO,
-            do="pass the arguments of tool calls as a mapping",
+            "tools that are given are not in the prompt",
+            excerpt(text),
+            trial.place_of("tools"),
+            severity=_severity_of_lost_tools(trial, text),
         )
-
-
-@rule("PF412", "none-and-parts", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that prints contents that are not text as Python values.
-
-    Why: some APIs send `content: null` or a list of parts. transformers drops null before rendering, other
-    engines print the word None. A list of parts may be printed as `[{'type': …`.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}
-
-    Silent with:
-        # file: mine.jinja
-        {% for m in messages %}<|{{ m.role }}|>{{ '' + m.content }}<|end|>{% endfor %}
-
-    Fix: send contents as text, or use a template that handles other types.
-
-    Real: transformers PR #45422, vllm PR #54368, minijinja #911.
-    """
-    facts = loaded.facts
-    if facts is None:
         return
-    for what, shown in (("a list of parts", facts.parts), ("null content", facts.none)):
-        if shown == "as Python":
-            yield finding(f"the chat template prints {what} as a Python value", at=loaded.place())
+    if text is not None and not trial.mentions("tool_call"):
+        yield finding("tools are written, and calls of them are not", excerpt(text), trial.place_of("tools"))
+    deep = trial.text("tools-deep", generation_prompt=True)
+    if deep is not None and "plan_furnace" in deep:
+        names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")
+        lacking = [name for name in names if name not in deep]
+        if lacking:
+            message, place = "parts of a tool's schema are not in the prompt", trial.place_of("tools")
+            yield trial.conversations["tools-deep"].finding(message, ", ".join(lacking), place, Severity.INFO)
+
+
+def _severity_of_lost_tools(trial: TemplateTrial, text: str) -> Severity:
+    """Return an error where only some tools are lost, an info for a template that knows nothing of tools."""
+    names = [str(each["function"]["name"]) for each in trial.conversations["tools-many"].tools or ()]
+    if any(name in text for name in names):
+        return Severity.ERROR
+    return Severity.WARNING if trial.mentions("tools") else Severity.INFO

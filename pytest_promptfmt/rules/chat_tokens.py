@@ -11,7 +11,11 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.profiles.encoding import encode_pairs
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
+from pytest_promptfmt.rules.chat_templates import on_trial
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study.profile_view import ends_every_text
 
@@ -94,6 +98,42 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
         )
 
 
+@also("PF414", scope="template")
+@on_trial()
+def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
+    """Report BOS in the middle of a prompt, or twice at the beginning of some prompts of the template.
+
+    Fix: write BOS once, before the first message.
+    """
+    bos = trial.profile.special_tokens.get("bos_token")
+    text = trial.text("turns")
+    if not bos or text is None:
+        return
+    if text.count(bos) < 2:
+        yield from _doubled_bos(trial, bos)
+        return
+    eos = trial.profile.special_tokens.get("eos_token") or bos
+    follows = all(text[: found.start()].rstrip().endswith(eos) for found in list(re.finditer(re.escape(bos), text))[1:])
+    yield finding(
+        "BOS is written again after an end token" if follows else "BOS is written in the middle of the prompt",
+        excerpt(text, text.rfind(bos)),
+        trial.place_of("bos_token", bos),
+        severity=Severity.INFO if follows else None,
+    )
+
+
+def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
+    """Yield the first conversation that begins with two BOS, where plain turns do not."""
+    for conversation in trial.applicable():
+        if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
+            yield conversation.finding(
+                f"BOS is written twice at the beginning: {conversation.about}",
+                bos * 2,
+                trial.place_of("bos_token", bos),
+            )
+            return
+
+
 @rule("PF415", "bos-missing", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template without BOS for a tokenizer that adds one to every text.
@@ -120,6 +160,26 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
     if bos not in tokenizer.ids(_prompt(loaded), add_special_tokens=False):
         yield finding(
             "the chat template writes no BOS, but the tokenizer adds one", _prompt(loaded)[:40], loaded.place(1)
+        )
+
+
+@also("PF415", scope="template")
+@on_trial()
+def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
+    """Report conversations whose prompt lacks the BOS with which a single question begins.
+
+    Fix: write `{{ bos_token }}` before all branches.
+    """
+    bos = trial.profile.special_tokens.get("bos_token")
+    if not bos or not (trial.text("question", generation_prompt=True) or "").startswith(bos):
+        return
+
+    for conversation in trial.simplest(lambda each: (text := trial.whole(each)) is not None and bos not in text):
+        yield conversation.finding(
+            f"BOS is missing: {conversation.about}",
+            excerpt(trial.whole(conversation) or ""),
+            trial.place_of("bos_token", bos),
+            conversation.mildest(Severity.WARNING),
         )
 
 

@@ -164,6 +164,11 @@ class _Run:
     found: list[_Found] = field(default_factory=list)
     crashes: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def is_about_template(self) -> bool:
+        """Return whether the task is a chat template, so that what is found in it belongs to the task."""
+        return self.study is not None and self.study.given.assembly.brings_profiles
+
     def apply(
         self,
         scope: Scope,
@@ -226,7 +231,7 @@ class _Suppression:
     def suppress(self, found: _Found) -> bool:
         """Return whether a finding is ignored, and record by what."""
         code = found.rule.code
-        if found.rule.scope == "template":
+        if found.rule.scope == "template" and not self._run.is_about_template:
             return False  # it belongs to no task, and no task can ignore it
         by_task = [prefix for prefix in self._written if prefix and code.startswith(prefix)]
         by_file = [glob for glob, codes in self._globs.items() if code.startswith(codes)]
@@ -274,7 +279,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
         name, file = run.name, run.path
         if rule.scope == "file" and run.file is not None:
             name = run.file.name
-        if rule.scope == "template" and run.study is not None:
+        if rule.scope == "template" and run.study is not None and not run.is_about_template:
             name, file = "", finding.position.path if finding.position is not None else Path()
         same = identity(rule.code, file.name, name, profile, finding)
         yield Reported(

@@ -12,7 +12,7 @@ from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.profiles.template_probes import ThinkingMarks, thinking_marks
+from pytest_promptfmt.profiles.template_facts import ThinkingMarks
 from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.completion_reader import limited_answers
 from pytest_promptfmt.rules.generation import BUDGETS
@@ -126,7 +126,8 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
 
     Real: Ministral 3 Reasoning (`[/THINK]`), Gemma 4 (`<channel|>`), Seed-OSS (`</seed:think>`).
     """
-    marks = thinking_marks(view.profile) if view.study.generates and view.failure is None else None
+    facts = view.facts if view.study.generates and view.failure is None else None
+    marks = facts.thinking_marks if facts is not None else None
     if marks is None or marks.close == THINK_END:
         return  # the phrasing battery tries that one for every task
     try:

@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
+from pytest_promptfmt.profiles import template_facts as module
+from pytest_promptfmt.profiles.profile_loading import profile_trial
 from pytest_promptfmt.profiles.template_facts import TemplateFacts, UndefinedName
-from pytest_promptfmt.profiles.template_probes import template_facts
 
 TEMPLATES = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 LABELS = "{% for m in messages %}{{ m.role }}: BODY\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+
+
+def template_facts(profile: Profile) -> TemplateFacts:
+    return module.template_facts(profile_trial(profile))
 
 
 def facts_of(source: str, **arguments: Any) -> TemplateFacts:
@@ -96,16 +101,9 @@ def test_dates_are_found_whether_they_move_or_not() -> None:
     assert (given.follows_clock, given.dates) == (False, ("2020-01-01",))
 
 
-def test_escaping_is_found_where_it_happens() -> None:
-    assert facts_of(labelled("{{ m.content | e }}")).escapes_html == ("content",)
-    tools = "{% for t in tools or [] %}{{ '<b>'|safe + t.function.description }}{% endfor %}"
-    assert facts_of(tools + labelled()).escapes_html == ("tools",)
-    assert facts_of(labelled()).escapes_html == ()
-
-
 @pytest.mark.parametrize(
     ("printed", "mapping", "text"),
-    [("c.function.arguments | tojson", "shown", "encoded twice"), ("c.function.arguments.kowari", "shown", "missing")],
+    [("c.function.arguments | tojson", "shown", "encoded twice"), ("c.function.arguments.sample", "shown", "missing")],
 )
 def test_tool_arguments_are_shown_by_some_forms_only(printed: str, mapping: str, text: str) -> None:
     facts = facts_of(
@@ -189,13 +187,11 @@ OTHERWISE = {
     ("axolotl-mistral_v3_tekken.jinja", "toolcall_str"),
     ("mistralcommon-v2.jinja", "toolcall_dict"),
     ("mistralcommon-v2.jinja", "toolcall_str"),
-    ("ort-gpt-oss.jinja", "tools"),
     # Its tools are escaped, its tool calls are not; the other method looked at the whole text.
     ("meetkai-functionary-medium-v3.1.jinja", "toolcall_dict"),
     ("meetkai-functionary-medium-v3.1__2.jinja", "toolcall_str"),
     # It walks over the characters of a text and prints none of them.
     ("trl-llava_next.jinja", "user_ws"),
-    ("trl-llava_next.jinja", "canary"),
 }
 
 
@@ -221,7 +217,6 @@ def stated(facts: TemplateFacts) -> dict[str, str]:
         "turn_prefix_ok": str(facts.keeps_prefix),
         "ends_after_assistant": repr(facts.answer_end),
         "eos_after_assistant": str(facts.closes_answer),
-        "canary": "ALTERED" if "content" in facts.escapes_html else "ok",
         "tools": {"shown": "used", "missing": "ignored"}.get(facts.tools, SHOWN[facts.tools]),
         "toolcall_dict": SHOWN[facts.tool_arguments],
         "toolcall_str": SHOWN[facts.tool_arguments_text],
@@ -254,4 +249,4 @@ def test_facts_of_real_templates_are_those_that_were_observed() -> None:
             if ours != theirs:
                 wrong.append((name, column, ours, theirs))
     assert wrong == []
-    assert compared.total() > 2300
+    assert compared.total() > 2200

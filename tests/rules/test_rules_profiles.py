@@ -143,7 +143,7 @@ def test_advice_is_about_the_template_where_the_template_lays_out_the_answers() 
     found = checked(MULTIPLE_CHOICE, profile)
     assert found is not None
     advice = {finding.code: finding.do for finding in found.findings}
-    for code in ("PF304", "PF404"):
+    for code in ("PF304", "PF442"):
         assert "fewshot_as_turns: false" in advice[code]
         assert "target_delimiter" not in advice[code]
         assert "enable_thinking" not in advice[code]

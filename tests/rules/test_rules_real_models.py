@@ -98,9 +98,6 @@ HITS_AND_SILENCES = {
     "PF311": (Case("gpt2", task=CHINESE), Case("gpt2", task=LETTERS)),
     "PF401": (QWEN2, QWEN3),
     "PF402": (Case(template="Mistral-Small-3.2-24B-Instruct-2506"), QWEN3),
-    "PF403": (QWEN3, QWEN2),
-    "PF404": (QWEN3, QWEN2),
-    "PF405": (QWEN3, QWEN2),
     "PF406": (
         Case(template="meetkai-functionary-medium-v3.1", more=WITH_TOOLS),
         Case(template="Qwen-Qwen3-0.6B", more=WITH_TOOLS),
@@ -108,9 +105,6 @@ HITS_AND_SILENCES = {
     "PF407": (Case(template="royallab-chatml_with_headers"), QWEN3),
     "PF408": (Case(template="chujie-zephyr"), QWEN2),
     "PF409": (Case(template="chujie-qwen2.5-instruct"), QWEN2),
-    "PF410": (Case(template="GLM-4.7-Flash"), QWEN2),
-    "PF411": (Case(template="axolotl-chatml", more=WITH_TOOLS), QWEN3),
-    "PF412": (Case(template="chujie-phi-3"), QWEN3),
     "PF413": (Case("gpt2", "axolotl-chatml"), Case("qwen3", "Qwen-Qwen3-0.6B")),
     "PF414": (Case("llama2", "chujie-llama-2-chat"), Case("qwen3", "Qwen-Qwen3-0.6B")),
     "PF415": (Case("llama2", "axolotl-llava"), Case("llama2", "mistralrs-default")),
@@ -124,6 +118,10 @@ HITS_AND_SILENCES = {
     "PF425": (Case("qwen3", task=ENDING), Case("gpt2", task=ENDING)),
     "PF426": (replace(QWEN3, task=THOUGHT), replace(CHATML, task=THOUGHT)),
     "PF427": (replace(QWEN3, task=BEGUN), replace(QWEN2, task=BEGUN)),
+    "PF439": (Case(template="axolotl-chatml", more=WITH_TOOLS), QWEN3),
+    "PF440": (Case(template="GLM-4.7-Flash"), QWEN2),
+    "PF441": (Case(template="axolotl-metharme"), QWEN2),
+    "PF442": (QWEN3, QWEN2),
 }
 OPENED = "output_type: generate_until\ngeneration_kwargs: {until: ['\\n'], max_gen_toks: 64}"
 HITS_AND_SILENCES["PF462"] = (

@@ -216,7 +216,7 @@ SLIPS = {
     "a default for an empty text": (
         "if messages[0].role == 'system' else 'You",
         "if messages[0].role == 'system' and messages[0].content else 'You",
-        "PF443",
+        "PF401",
         "an empty system message does not switch off",
     ),
     "an image dropped": ("else '<image>'", "else ''", "PF433", "an image leaves no trace"),
@@ -235,13 +235,13 @@ SLIPS = {
     "BOS again with tools": (
         "{{- '<|begin|>system",
         "{{- bos_token + (bos_token if tools else '') + '<|begin|>system",
-        "PF444",
+        "PF414",
         "BOS is written twice at the beginning: tools that are not called",
     ),
     "no BOS with a system message": (
         "{{- '<|begin|>system",
         "{{- bos_token if messages[0].role != 'system' else '' }}{{- '<|begin|>system",
-        "PF466",
+        "PF415",
         "BOS is missing: a system message",
     ),
     "reasoning without tags": (

@@ -28,7 +28,7 @@ class ChatTemplates(System):
     suffixes = (".jinja", ".json", ".gguf")
     shape = "a chat template `messages`"
     rules = tuple(f"{__name__}.{about}_rules" for about in _RULES)
-    general_rules = tuple(f"PF4{number:02}" for number in (2, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18))
+    general_rules = tuple(f"PF4{number:02}" for number in (1, 2, *range(6, 10), *range(13, 19), *range(39, 43)))
     collected_by_name = True
 
     def recognizes(self, path: Path, head: bytes) -> bool:

@@ -8,16 +8,10 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
-from pytest_promptfmt.profiles.template_probes import MARKER
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, last_answer, missing, think_balance
+from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import (
     ANSWER,
-    MOST_HEADER_WORDS,
-    QUESTION,
-    TurnLayout,
-    is_for_chat,
-    layout_of,
 )
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
@@ -27,94 +21,6 @@ _THOUGHT: Final = re.compile(
 )
 _REASONING: Final = "Rust is iron oxide."
 _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
-
-
-@template_rule("PF442", "generation-prompt", severity=Severity.ERROR)
-def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a generation prompt that is missing, not requested, or unlike the beginning of finished answers.
-
-    Why: The model is asked to continue a text that it never saw in training.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
-
-    Real: axolotl's and chat_templates' Alpaca (missing, a user's header), NousResearch's Llama 3.1 (always written).
-    """
-    layout = layout_of(trial)
-    asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
-    if asked is None or opened is None:
-        return
-    place = trial.place_of("add_generation_prompt")
-    tail, label = (layout.tail or "").rstrip(), (header or "").strip()
-    if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
-        yield finding(
-            "a generation prompt is written where none is requested", f"after the last answer: {layout.tail!r}", place
-        )
-    elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
-        yield finding(
-            "the generation prompt is missing",
-            f"answers begin with {header!r}, and add_generation_prompt adds nothing",
-            place,
-        )
-    elif closed is not None and ANSWER in closed and opened != asked:
-        added = layout.generation_prompt
-        is_header = added is not None and len(added.split()) <= MOST_HEADER_WORDS
-        is_added = is_header and closed.startswith(asked)
-        yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
-    if opened != opened.rstrip(" \t"):
-        yield finding(
-            "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
-        )
-
-
-def _is_always_written(layout: TurnLayout) -> bool:
-    """Return whether a finished conversation ends with what is before an answer: another one is opened."""
-    begun = (layout.closed or "").rpartition(ANSWER)[0].rpartition(QUESTION)[2]
-    tail = (layout.tail or "").rstrip()
-    if layout.asked != layout.opened or not tail or (layout.gap or "").startswith(tail):
-        return False
-    return re.findall(rf"{MARKER.pattern}|[^\s<]+", tail)[-1] in begun
-
-
-def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:
-    """Yield how finished answers begin in another way than the generation prompt ends."""
-    if begun == opened:
-        return
-    place = trial.place_of("add_generation_prompt")
-    at = first_difference(opened, begun)
-    saw = f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}"
-    plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
-    if plain != finished:
-        how = "with more than" if _begins(plain, finished) else "in another way than"
-        yield finding(
-            f"finished answers begin {how} the generation prompt",
-            saw,
-            place,
-            severity=None if is_added and how != "with more than" else Severity.WARNING,
-        )
-    elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield finding(
-            "the generation prompt holds other reasoning tags than finished answers", saw, place, severity=Severity.INFO
-        )
-    else:
-        yield finding(
-            "finished answers begin with other whitespace than the generation prompt",
-            saw,
-            place,
-            severity=Severity.INFO,
-        )
-
-
-def _begins(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
 
 
 @template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)

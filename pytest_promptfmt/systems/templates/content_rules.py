@@ -8,7 +8,6 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
-from pytest_promptfmt.profiles.template_probes import MARKER
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import MAPPING, PYTHON, disordered, doubled, excerpt, missing, python_in
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
@@ -199,51 +198,6 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 # -- text of the template ----------------------------------------------------------------------------------------------
 
 _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
-
-
-@template_rule("PF443", "default-beside-system", severity=Severity.INFO)
-def default_beside_system(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a text of the template that remains next to a given system text, or replaces an empty one.
-
-    Why: It may be meant as a preamble. Where it is a default, the model gets two system texts, or one where the client
-    sends an empty text to have none.
-
-    Example:
-        # file: chat_template.jinja
-        You are a helpful assistant of our company.
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: write the default only where no system message is given.
-
-    Real: Alpaca and Vicuna templates of text-generation-webui.
-    """
-    asked, given = trial.text("question"), trial.text("system-alone-with-question")
-    if asked is None or given is None or "Speak as a smith" not in given:
-        return
-    opening = asked.partition("Which metal rusts?")[0]
-    pieces = re.split(rf"\n|{MARKER.pattern}", opening)
-    kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
-    if kept:
-        yield finding(
-            "a text of the template remains next to the given system text",
-            excerpt(kept[0]),
-            trial.place_of(kept[0][:30]),
-        )
-    empty = trial.text("system-empty") or ""
-    defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
-    if defaults and defaults[0] in empty:
-        yield Finding(
-            message="an empty system message does not switch off the default text",
-            saw=excerpt(defaults[0]),
-            conversation="system-empty",
-            position=trial.place_of(defaults[0][:30]),
-        )
 
 
 @template_rule("PF445", "set-inside-loop", severity=Severity.WARNING)

@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import Conversation
-from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.systems.templates.template_subjects import template_rule

@@ -1,0 +1,285 @@
+"""Rules about turns as any chat template writes them: how they open and close, and what stays of them later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
+from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, last_answer
+from pytest_promptfmt.profiles.turn_layout import (
+    ANSWER,
+    MOST_HEADER_WORDS,
+    QUESTION,
+    TurnLayout,
+    alternates,
+    is_for_chat,
+    layout_of,
+    marker_pairs,
+    turns_of,
+)
+from pytest_promptfmt.rules import Family, rule
+from pytest_promptfmt.rules.chat_templates import on_trial
+from pytest_promptfmt.rules.rule_views import finding
+
+_AGAINST: Final = (
+    "turn reasoning off with a template argument, or put few-shot examples into one turn (fewshot_as_turns: false)"
+)
+_CONTROL_TOKENS: Final = "control-tokens"
+_THOUGHT: Final = re.compile(
+    r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
+)
+
+
+@rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT, scope="template")
+@on_trial()
+def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report turns that are not closed before the next one begins.
+
+    Why: The model's own turn seems to go on through tool results and user messages; it no longer stops where it should.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {{- '' if loop.index0 and messages[loop.index0 - 1].role == 'tool' else '<|end|>\n' }}
+            {%- for call in message.tool_calls or [] %}{{- call.function | tojson }}{% endfor %}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write the marker that closes a turn in every branch.
+
+    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7;
+    Falcon-H1R, which looks for the neighbours of a tool result in the wrong list after a system message.
+    """
+    layout, pairs = layout_of(trial), marker_pairs(trial)
+    closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))
+    first = layout.first_marker
+    if layout.tail is not None and not first:
+        yield finding("no end token after a finished answer", layout.tail, trial.place(), severity=Severity.INFO)
+    if first and layout.gap is not None and first not in layout.gap:
+        yield finding(
+            "an answer is closed at the end, and not before the next turn",
+            f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
+            trial.place_of(first, "eos_token"),
+            severity=Severity.WARNING,
+        )
+    closings = dict(_closings(trial))
+    if len(closings) > 1:
+        (usual, _), (other, where) = list(closings.items())[:2]
+        yield finding(
+            "a user message is closed in some turns only",
+            f"{usual!r} and {other!r}: {where}",
+            trial.place_of(usual),
+            severity=Severity.WARNING,
+        )
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        state = conversation.states[-1]
+        text = trial.without_generation_prompt(conversation, state)
+        if text is None or conversation.name.startswith(_CONTROL_TOKENS) or conversation.continue_final_message:
+            return frozenset()
+        found = {"answer"} if closing and any(_unclosed(text, conversation, closing)) else set()
+        sequence = trial.markers(text)
+        ends = last_answer(conversation) is not None
+        for one, other in pairs:
+            only = turns_of(sequence, one, other, plain)
+            open_end = only if ends or not only or only[-1] == other else only[:-1]
+            if not alternates(open_end, one, other):
+                found.add("pair")
+        return frozenset({"pair"} if "pair" in found else found)
+
+    for conversation, kind in trial.attributed(faults):
+        text = trial.without_generation_prompt(conversation, conversation.states[-1]) or ""
+        if kind == "answer":
+            at = next(_unclosed(text, conversation, closing))
+            saw = f"no {closing} here: {excerpt(text, at)}"
+        else:
+            saw = f"{' and '.join(pairs[0])} do not take turns: {excerpt(text, *_open_turn(text, pairs))}"
+        yield conversation.finding(
+            f"a turn is not closed: {conversation.about}",
+            saw,
+            trial.place_of(closing or pairs[0][1]),
+            conversation.mildest(),
+        )
+
+
+def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
+    """Yield the marker that follows a user message of plain turns, and the place."""
+    for name in ("turns", "second-question", "question"):
+        text = trial.text(name, generation_prompt=True)
+        for unit in trial.conversations[name].units if text else ():
+            if text and unit.kind == "user" and text.count(unit.text) == 1:
+                end = text.find(unit.text) + len(unit.text)
+                yield from ((marker, excerpt(text, end)) for marker in trial.markers(text[end:])[:1])
+
+
+def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
+    """Yield the ends of answers that the closing does not follow."""
+    for number, message in enumerate(conversation.messages):
+        if message.get("role") != "assistant" or message.get("tool_calls"):
+            continue
+        said = [unit.text for unit in conversation.units if unit.message == number and unit.kind == "assistant"]
+        if said and text.count(said[-1]) == 1:
+            at = text.find(said[-1]) + len(said[-1])
+            if not text[at:].lstrip().startswith(closing):
+                yield at
+
+
+def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]:
+    """Return the place of a marker that opens a turn before the last one is closed."""
+    for one, other in pairs:
+        last = other
+        for found in re.finditer(f"{re.escape(one)}|{re.escape(other)}", text):
+            if found[0] == last:
+                return found.start(), found.end()
+            last = found[0]
+    return len(text), len(text)
+
+
+@rule("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT, scope="template")
+@on_trial()
+def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report earlier turns that are written differently when the conversation continues.
+
+    Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
+    an info where reasoning is dropped.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {{- '<|end|><|done|>' if loop.last else '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write a turn without looking at what follows it.
+
+    Real: Phi-3.5 (an end token after the last turn of any role), Qwen3 (reasoning of earlier turns).
+    """
+    for conversation, kind in trial.attributed(lambda each: _changed_history(trial, each)):
+        before, after = _first_change(trial, conversation) or ("", "")
+        at = first_difference(before, after)
+        yield conversation.finding(
+            f"{kind} changes what was sent before: {conversation.about}",
+            f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
+            trial.place(),
+            Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
+        )
+
+
+def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:
+    for state, later in zip(conversation.states, conversation.states[1:], strict=False):
+        before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
+        if before is not None and after is not None and not after.startswith(before):
+            return before, after
+    return None
+
+
+def _changed_history(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
+    if conversation.continue_final_message or conversation.name == "system-later":
+        return frozenset()
+    for state, later in zip(conversation.states, conversation.states[1:], strict=False):
+        before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
+        if before is not None and after is not None and not after.startswith(before):
+            roles = [message["role"] for message in conversation.messages[state.count : later.count]]
+            if "user" in roles:
+                return frozenset({"a user message"})
+            return frozenset({"the next step of a tool loop" if "tool" in roles else "an answer"})
+    return frozenset()
+
+
+@rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
+@on_trial(Severity.WARNING, _AGAINST)
+def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report a generation prompt that is missing, not requested, or unlike the beginning of finished answers.
+
+    Why: The model is asked to continue a text that it never saw in training.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
+
+    Real: axolotl's and chat_templates' Alpaca (missing, a user's header), NousResearch's Llama 3.1 (always written).
+    """
+    layout = layout_of(trial)
+    asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
+    if asked is None or opened is None:
+        return
+    place = trial.place_of("add_generation_prompt")
+    tail, label = (layout.tail or "").rstrip(), (header or "").strip()
+    if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
+        yield finding(
+            "a generation prompt is written where none is requested", f"after the last answer: {layout.tail!r}", place
+        )
+    elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
+        yield finding(
+            "the generation prompt is missing",
+            f"answers begin with {header!r}, and add_generation_prompt adds nothing",
+            place,
+        )
+    elif closed is not None and ANSWER in closed and opened != asked:
+        added = layout.generation_prompt
+        is_header = added is not None and len(added.split()) <= MOST_HEADER_WORDS
+        is_added = is_header and closed.startswith(asked)
+        yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
+    if opened != opened.rstrip(" \t"):
+        yield finding(
+            "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
+        )
+
+
+def _is_always_written(layout: TurnLayout) -> bool:
+    """Return whether a finished conversation ends with what is before an answer: another one is opened."""
+    begun = (layout.closed or "").rpartition(ANSWER)[0].rpartition(QUESTION)[2]
+    tail = (layout.tail or "").rstrip()
+    if layout.asked != layout.opened or not tail or (layout.gap or "").startswith(tail):
+        return False
+    return re.findall(rf"{MARKER.pattern}|[^\s<]+", tail)[-1] in begun
+
+
+def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:
+    """Yield how finished answers begin in another way than the generation prompt ends."""
+    if begun == opened:
+        return
+    place = trial.place_of("add_generation_prompt")
+    at = first_difference(opened, begun)
+    saw = f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}"
+    plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
+    if plain != finished:
+        how = "with more than" if _begins(plain, finished) else "in another way than"
+        yield finding(
+            f"finished answers begin {how} the generation prompt",
+            saw,
+            place,
+            severity=None if is_added and how != "with more than" else Severity.WARNING,
+        )
+    elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
+        yield finding(
+            "the generation prompt holds other reasoning tags than finished answers", saw, place, severity=Severity.INFO
+        )
+    else:
+        yield finding(
+            "finished answers begin with other whitespace than the generation prompt",
+            saw,
+            place,
+            severity=Severity.INFO,
+        )
+
+
+def _begins(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
