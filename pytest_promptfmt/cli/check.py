@@ -164,8 +164,9 @@ def _ending(checked: CheckSummary) -> str:
     if checked.unchanged:
         parts.append(f"{checked.unchanged:,} unchanged since the last run")
     if counts.get("skipped"):
-        parts.append(f"{counted(counts['skipped'], 'item')} skipped")
-    well = "no errors" if any(group.severity != "info" for group in checked.result.findings) else "all is well"
+        parts.append(f"{counted(counts['skipped'], 'item')} not tested")
+    is_partly_seen = counts.get("skipped") or any(group.severity != "info" for group in checked.result.findings)
+    well = "no errors" if is_partly_seen else "all is well"
     return f"{well if checked.is_good else 'found problems'}: {', '.join(parts)}"
 
 

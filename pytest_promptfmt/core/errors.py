@@ -129,6 +129,7 @@ class SyntheticDocsError(DocsError, UnavailableError):
     """A task without docs whose functions or templates do not work with synthetic docs."""
 
     reason = "no docs, and functions or templates that do not work with synthetic docs"
+    remedy = "promptfmt freeze"
 
 
 class RenderError(PromptfmtError):

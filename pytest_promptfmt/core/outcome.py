@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
 
@@ -67,7 +67,7 @@ class Outcome:
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the task was linted
     (`linted` has "") or its prompts for a profile (its name), where those about scoring did (`scored`), and in the
     profiles in which a model was `asked`. `is_synthetic`: its docs were made from the templates,
-    `unseen` names the keys that give pictures or sound, which are not rendered.
+    `unseen` names the keys that give pictures or sound, which are not rendered. `remedy` makes a skipped item run.
     """
 
     task: str
@@ -95,6 +95,7 @@ class Outcome:
     tokenizer: UsedTokenizer | None = None
     is_synthetic: bool = False
     unseen: str = ""
+    remedy: str = ""
 
     @property
     def errors(self) -> tuple[Reported, ...]:
@@ -113,9 +114,14 @@ class Outcome:
         title = f"{where}{error.message}"
         return replace(self, category="error", key=error.cause, title=title, detail=str(error))
 
-    def skipped(self, reason: str, remedy: str = "") -> Outcome:
-        """Return the outcome of the same item when it was skipped; `remedy` is what makes it run, "" if unknown."""
-        return replace(self, category="skipped", title=reason, detail=remedy)
+    def skipped(self, reason: str) -> Outcome:
+        """Return the outcome of the same item when it was skipped."""
+        return replace(self, category="skipped", title=reason)
+
+    def unavailable(self, error: UnavailableError) -> Outcome:
+        """Return the outcome of the same item when it was skipped for want of something, which `detail` names."""
+        cause = f"{error.position}: {error.message}" if error.position else error.message
+        return replace(self.skipped(error.reason), key=error.cause, detail=cause, remedy=error.remedy)
 
     def misread(self, key: str, title: str) -> Outcome:
         """Return the outcome of the same item when answers are not read or scored as they should be."""

@@ -70,14 +70,27 @@ class RunResult:
     @cached_property
     def skipped(self) -> Mapping[str, tuple[str, ...]]:
         """Return the reasons why items were skipped, each with their tasks."""
+        return {reason: _tasks(group) for reason, group in self._skipped.items()}
+
+    @cached_property
+    def skip_causes(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Return the causes of each reason, with the first place, each with its tasks, that of most tasks first."""
+        causes: dict[str, dict[str, tuple[str, ...]]] = {}
+        for reason, group in self._skipped.items():
+            of_reason = grouped((one for one in group if one.detail), lambda outcome: outcome.key)
+            tasks = {members[0].detail: tuple(dict.fromkeys(_tasks(members))) for members in of_reason.values()}
+            causes[reason] = dict(sorted(tasks.items(), key=lambda entry: -len(entry[1])))
+        return causes
+
+    @cached_property
+    def _skipped(self) -> Mapping[str, Sequence[Outcome]]:
         skipped = (outcome for outcome in self.outcomes if outcome.category == "skipped")
-        return {reason: _tasks(group) for reason, group in grouped(skipped, lambda outcome: outcome.title).items()}
+        return grouped(skipped, lambda outcome: outcome.title)
 
     @cached_property
     def remedies(self) -> Mapping[str, str]:
         """Return what makes skipped items run, by the reason why they were skipped, where it is known."""
-        skipped = (outcome for outcome in self.outcomes if outcome.category == "skipped" and outcome.detail)
-        return {outcome.title: outcome.detail for outcome in skipped}
+        return {outcome.title: outcome.remedy for outcome in self.outcomes if outcome.remedy}
 
     @cached_property
     def unseen(self) -> Mapping[str, tuple[str, ...]]:

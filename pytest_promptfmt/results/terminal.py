@@ -12,7 +12,7 @@ from pytest_promptfmt.core.release import LATEST, OLDEST
 from pytest_promptfmt.results.baseline import baseline_lines
 from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import archetype_note, counted, listed
+from pytest_promptfmt.results.wording import archetype_note, counted, first_of, listed
 from pytest_promptfmt.settings import Settings
 
 SHOWN_TASKS: Final = 8
@@ -99,6 +99,8 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         remedy = result.remedies.get(reason)
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
+        causes = [f"{cause}, {counted(len(names), 'task')}" for cause, names in result.skip_causes[reason].items()]
+        yield from first_of(causes, len(causes) if verbosity > 0 else SHOWN_GROUPS, "    ")
     if result.accept_command:
         yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:

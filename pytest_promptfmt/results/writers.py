@@ -92,7 +92,12 @@ def json_report(result: RunResult) -> str:
         "clusters": [cluster.to_json(rootdir) for cluster in result.clusters],
         "findings": [group.to_json(rootdir) for group in result.findings],
         "skipped": [
-            {"reason": reason, "remedy": result.remedies.get(reason, ""), "tasks": tasks}
+            {
+                "reason": reason,
+                "remedy": result.remedies.get(reason, ""),
+                "tasks": tasks,
+                "causes": dict(result.skip_causes[reason]),
+            }
             for reason, tasks in result.skipped.items()
         ],
         "unseen": [{"keys": keys, "tasks": tasks} for keys, tasks in result.unseen.items()],

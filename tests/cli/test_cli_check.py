@@ -75,6 +75,27 @@ def test_all_is_well_and_the_second_time_nothing_is_run(settled: Path) -> None:
     assert "unchanged" not in promptfmt(settled.parent, "check", "--no-cache").stderr
 
 
+def test_tasks_that_cannot_be_rendered_are_not_well_and_the_cause_is_named_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"task: {name}\ntest_split: test\noutput_type: generate_until\n"
+            "doc_to_text: !function parts.head\ndoc_to_target: '{{answer}}'\n",
+            "utf-8",
+        )
+    code = "def head(doc):\n    return str(int(doc['text'].split('[part]')[1]))\n"
+    (tmp_path / "parts.py").write_text(code, "utf-8")
+    for _ in range(2):
+        run = promptfmt(tmp_path, "check")
+        assert run.returncode == 0
+        assert run.stderr.startswith("no errors: 2 task files, ")
+        assert run.stderr.rstrip().endswith("6 items not tested")
+        assert run.stdout.count("the Python function parts.head") == 1
+        assert "(it raised ValueError: invalid literal for int() with base 10: " in run.stdout
+        assert run.stdout.endswith("), 2 tasks\n")
+    (skipped,) = json.loads(promptfmt(tmp_path, "check", "--output-format", "json").stdout)["skipped"]
+    assert list(skipped["causes"].values()) == [["one", "two"]]
+
+
 @pytest.mark.parametrize("where", ["a terminal", "CI", "a pipe"])
 def test_a_run_says_how_far_it_is_on_a_terminal_and_in_a_log_once_it_takes_long(where: str, tmp_path: Path) -> None:
     member = "- task: t{}\n  test_split: test\n  doc_to_text: '{{{{q}}}}'\n  doc_to_target: a\n"

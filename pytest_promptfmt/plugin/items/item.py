@@ -103,7 +103,7 @@ class PromptItem(pytest.Item):
         except PromptfmtError as error:
             if not isinstance(error, UnavailableError) or self.run.folders.settings_for(self.path).strict:
                 self.fail_with(error, outcome)
-            self.outcome = outcome.skipped(error.reason, error.remedy)
+            self.outcome = outcome.unavailable(error)
             pytest.skip(str(error))
 
     def fail_with(self, error: PromptfmtError, outcome: Outcome) -> NoReturn:

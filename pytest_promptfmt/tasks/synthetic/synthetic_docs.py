@@ -9,6 +9,7 @@ are tried until every field accepts them.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -122,7 +123,7 @@ def _sidecar_name(task: Task) -> str:
 
 
 def _function_name(function: Any) -> str:
-    module = str(getattr(function, "__module__", "") or "").rpartition(".")[2]
+    module = re.split(r"[./]", str(getattr(function, "__module__", "") or ""))[-1]
     name = getattr(function, "__name__", type(function).__name__)
     return f"{module}.{name}" if module else str(name)
 
