@@ -13,12 +13,12 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import cache_directory, private_directory
-from pytest_promptfmt.inputs.contents import Contents, Input
+from pytest_promptfmt.inputs.contents import OTHER, Contents, Input
 from pytest_promptfmt.inputs.places import Places, digest_of, identity_of, work_tree
 
 VERSION: Final = 8
@@ -33,6 +33,9 @@ _CONTEXTS: Final = "contexts"
 _MOST_CONTEXTS: Final = 4
 
 _INPUTS: Final = "inputs"
+_DIGESTS: Final = "digests"
+"""Rows with the digest of many files."""
+
 _KEY_LENGTH: Final = 20
 """Hexadecimal characters of the digest that is the key of an input."""
 
@@ -271,6 +274,22 @@ class StoredInputs:
             self._store.put(_INPUTS, key, written)
         self._same[key] = True
         return key
+
+    def digest_of(self, name: str, files: Sequence[str]) -> str:
+        """Return the digest of the contents of files, which are read again only if a stamp has changed.
+
+        It is kept under a name; `OTHER` if one of them is not known.
+        """
+        row = mapping(self._store.row(_DIGESTS, name))
+        digest = row.get("digest")
+        if isinstance(digest, str) and row.get("stamps") == self._contents.stamps_now(files, lambda _: False):
+            return digest
+        read = [self._contents.input(path)[:2] for path in files]
+        digest = OTHER if OTHER in (each for _, each in read) else self._contents.places.digest(read)
+        stamps = self._contents.stamps(files)
+        if stamps is not None:
+            self._store.put(_DIGESTS, name, {"stamps": stamps, "digest": digest})
+        return digest
 
     def keep_only(self, keys: Collection[str]) -> None:
         """Remove all inputs but these, and those of this run."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.places import digest_of
-from pytest_promptfmt.inputs.store import Store, mapping
+from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.plugin.cached_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.folders import INDEXED, Folders
 from pytest_promptfmt.plugin.task_inputs import SharedInputs
@@ -84,10 +86,17 @@ class CachedFolders:
     """The rows of folders: those of earlier runs, and new ones for the folders that this run enters."""
 
     def __init__(
-        self, config: pytest.Config, store: Store, contents: Contents, shared: SharedInputs, folders: Folders
+        self,
+        config: pytest.Config,
+        store: Store,
+        inputs: StoredInputs,
+        contents: Contents,
+        shared: SharedInputs,
+        folders: Folders,
     ) -> None:
         self._config = config
         self._store = store
+        self._inputs = inputs
         self._contents = contents
         self._shared = shared
         self._folders = folders
@@ -103,7 +112,9 @@ class CachedFolders:
         row = mapping(self._store.row(_FOLDERS, self._key(str(folder))))
         try:
             context = self._context(folder)
-            if not row or context == OTHER or row["context"] != context or row["names"] != self.digest_of_names():
+            if not row or OTHER in (context, row["names"]) or row["context"] != context:
+                return None
+            if row["names"] != self.digest_of_names():
                 return None
             if not (self._has_stamps(row) and _names_own_files(row, str(folder))):
                 return None
@@ -141,10 +152,19 @@ class CachedFolders:
             return None
 
     def digest_of_names(self) -> str:
-        """Return the digest of the whole index, which is built only if a file or folder has changed."""
+        """Return the digest of the whole index, `OTHER` if unknown; it is built only if a file or folder changed."""
         if self._names is None:
-            self._names = str(self._index["digest"]) if "digest" in self._index else self._folders.index.digest()
+            self._names = str(self._index["digest"]) if "digest" in self._index else self._digest_of_index()
         return self._names
+
+    def _digest_of_index(self) -> str:
+        index = self._folders.index
+        outer = index.outer
+        if outer is None:
+            return self._contents.places.digest(index.state())
+        with gate.also_reading(outer.folder.parent):
+            around = self._inputs.digest_of("harness", outer.files())
+        return OTHER if around == OTHER else self._contents.places.digest((index.state(), around))
 
     @cached_property
     def _index(self) -> Mapping[str, Any]:
@@ -248,7 +268,8 @@ class CachedFolders:
         index = self._folders.index
         inputs = sorted(set(index.places()))
         is_seen = not index.errors and all(self._contents.is_older(path) for path in inputs if path.endswith("/"))
-        stamps = self._contents.stamps(inputs) if is_seen else None
+        with nullcontext() if index.outer is None else gate.also_reading(index.outer.folder.parent):
+            stamps = self._contents.stamps(inputs) if is_seen and self.digest_of_names() != OTHER else None
         if stamps is not None:
             entries = [written_entry(entry) for entry in index.entries]
             written = json.dumps(entries, separators=(",", ":"))

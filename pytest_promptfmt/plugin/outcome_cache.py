@@ -67,11 +67,11 @@ class OutcomeCache:
         self._folders = folders
         self._tree = tree
         self._contents = Contents(self.places)
-        self._shared = SharedInputs(config, folders, self._contents, self.store)
         self._inputs = StoredInputs(self.store, self._contents)
+        self._shared = SharedInputs(config, folders, self._contents, self._inputs)
         self.folders: CachedFolders | None = None
         if self.store.is_on and shows:
-            self.folders = CachedFolders(config, self.store, self._contents, self._shared, folders)
+            self.folders = CachedFolders(config, self.store, self._inputs, self._contents, self._shared, folders)
         self.watched = WatchedFiles(self._shared, folders, self._contents)
         self._files: dict[str, CachedFile | None] = {}
         self._found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
@@ -173,7 +173,7 @@ class OutcomeCache:
 
     def _has_same_answers(self, row: Mapping[str, Any]) -> bool:
         """Return whether the whole index is the same, or each of its answers to the file."""
-        if not row["asked"] or (row["names"] is not None and row["names"] == self._names()):
+        if not row["asked"] or (row["names"] and row["names"] == self._names()):
             return True
         return all(self._answered(question, about) == answer for question, about, answer in row["asked"])
 

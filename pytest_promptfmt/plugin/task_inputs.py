@@ -30,7 +30,7 @@ from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, searched
 from pytest_promptfmt.inputs.native_files import NativeFiles
 from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
-from pytest_promptfmt.inputs.store import Store, mapping
+from pytest_promptfmt.inputs.store import StoredInputs, mapping
 from pytest_promptfmt.inputs.traces import AccessedPaths
 from pytest_promptfmt.plugin.cached_files import TaskRow
 from pytest_promptfmt.plugin.folders import Folders
@@ -40,9 +40,6 @@ from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import TaskFile, functions_of
-
-_OWN_CODE: Final = "code"
-"""The row with the digest of this package."""
 
 _FLAGS: Final = ("dev_mode", "int_max_str_digits", "optimize", "utf8_mode")
 """The options of Python that change what code does."""
@@ -60,11 +57,11 @@ _PLACES: Final = (CACHE_VARIABLE, gate.VARIABLE)
 class SharedInputs:
     """The inputs shared by the tasks of a folder."""
 
-    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents, store: Store) -> None:
+    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents, inputs: StoredInputs) -> None:
         self._config = config
         self._folders = folders
         self._contents = contents
-        self._store = store
+        self._inputs = inputs
         self._digests: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
         self._places = contents.places
@@ -127,20 +124,10 @@ class SharedInputs:
         yield None if baseline is None else self._contents.input(str(baseline))[:2], update
 
     def _digest_of_package(self) -> str:
-        """Return the digest of the files of this package, which are read again only if a stamp has changed."""
         files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(PACKAGE) for name in names)
-        files = [path for path in files if not path.endswith(".pyc")]
-        name = digest_of(os.fsencode(PACKAGE))
-        row = mapping(self._store.row(_OWN_CODE, name))
-        digest = row.get("digest")
-        if isinstance(digest, str) and row.get("stamps") == self._contents.stamps_now(files, lambda _: False):
-            return digest
-        read = [(path[len(PACKAGE) :], self._contents.input(path)[1]) for path in files]
-        digest = OTHER if OTHER in dict(read).values() else self._places.digest(read)
-        stamps = self._contents.stamps(files)
-        if stamps is not None:
-            self._store.put(_OWN_CODE, name, {"stamps": stamps, "digest": digest})
-        return digest
+        return self._inputs.digest_of(
+            digest_of(os.fsencode(PACKAGE)), [path for path in files if not path.endswith(".pyc")]
+        )
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` if unknown."""

@@ -19,6 +19,7 @@ from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Position, PromptfmtError
 from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
+from pytest_promptfmt.core.source_imports import import_from_source
 from pytest_promptfmt.engine.confinement import Confinement, possible
 from pytest_promptfmt.engine.processes import CAN_FORK, Limits
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
@@ -177,6 +178,7 @@ class ItemRunner:
     def prepare(self) -> None:
         """Make this process a worker: nothing that it does or prints reaches the process that it is a copy of."""
         self._run.in_worker = True
+        import_from_source()
         self._run.tally.keeps = "none"
         limits.apply_here()
         faulthandler.disable()  # one message reports the end of a worker

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
 from pytest_promptfmt.core.finding import Effect, Family, Finding, Severity
+from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.rules.fixes import FixRule
 from pytest_promptfmt.systems import known_systems
 
@@ -223,12 +224,14 @@ def _load_installed() -> None:
 
 @cache
 def _load_file(file: Path) -> None:
-    spec = importlib.util.spec_from_file_location(f"promptfmt_rules_{file.stem}", file)
+    name = f"promptfmt_rules_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceLoader(name, str(file)))
     if spec is None or spec.loader is None or not file.is_file():
         raise SettingsError("no such Python file of rules", position=Position(file))
     try:
         gate.status_of(file)
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        with imports_from_source():
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except SettingsError:
         raise
     except gate.RefusedError as error:

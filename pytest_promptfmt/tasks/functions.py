@@ -27,6 +27,7 @@ from pytest_promptfmt.core.errors import (
     display_path,
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
+from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.deferred_imports import (
     LackingBase,
@@ -271,7 +272,7 @@ def _module_beside(
     checkout = around.folder.parent if around is not None and trusted(around.folder / "__init__.py") else None
 
     def load() -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, file)
+        spec = importlib.util.spec_from_file_location(name, file, loader=SourceLoader(name, str(file)))
         if spec is None or spec.loader is None:
             raise ImportError(f"{display_path(file)} cannot be loaded")
         module = importlib.util.module_from_spec(spec)
@@ -281,7 +282,7 @@ def _module_beside(
             with suppress(ImportError):
                 importlib.import_module("lm_eval.api.metrics")
         restore_removed(source)
-        with put_off(source), also_importable(checkout):
+        with put_off(source), also_importable(checkout), imports_from_source():
             spec.loader.exec_module(module)
         sys.modules[name] = module
         return module
@@ -350,7 +351,12 @@ def _installed_module(
         origin = _origin(spec)
         if origin is not None:
             _require_trusted(origin, what, position, trusted)
-    return _imported((module, None), lambda: importlib.import_module(module), None, seconds)
+
+    def load() -> ModuleType:
+        with imports_from_source():
+            return importlib.import_module(module)
+
+    return _imported((module, None), load, None, seconds)
 
 
 def _specs(module: str) -> Iterator[ModuleSpec | None]:

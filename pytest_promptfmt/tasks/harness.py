@@ -15,7 +15,7 @@ from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import is_installed
@@ -56,8 +56,7 @@ class Harness:
         if self.is_installed:
             with suppress(PackageNotFoundError):
                 return version(self.folder.name)
-        places = (self.folder.parent / "pyproject.toml", self.folder.parent / "setup.py", self.folder / "__init__.py")
-        for path in places:
+        for path in self._stating_release:
             with suppress(OSError, UnicodeDecodeError), gate.also_reading(self.folder):
                 found = _VERSION.search(gate.read_text(path))
                 if found is not None:
@@ -94,14 +93,33 @@ class Harness:
             made.update(b"\0" + self._read(Path(path)))
         return made.hexdigest()
 
-    def state(self) -> tuple[str, ...]:
-        """Return what differs when one of its task files may differ: of a distribution folder and release."""
-        if self.is_installed and is_installed(str(self.folder)):
-            return str(self.folder), self.release
-        stats = (path.stat() for path in self._files)
-        return str(self.folder), self.release, *(f"{each.st_mtime_ns} {each.st_size}" for each in stats)
+    @property
+    def is_checkout(self) -> bool:
+        """Return whether its files may change without its release: those of a checkout, not of a distribution."""
+        return not (self.is_installed and is_installed(str(self.folder)))
 
-    def places(self, name: str) -> tuple[Kind, tuple[Path, ...]] | None:
+    def files(self) -> Sequence[str]:
+        """Return the paths of its YAML files."""
+        return [*map(str, self._files)]
+
+    def places(self, *, with_tasks: bool) -> Iterator[str]:
+        """Yield the paths that its description and, if wanted, its names are read from, folders with a slash."""
+        yield from map(str, (*self._stating_release, *(self.folder / name for name in _CONFIGS)))
+        if with_tasks:
+            yield from self.files()
+            yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
+
+    @property
+    def description(self) -> list[Any]:
+        """Return what tasks use of it besides its names, in JSON's types: folder, release and keys of tasks."""
+        return [str(self.folder), self.release, sorted(self.task_keys)]
+
+    @property
+    def _stating_release(self) -> tuple[Path, ...]:
+        above = self.folder.parent
+        return above / "pyproject.toml", above / "setup.py", self.folder / "__init__.py"
+
+    def defining(self, name: str) -> tuple[Kind, tuple[Path, ...]] | None:
         """Return whether a name is a task, a group or a tag, with the files that may define it; None if unknown."""
         for path in (path for path in self._files if path.stem == name):
             kind = self._defines(path, name)

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -115,17 +114,20 @@ class TaskIndex:
         """Return the folders of the index."""
         return self._folders
 
-    def digest(self) -> str:
-        """Return the digest of all that the index may answer."""
+    def state(self) -> tuple[object, ...]:
+        """Return all that the index may answer, except from the files of the `outer` harness; its `repr` is stable."""
         self.read()
         names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
         duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
         errors = sorted(map(str, self._errors))
         harness = self._harness
-        around = None if harness is None or self.covers(harness.folder) else harness.state()
-        return blake2b(
-            repr((names, duplicates, errors, around)).encode("utf-8", "backslashreplace"), digest_size=16
-        ).hexdigest()
+        return names, duplicates, errors, None if harness is None else harness.description
+
+    @property
+    def outer(self) -> Harness | None:
+        """Return the harness if its files may change and are not all below the folders; they may define more names."""
+        harness = self._harness
+        return harness if harness is not None and harness.is_checkout and not self.covers(harness.folder) else None
 
     @property
     def entries(self) -> Sequence[IndexEntry]:
@@ -144,6 +146,8 @@ class TaskIndex:
                 yield from (f"{root}/{name}" for name in files)
                 yield f"{root}/"
                 yield from (f"{root}/{name}/" for name in folders)  # a link to one is not gone into
+        if self._harness is not None and self._harness.is_checkout:
+            yield from self._harness.places(with_tasks=self.outer is not None)
 
     def find(self, name: str) -> IndexEntry | None:
         """Return the entry of a task, group or tag, None when no file defines it."""
@@ -175,7 +179,7 @@ class TaskIndex:
 
     def _of_harness(self, name: str) -> IndexEntry | None:
         harness = self._harness
-        found = harness.places(name) if harness is not None and not self.covers(harness.tasks) else None
+        found = harness.defining(name) if harness is not None and not self.covers(harness.tasks) else None
         if harness is None or found is None:
             return None
         kind, paths = found
@@ -228,8 +232,7 @@ class TaskIndex:
                 return _in_json(entry)
             return [_in_json(entry), harness.digest(entry.parts)]
         if question == "harness":
-            known = self._harness
-            return None if known is None else [str(known.folder), known.release, sorted(known.task_keys)]
+            return None if self._harness is None else self._harness.description
         if question == "duplicates":
             return [[each.name, _in_json(each.first)] for each in self._dropped.get(Path(about), ())]
         return [sorted(map(str, self._names)), len(self._duplicates)]

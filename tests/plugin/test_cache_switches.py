@@ -282,3 +282,62 @@ def test_the_recipe_for_github_shows_outcomes_of_the_job_before(
     assert "unchanged" not in job(1)
     assert f"{FILES} unchanged" in job(2)
     assert f"{FILES} unchanged" in job(3)
+
+
+# -- names of a harness around the tasks -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(cached_project: Project) -> Project:
+    """Return a checkout of a harness in which a group of a tested folder lists a task of another folder."""
+    project = cached_project
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("lm_eval/__init__.py", '__version__ = "0.4.13"\n')
+    project.task("lm_eval/tasks/arc/named.yaml", "outside")
+    project.task("lm_eval/tasks/mine/arc.yaml")
+    group = "group: mine\ntask:\n  - task: outside\n    num_fewshot: 2\n  - arc\n"
+    project.write("lm_eval/tasks/mine/group.yaml", group)
+    project.accept("lm_eval/tasks/mine")
+    project.settle()
+    for _ in range(2):
+        project.run("lm_eval/tasks/mine")
+    assert project.run("lm_eval/tasks/mine").parseoutcomes()["unchanged"] > 0
+    return project
+
+
+def _edited(project: Project) -> None:
+    project.edit("lm_eval/tasks/arc/named.yaml", "Q: ", "Question: ")
+
+
+def _overtaken(project: Project) -> None:
+    project.task("lm_eval/tasks/arc/first.yaml", "outside", doc_to_text="Question: {{question}}\nA:")
+
+
+@pytest.mark.parametrize("change", [_edited, _overtaken])
+def test_a_task_outside_of_the_tested_folder_is_an_input(checkout: Project, change: Callable[[Project], None]) -> None:
+    change(checkout)
+    assert "failed" in checkout.run("lm_eval/tasks/mine").parseoutcomes()
+
+
+def test_the_keys_of_tasks_that_a_checkout_knows_are_an_input(checkout: Project) -> None:
+    config = "class TaskConfig(dict):\n    task: str\n"
+    checkout.write("lm_eval/api/task.py", config)
+    checkout.task("lm_eval/tasks/mine/other.yaml", of_another_release="x")
+    checkout.settle()
+    before = [checkout.found("lm_eval/tasks/mine") for _ in range(3)][-1]
+    checkout.write("lm_eval/api/task.py", f"{config}    of_another_release: str\n")
+    fresh = checkout.found("lm_eval/tasks/mine", "--promptfmt-no-cache")
+    assert checkout.found("lm_eval/tasks/mine") == fresh != before
+
+
+def test_another_clone_of_a_checkout_has_the_same_outcomes(
+    checkout: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(checkout.root, "init", "--quiet")
+    git(checkout.root, "remote", "add", "origin", "https://example.org/group/evals.git")
+    before = [checkout.run("lm_eval/tasks/mine").parseoutcomes() for _ in range(2)][-1]
+    _copied(checkout, tmp_path / "work")
+    for path in (tmp_path / "work").rglob("*.yaml"):
+        os.utime(path, (1_500_000_000, 1_500_000_000))
+    monkeypatch.chdir(tmp_path / "work")
+    assert [checkout.run("lm_eval/tasks/mine").parseoutcomes() for _ in range(2)] == [before] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import py_compile
 import random
 import shutil
 import sqlite3
@@ -714,6 +715,16 @@ def test_an_edit_that_keeps_size_and_time_is_seen(tree: Project) -> None:
     tree.edit("tasks/plain/arc.yaml", "A:", "B:")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert result(tree)["exit"] == 1
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [("utils", "Q: ", "R: "), ("helpers", "'?'", "'!'")])
+def test_compiled_code_of_an_earlier_text_never_runs(tree: Project, name: str, old: str, new: str) -> None:
+    file = f"tasks/code/{name}.py"
+    before = (tree.root / file).stat()
+    py_compile.compile(str(tree.root / file))
+    tree.edit(file, old, new)
+    os.utime(tree.root / file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "failed" in tree.run("tasks").parseoutcomes()
 
 
 def test_code_that_asks_for_files_or_the_clock_is_run_each_time(project: Project) -> None:

@@ -1,0 +1,66 @@
+"""Imports of task code from its source: Python's compiled files are valid by second and size, so they may be stale."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Final, NoReturn
+
+from pytest_promptfmt.core.files import is_installed
+
+
+class SourceLoader(SourceFileLoader):
+    """Loads a module from its source; compiled files are neither read nor written."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        """Raise OSError: without the time of a source, Python uses no compiled file."""
+        raise OSError(path)
+
+
+class _SourceFinder(MetaPathFinder):
+    """Finds modules as the other finders do; those that do not belong to a library are loaded from their source."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None) if finder is not self else None
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
+            if spec is not None:
+                loader = spec.loader
+                if type(loader) is SourceFileLoader and not _is_library(loader.path):
+                    spec.loader = SourceLoader(loader.name, loader.path)
+                return spec
+        return None
+
+
+def _is_library(path: str) -> bool:
+    return is_installed(path) or path.startswith(_OWN)
+
+
+_OWN: Final = str(Path(__file__).parents[1])
+_FINDER: Final = _SourceFinder()
+
+
+def import_from_source() -> None:
+    """Import modules that do not belong to a library from their source, from now on."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+@contextmanager
+def imports_from_source() -> Iterator[None]:
+    """Import modules that do not belong to a library from their source inside the block."""
+    if _FINDER in sys.meta_path:
+        yield
+        return
+    import_from_source()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_FINDER)
