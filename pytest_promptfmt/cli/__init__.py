@@ -25,6 +25,7 @@ from pytest_promptfmt.cli.output import note
 from pytest_promptfmt.cli.record import record
 from pytest_promptfmt.cli.review import accept, reject, review
 from pytest_promptfmt.cli.show import show
+from pytest_promptfmt.cli.verify import verify
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 
 _ELSEWHERE: Final = {
@@ -79,7 +80,7 @@ app = typer.Typer(
 _Commands = Sequence[Callable[..., None]]
 _DAILY: Final[_Commands] = (check, show, diff, fix, review, accept, explain, init)
 _MORE: Final[_Commands] = (
-    *(reject, why, cache, compare, convert, freeze, outdated, record, formats, profiles, schema, docs),
+    *(reject, verify, why, cache, compare, convert, freeze, outdated, record, formats, profiles, schema, docs),
 )
 for _command in _DAILY:
     app.command()(_command)

@@ -15,6 +15,7 @@ import typer
 
 from pytest_promptfmt.cli.options import AsJson, NoCode, Profiles, Tasks, Verbose, pytest_options, repeatable
 from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_file
+from pytest_promptfmt.cli.verify import diff_releases
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def diff(
         bool, typer.Option("--versions", help="Exit with 1 only where a change needs a new version.")
     ] = False,
     bump: Annotated[bool, typer.Option("--bump", help="Raise those versions in the work tree; as --versions.")] = False,
+    harness: Annotated[
+        str | None,
+        typer.Option("--harness", metavar="OLD..NEW", help="Between two releases of lm-eval, as in 0.4.9..0.4.13."),
+    ] = None,
     no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
@@ -106,8 +111,25 @@ def diff(
     Exit code: 0 none, 1 some, 2 the comparison failed, 3 none that this comparison could see, but some are unknown.
 
     Both revisions are rendered in separate folders; the work tree is not touched, except by --bump. Without REV2, REV
-    is compared with the work tree as it is.
+    is compared with the work tree as it is. With --harness the work tree is rendered as two releases of lm-eval do.
     """
+    if harness is not None:
+        if (
+            old is not None
+            or new is not None
+            or bump
+            or versions
+            or findings
+            or markdown is not None
+            or html
+            or in_browser
+        ):
+            raise SettingsError(
+                "--harness compares releases", hint="of the other options, --path, --task, --profile, --json"
+            )
+        asked = pytest_options(tasks=task, profiles=profile, no_code=no_code)
+        diff_releases(harness, [Path(path) for path in paths or ()], asked, as_json=as_json, verbose=verbose)
+        return
     output = _Output(
         markdown=markdown,
         limit=limit,

@@ -68,7 +68,7 @@ _GREEDY: Final = (("do_sample", False),)
 _CONDITIONAL: Final = MappingProxyType({**_TEXT, "delimits_unconditional": False, "generation": _GREEDY})
 _APPENDED: Final = MappingProxyType({**_CONDITIONAL, "renders_inputs": False})
 
-_ROWS: Final = (
+RELEASES: Final = (
     Release(version="0.4.4", **{**_APPENDED, "chat_delimiter": "kept"}),
     Release(version="0.4.7", **_APPENDED),
     Release(version="0.4.8", **_CONDITIONAL),
@@ -78,16 +78,16 @@ _ROWS: Final = (
 )
 """By rising version."""
 
-OLDEST: Final = _ROWS[0].version
+OLDEST: Final = RELEASES[0].version
 
 
 @cache
 def release_of(version: str) -> Release:
     """Return the behaviour of a version such as `0.4.9.1` or `0.4.11.dev0`: the last row that is not newer."""
     numbers = _numbers(version)
-    row = next((row for row in reversed(_ROWS) if _numbers(row.version) <= numbers), _ROWS[0])
+    row = next((row for row in reversed(RELEASES) if _numbers(row.version) <= numbers), RELEASES[0])
     return replace(row, version=version)
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", version.partition("dev")[0])][:4]
+    return [int(each) for each in re.findall(r"\d+", re.split(r"dev|\+", version)[0])][:4]

@@ -132,7 +132,7 @@ def several_of(*values: str) -> ValueType:
 
 _TEXT_OR_TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
-_RELEASE: Final = re.compile(r"[0-9]+(\.[0-9]+)+(\.?(dev|rc|post)[0-9]*)?")
+_RELEASE: Final = re.compile(r"[0-9]+(\.[0-9]+){2,}(\.?(dev|a|b|rc|post)[0-9]*)?(\+[a-z0-9.]+)?")
 
 FLAG: Final = ValueType("true or false", {"type": "boolean"}, _instance_of(bool), ini_type="bool")
 TEXT: Final = ValueType("a text", {"type": "string"}, _instance_of(str))

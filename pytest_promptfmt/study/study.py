@@ -68,7 +68,7 @@ class Study(Configuration):
     def __init__(self, given: Task, settings: Settings, load: Load | None = None) -> None:
         self.given = given.following(settings.release)
         self.settings = settings
-        self._load = load or (lambda profile: load_profile(profile, download=settings.download))
+        self.load_profile = load or (lambda profile: load_profile(profile, download=settings.download))
         self._made: dict[Hashable, object] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -138,7 +138,7 @@ class Study(Configuration):
 
     def load(self, profile: Profile) -> LoadedProfile:
         """Return a profile with its tokenizer; raises TokenizerError or SettingsError."""
-        return self.once(("profile", profile.name), lambda: self._load(profile))
+        return self.once(("profile", profile.name), lambda: self.load_profile(profile))
 
     @property
     def expected(self) -> tuple[ExpectedCompletion, ...]:

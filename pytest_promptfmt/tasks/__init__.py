@@ -44,7 +44,9 @@ if TYPE_CHECKING:
         Harness as Harness,
         found_release as found_release,
         harness_around as harness_around,
+        installed_harness as installed_harness,
     )
+    from pytest_promptfmt.tasks.harness_renderer import Arguments as Arguments, HarnessTask as HarnessTask
     from pytest_promptfmt.tasks.recognition import (
         kind_of as kind_of,
         looks_like_task as looks_like_task,

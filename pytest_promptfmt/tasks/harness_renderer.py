@@ -9,9 +9,12 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Final
 
 from jinja2.exceptions import TemplateError
@@ -33,6 +36,9 @@ _DROPPED: Final = (
 )
 """The keys that no prompt is made of, or that our docs take the place of."""
 
+_PACKAGE: Final = "lm_eval"
+_MODULE: Final = "lm_eval.api.task"
+
 _UNCONDITIONAL: Final = "acc_mutual_info"
 """The metric that needs more requests."""
 
@@ -46,10 +52,7 @@ class HarnessTask:
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
         self._docs = docs
-        try:
-            base = import_module("lm_eval.api.task").ConfigurableTask
-        except Exception as error:
-            raise FunctionError(f"lm-eval cannot be imported: {type(error).__name__}: {error}") from error
+        base = _task_class()
         splits = _Splits(docs)
         kind = type(base.__name__, (base,), {"download": lambda made, *_, **__: setattr(made, "dataset", splits)})
         config = _config(task)
@@ -89,6 +92,28 @@ class HarnessTask:
             raised = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
             message = f"lm-eval {what} for {self._task.id!r}: it raises {raised}"
             raise RenderError(message, position=self._task.position()).naming(repr(self._task.id)) from error
+
+
+def _task_class() -> Any:
+    """Return lm-eval's class of tasks; raises FunctionError."""
+    try:
+        try:
+            return import_module(_MODULE).ConfigurableTask
+        except ImportError:
+            _import_without_models()
+            return import_module(_MODULE).ConfigurableTask
+    except Exception as error:
+        raise FunctionError(f"lm-eval cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _import_without_models() -> None:
+    """Replace the package by one without its `__init__`, which before 0.4.10 imports torch for models."""
+    spec = find_spec(_PACKAGE)
+    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
+        del sys.modules[name]
+    package = sys.modules[_PACKAGE] = ModuleType(_PACKAGE)
+    package.__spec__ = spec
+    package.__path__ = list((spec.submodule_search_locations if spec is not None else None) or ())
 
 
 class _Rows(list[Doc]):

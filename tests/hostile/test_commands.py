@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         {".gitattributes", ".gitignore", ".github/workflows/prompts.yaml", "promptfmt-baseline.jsonl"},
     ),
     "reject": ((), set()),
+    "verify": (("tasks",), set()),
     "why": (("tasks/arc.yaml",), set()),
     "cache": (("--clear",), set()),
     "compare": (("models/own", "models/other"), set()),
@@ -201,6 +202,8 @@ def place_of(name: str) -> str:
 def skip_without_packages(name: str) -> None:
     if name == "outdated":
         pytest.importorskip("huggingface_hub")
+    if name == "verify":
+        pytest.importorskip("lm_eval")
 
 
 @pytest.mark.usefixtures("hub")

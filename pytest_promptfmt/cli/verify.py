@@ -1,0 +1,163 @@
+"""`promptfmt verify` and `promptfmt diff --harness`: requests made in two ways, each difference with its cause."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pytest_promptfmt.cli.options import AllowCode, AsJson, NoCode, Paths, Profiles, Tasks, Verbose, pytest_options
+from pytest_promptfmt.cli.output import print_json
+from pytest_promptfmt.core.errors import SettingsError, display_path
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.study.request_comparison import Compared, Difference
+
+_PLUGIN = ("-p", "pytest_promptfmt.plugin.items.comparison_items", "--promptfmt-no-cache")
+_SHOWN_TASKS = 6
+
+
+def verify(
+    paths: Paths = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", metavar="N", min=1, help="Only N tasks, always the same.")
+    ] = None,
+    lm_eval: Annotated[
+        Path | None, typer.Option("--lm-eval", metavar="FOLDER", help="A checkout of lm-eval to compare with.")
+    ] = None,
+    task: Tasks = None,
+    profile: Profiles = None,
+    allow_code: AllowCode = None,
+    no_code: NoCode = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare prompts and requests with those of the lm-eval that is installed, byte by byte.
+
+    lm-eval builds each task itself, with the docs of the tests in place of its dataset. Exit code: 0 all are equal,
+    1 some differ, 2 the command was used wrongly, 3 none differs, and none could be compared.
+    """
+    from pytest_promptfmt.tasks import installed_harness
+
+    if lm_eval is not None:
+        if not (lm_eval / "lm_eval").is_dir():
+            raise SettingsError(f"{lm_eval} has no folder lm_eval", hint="name the folder of a checkout")
+        sys.path.insert(0, str(lm_eval.resolve()))
+    found = installed_harness()
+    if found is None or found.folder.name != "lm_eval":
+        raise SettingsError("lm-eval is not installed", hint="install it, or name a checkout with --lm-eval")
+    options = pytest_options(tasks=task, profiles=profile, allow_code=allow_code, no_code=no_code)
+    options += [f"--promptfmt-sample={sample or 0}"]
+    options += [f"--promptfmt-lm-eval={found.release}"] if found.release else []
+    results = compared(paths or [], options)
+    _show(results, found.title, ("ours", "lm-eval"), as_json=as_json, verbose=verbose)
+
+
+def diff_releases(
+    releases: str, paths: Sequence[Path], options: Sequence[str], *, as_json: bool, verbose: bool
+) -> None:
+    """Print how requests change from one release of lm-eval to another, given as `0.4.9..0.4.13`; exit as `diff`.
+
+    Raises SettingsError for anything else.
+    """
+    from pytest_promptfmt.core.release import release_of
+    from pytest_promptfmt.settings.setting_values import RELEASE
+
+    old, dots, new = releases.partition("..")
+    try:
+        known = [release_of(RELEASE.parse(each)).is_compared for each in (old, new)]
+    except ValueError:
+        known = []
+    if not dots or not known:
+        raise SettingsError(f"--harness is {releases!r}", hint="give two releases, as in 0.4.9..0.4.13")
+    if not all(known):
+        raise SettingsError(f"--harness is {releases!r}", hint="releases from 0.4.4 to 0.4.13 are known")
+    results = compared(paths, [*options, f"--promptfmt-lm-eval={old}", f"--promptfmt-with={new}"])
+    _show(results, f"lm-eval {old} -> {new}", (old, new), as_json=as_json, verbose=verbose)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The result for one task of a file."""
+
+    file: str
+    compared: Compared
+
+    @property
+    def name(self) -> str:
+        return self.compared.task
+
+
+def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
+    """Return the result of each task, in the order of files; raises SettingsError if the run does not start."""
+    from pytest_promptfmt.plugin.collected import check
+    from pytest_promptfmt.study.request_comparison import Compared
+
+    with TemporaryDirectory(prefix="promptfmt-") as folder:
+        summary = check(paths, [*_PLUGIN, f"--promptfmt-comparisons={folder}", *options])
+        read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
+    results = [_Result(data.pop("file"), Compared.from_json(data)) for data in read]
+    done = {(each.file, each.name) for each in results}
+    results += [
+        _Result(outcome.file, Compared(task=outcome.task, unknown="not a test; `promptfmt check` reports why"))
+        for outcome in summary.result.outcomes
+        if (outcome.file, outcome.task) not in done and outcome.category not in ("passed", "obsolete")
+    ]
+    if not results:
+        raise SettingsError("there is no task here", hint="name a file or folder with tasks")
+    return sorted(results, key=lambda each: (each.file, each.name))
+
+
+def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_json: bool, verbose: bool) -> None:
+    differing = [each for each in results if each.compared.differences]
+    unknown = [each for each in results if each.compared.unknown]
+    if as_json:
+        print_json([{"file": display_path(Path(each.file)), **each.compared.to_json()} for each in results])
+    else:
+        for line in _lines(results, title, sides, verbose=verbose):
+            typer.echo(line)
+    if differing:
+        raise typer.Exit(1)
+    if len(unknown) == len(results):
+        raise typer.Exit(3)
+
+
+def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, verbose: bool) -> Iterator[str]:
+    from pytest_promptfmt.core.text import show_inner
+    from pytest_promptfmt.results.clusters import grouped
+    from pytest_promptfmt.results.wording import counted, listed
+
+    def text(side: str, shown: str) -> str:
+        return f"    {side:8} {show_inner(shown).replace(chr(10), '⏎')}"
+
+    found: list[tuple[_Result, Difference]] = [(each, one) for each in results for one in each.compared.differences]
+    for cause, members in grouped(found, lambda pair: pair[1].cause).items():
+        names = list(dict.fromkeys(result.name for result, _ in members))
+        shown = listed(names, None if verbose else _SHOWN_TASKS)
+        yield f"{cause or 'unknown cause'}, {counted(len(names), 'task')}: {shown}"
+        for result, one in members if verbose else members[:1]:
+            where = f"{display_path(Path(result.file))} {result.name}[{one.profile}], {counted(one.shots, 'shot')}"
+            at = f", doc {one.doc}, request {one.request}: {one.part}, from character {one.offset}"
+            yield f"  {where}{at if one.doc else ''}"
+            yield text(sides[0], one.old)
+            yield text(sides[1], one.new)
+    unknown = [each for each in results if each.compared.unknown]
+    for reason, tasks in grouped(unknown, lambda each: each.compared.unknown).items():
+        shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
+        yield f"not compared, {counted(len(tasks), 'task')}: {shown}: {reason}"
+    differing = sum(bool(each.compared.differences) for each in results)
+    requests = sum(each.compared.requests for each in results)
+    failures = sum(each.compared.failures for each in results)
+    parts = [f"{counted(len(results) - len(unknown), 'task')}, {counted(requests, 'request')} compared"]
+    parts += (
+        [f"{counted(differing, 'task')} {'differs' if differing == 1 else 'differ'}"] if differing else ["all equal"]
+    )
+    parts += [f"{failures:,} fail on both sides"] if failures else []
+    parts += [f"{len(unknown):,} not compared"] if unknown else []
+    yield f"{title}: {', '.join(parts)}"

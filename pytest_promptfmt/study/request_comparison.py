@@ -1,0 +1,226 @@
+"""The requests of a task made in two ways, compared byte by byte: by two releases, or here and by an installed lm-eval.
+
+Tasks without shots are also compared with some. The result can be JSON, since a worker makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import zip_longest
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.errors import FunctionError, PromptfmtError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.release import RELEASES, Release
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.text import shared_start
+from pytest_promptfmt.study.study import Study
+from pytest_promptfmt.tasks import Arguments, HarnessTask, render_task, renderer_with_shots, shot_split, with_pool
+
+_TRIED_SHOTS: Final = 2
+_BEFORE: Final = 30
+_SHOWN: Final = 90
+
+Requests = list[list[Arguments]]
+"""The arguments of the requests of each doc."""
+
+CAUSES: Final[Mapping[str, str]] = {
+    "redraws": "shots that equal the doc are replaced",
+    "first_n_leaves_doc_out": "first_n leaves the doc out",
+    "prefix_of_shot": "the gen_prefix of a shot is rendered from the shot",
+    "makes_turns": "shots are drawn and joined as messages",
+    "chat_delimiter": "the target delimiter before choices under a chat template",
+    "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
+    "renders_inputs": "choices that are inputs under a chat template",
+    "generation": "default generation arguments",
+    "ignored_shot_keys": "keys of fewshot_config that have an effect",
+}
+"""What differs between releases, by field of `Release`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """The first difference of a task for one profile and number of shots, with the text around it on both sides.
+
+    `doc` and `request` count from 1, 0 where a side makes no requests at all. `offset` is the first character that
+    differs, from 0.
+    """
+
+    profile: str = ""
+    shots: int = 0
+    cause: str = ""
+    doc: int = 0
+    request: int = 0
+    part: str = ""
+    offset: int = 0
+    old: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """The result for one task: how many requests were compared, how they differ, or why they could not be compared."""
+
+    task: str
+    requests: int = 0
+    failures: int = 0
+    unknown: str = ""
+    differences: Sequence[Difference] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Compared:
+        """Return the result; raises TypeError for another mapping."""
+        return cls(**{**data, "differences": tuple(Difference(**each) for each in data["differences"])})
+
+
+def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared:
+    """Return how our requests differ from those that the installed lm-eval makes of the same docs."""
+
+    def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
+        for release in reversed(RELEASES):
+            if _result(_ours, task.following(release), docs, profile, shots) == theirs:
+                return f"it makes the requests of lm-eval {release.version}"
+        return theirs.message if isinstance(theirs, PromptfmtError) else ""
+
+    reason = _obstacle(study)
+    return _compared(study, profiles, reason, lambda *given: HarnessTask(*given).requests, cause, draws_own=True)
+
+
+def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -> Compared:
+    """Return how the requests of a study change with another release."""
+    other = Study(study.given, replace(study.settings, lm_eval=new.version), study.load_profile)
+    reason = "" if study.given.system == "lm-eval" and study.renders_fields else _OTHER_SYSTEM
+    old = study.settings.release
+
+    def make(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
+        now, own = task.following(new), docs
+        if docs.fewshot:
+            with suppress(PromptfmtError):
+                pool = with_pool(other.bound, docs, shots).fewshot
+                own = docs if docs.fewshot_kind == "synthetic" else replace(docs, fewshot=pool)
+        return lambda profile: _ours(now, own, profile, shots)
+
+    def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, _theirs: Requests | PromptfmtError) -> str:
+        before = _result(_ours, task, docs, profile, shots)
+        names = [each.name for each in fields(Release) if getattr(old, each.name) != getattr(new, each.name)]
+        for name in (name for name in names if name in CAUSES):
+            changed = task.following(replace(old, **{name: getattr(new, name)}))
+            if _result(_ours, changed, docs, profile, shots) != before:
+                return CAUSES[name]
+        return "several changes together"
+
+    draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
+    return _compared(study, profiles, reason, make, cause, draws_own)
+
+
+_OTHER_SYSTEM: Final = "prompts are not made of fields of lm-eval"
+
+
+def _obstacle(study: Study) -> str:
+    task = study.given
+    if task.format is not None:
+        return "laid out by a format, which lm-eval does not have"
+    if task.system != "lm-eval" or not study.renders_fields:
+        return _OTHER_SYSTEM
+    return "images or audio are not rendered" if study.is_multimodal else ""
+
+
+def _compared(
+    study: Study,
+    profiles: Sequence[Profile],
+    reason: str,
+    make: Callable[[Task, TaskDocs, int], Callable[[Profile], Requests]],
+    cause: Callable[[Task, TaskDocs, Profile, int, Requests | PromptfmtError], str],
+    draws_own: bool,
+) -> Compared:
+    name = study.given.id
+    if reason:
+        return Compared(task=name, unknown=reason)
+    try:
+        ways = list(_ways(study, draws_own))
+        loaded = [study.load(each).profile for each in profiles if each.shows_text and each.formatter is None]
+    except PromptfmtError as error:
+        return Compared(task=name, unknown=error.message)
+    found, requests, failures = [], 0, 0
+    for task, docs, shots in ways:
+        made = _result(make, task, docs, shots)
+        if isinstance(made, FunctionError):
+            return Compared(task=name, unknown=made.message)
+        for profile in loaded:
+            ours = _result(_ours, task, docs, profile, shots)
+            theirs = made if isinstance(made, PromptfmtError) else _result(made, profile)
+            both_fail = isinstance(ours, PromptfmtError) and isinstance(theirs, PromptfmtError)
+            failures += both_fail
+            requests += 0 if isinstance(ours, PromptfmtError) else sum(map(len, ours))
+            if not both_fail and ours != theirs:
+                why = cause(task, docs, profile, shots, theirs)
+                found.append(replace(_first(ours, theirs), profile=profile.name, shots=shots, cause=why))
+    return Compared(task=name, requests=requests, failures=failures, differences=tuple(found))
+
+
+def _ways(study: Study, draws_own: bool) -> Iterator[tuple[Task, TaskDocs, int]]:
+    """Yield the task with its docs and shots, and with some shots where it has none.
+
+    With `draws_own` the first evaluated doc is among synthetic docs to draw from.
+    """
+
+    def with_own(docs: TaskDocs) -> TaskDocs:
+        adds = draws_own and docs.fewshot and docs.fewshot_kind == "synthetic"
+        return replace(docs, fewshot=(docs.evaluated[0], *docs.fewshot)) if adds else docs
+
+    material = study.material
+    task, docs, shots = material.task, with_own(material.docs), material.shots
+    yield replace(task, num_fewshot=shots), docs, shots
+    if not shots and task.has_question and task.num_fewshot is None:
+        with suppress(PromptfmtError):
+            tried = replace(task, num_fewshot=_TRIED_SHOTS)
+            pool = with_pool(tried, docs, _TRIED_SHOTS)
+            _, drawn = renderer_with_shots(tried, pool, _TRIED_SHOTS)
+            if drawn:
+                yield replace(task, num_fewshot=drawn), with_own(pool), drawn
+
+
+def _ours(task: Task, docs: TaskDocs, profile: Profile, shots: int) -> Requests:
+    return [[each.arguments for each in one.requests] for one in render_task(task, docs, profile, num_fewshot=shots)]
+
+
+def _result(make: Callable[..., Any], *given: object) -> Any:
+    """Return what is made, or the error that stops it."""
+    try:
+        return make(*given)
+    except PromptfmtError as error:
+        return error
+
+
+def _first(old: Requests | PromptfmtError, new: Requests | PromptfmtError) -> Difference:
+    """Return the first difference of two results that are not equal."""
+    if isinstance(old, PromptfmtError) or isinstance(new, PromptfmtError):
+        shown = [f"! {each.message}" if isinstance(each, PromptfmtError) else "requests" for each in (old, new)]
+        return Difference(old=shown[0], new=shown[1])
+    nothing: list[Arguments] = []
+    for doc, requests in enumerate(zip_longest(old, new, fillvalue=nothing), start=1):
+        for number, arguments in enumerate(zip_longest(*requests, fillvalue=()), start=1):
+            for place, (left, right) in enumerate(zip_longest(*arguments)):
+                if left != right:
+                    part = "generation arguments" if isinstance(left, Mapping) else _PARTS[min(place, 1)]
+                    return _around(left, right, Difference(doc=doc, request=number, part=part))
+    return Difference()
+
+
+def _around(left: Any, right: Any, difference: Difference) -> Difference:
+    """Return the difference with the text around the first character that differs."""
+    texts = [each if isinstance(each, str) else repr(each) for each in (left, right)]
+    offset = shared_start(*texts)
+    begin = max(0, offset - _BEFORE)
+    shown = [f"{'…' * (begin > 0)}{text[begin : begin + _SHOWN]}" for text in texts]
+    return replace(difference, offset=offset, old=shown[0], new=shown[1])
+
+
+_PARTS: Final = ("prompt", "continuation")

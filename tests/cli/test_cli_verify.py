@@ -1,0 +1,91 @@
+"""`promptfmt verify` and `promptfmt diff --harness`: our requests against lm-eval's, and those of two releases."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from promptfmt_command import promptfmt, write_task
+
+DOCS = "metadata: {promptfmt: {docs: [{question: one, answer: a}, {question: two, answer: b}]}}"
+
+
+def installed() -> Path:
+    """The folder of the installed lm-eval; tests that need one are skipped without."""
+    spec = find_spec("lm_eval")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("compares with lm-evaluation-harness")
+    pytest.importorskip("datasets")
+    return Path(spec.submodule_search_locations[0])
+
+
+def project(folder: Path) -> Path:
+    write_task(folder, "plain")
+    write_task(folder, "choices", output_type="multiple_choice", doc_to_choice="[x, y]", num_fewshot="2")
+    write_task(folder, "laid", formats="cot")
+    file = folder / "tasks/choices.yaml"
+    file.write_text(file.read_text("utf-8").replace("output_type: generate_until\n", ""), "utf-8")
+    file.write_text(file.read_text("utf-8").replace("doc_to_target: answer", "doc_to_target: 0"), "utf-8")
+    return folder
+
+
+def test_requests_are_equal_and_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
+    installed()
+    done = promptfmt(project(tmp_path), "verify", "--profile", "plain", "--profile", "chat-chatml")
+    assert done.returncode == 0, done.stdout
+    *reasons, last = done.stdout.splitlines()
+    assert reasons == ["not compared, 1 task: laid@cot: laid out by a format, which lm-eval does not have"]
+    assert last.endswith("requests compared, all equal, 1 not compared")
+
+
+def test_a_sample_is_always_the_same(tmp_path: Path) -> None:
+    installed()
+    results = [json.loads(promptfmt(project(tmp_path), "verify", "--sample", "1", "--json").stdout) for _ in range(2)]
+    assert len(results[0]) == 1
+    assert results[0] == results[1]
+
+
+def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: Path) -> None:
+    fork = tmp_path / "fork"
+    shutil.copytree(installed(), fork / "lm_eval", ignore=shutil.ignore_patterns("tasks", "__pycache__"))
+    (fork / "lm_eval/tasks").mkdir()
+    shutil.copy(installed() / "tasks/__init__.py", fork / "lm_eval/tasks")
+    for name in ("manager.py", "_factory.py", "_index.py", "_yaml_loader.py"):
+        if (installed() / "tasks" / name).exists():
+            shutil.copy(installed() / "tasks" / name, fork / "lm_eval/tasks")
+    module = fork / "lm_eval/api/task.py"
+    text = module.read_text("utf-8")
+    assert '(ctx, f"{target_delimiter}{cont}")' in text
+    changed = text.replace('(ctx, f"{target_delimiter}{cont}")', '(ctx, f"{target_delimiter}<{cont}>")')
+    module.write_text(changed, "utf-8")
+    done = promptfmt(project(tmp_path / "mine"), "verify", "--lm-eval", str(fork), "--profile", "plain")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "unknown cause, 1 task: choices" in done.stdout
+    assert "doc 1, request 1: continuation, from character 1" in done.stdout
+    assert "    lm-eval   <x>" in done.stdout
+
+
+def test_a_checkout_without_lm_eval_is_refused(tmp_path: Path) -> None:
+    done = promptfmt(project(tmp_path), "verify", "--lm-eval", ".")
+    assert done.returncode == 2
+    assert "has no folder lm_eval" in done.stderr
+
+
+def test_two_releases_are_compared_by_cause(tmp_path: Path) -> None:
+    done = promptfmt(project(tmp_path), "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
+    assert done.returncode == 1
+    assert "default generation arguments, 2 tasks: laid@cot, plain" in done.stdout
+    assert "lm-eval 0.4.9 -> 0.4.13: 3 tasks" in done.stdout
+    same = promptfmt(tmp_path, "diff", "--harness", "0.4.11..0.4.12")
+    assert same.returncode == 0
+    assert same.stdout.splitlines()[-1].endswith("all equal")
+
+
+@pytest.mark.parametrize("written", ["0.4.9", "0.4.9..", "main..0.4.9", "0.4.9..0.5.0"])
+def test_other_ranges_are_refused(tmp_path: Path, written: str) -> None:
+    done = promptfmt(project(tmp_path), "diff", "--harness", written)
+    assert done.returncode == 2
+    assert f"--harness is '{written}'" in done.stderr
