@@ -60,10 +60,11 @@ def check(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Test all files, as `--promptfmt-no-cache`.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare prompts with their snapshots, apply the rules and try how answers are read, as `pytest --promptfmt` does.
+    """Report mistakes in tasks and chat templates, and prompts that differ from their snapshots.
 
-    Files that are unchanged since an earlier run are not tested again. Exit code: 0 all is well, 1 something was found,
-    2 the command was used wrongly, 3 with --base: nothing was found, but some versions are unknown.
+    It tests what `pytest --promptfmt` tests, except that files need no snapshots. Files that are unchanged since an
+    earlier run are not tested again. Exit code: 0 no errors, 1 something was found, 2 the command was used wrongly,
+    3 with --base: nothing was found, but some versions are unknown.
     """
     if watch:
         _watch(paths or [])
@@ -86,7 +87,7 @@ def check(
         options = pytest_options(profiles=profile, no_code=no_code)
         versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
     if statistics:
-        from pytest_promptfmt.results.sarif import statistics_lines
+        from pytest_promptfmt.results.lint_lines import statistics_lines
 
         for counted in statistics_lines(result):
             typer.echo(counted)
@@ -119,12 +120,12 @@ def _print(
         ]
         typer.echo(sarif_report(result, more), nl=False)
     elif output_format is OutputFormat.CONCISE:
-        from pytest_promptfmt.results.sarif import concise_lines
+        from pytest_promptfmt.results.lint_lines import concise_lines
 
         for shown in (*concise_lines(result), *version_lines(versions or (), verbose=True)):
             say(shown)
     elif output_format is OutputFormat.GITHUB:
-        from pytest_promptfmt.results.sarif import github_annotation, github_annotations
+        from pytest_promptfmt.results.lint_lines import github_annotation, github_annotations
 
         for annotation in github_annotations(result):
             typer.echo(annotation)
@@ -137,13 +138,15 @@ def _print(
 
 
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
-    """Yield each distinct problem of snapshots and answers in full, then the same summary as pytest's."""
+    """Yield each distinct problem of snapshots and answers in full, a summary of them, and the findings."""
+    from pytest_promptfmt.results.lint_lines import explained_lines
     from pytest_promptfmt.results.terminal import sections
 
     details = [cluster.detail for cluster in result.clusters if cluster.detail]
     for detail in details if verbose else details[:_SHOWN_DETAILS]:
         yield from (*detail.splitlines(), "")
-    for _, lines in sections(result, verbosity=int(verbose)):
+    findings = explained_lines(result, is_verbose=verbose)
+    for _, lines in sections(result, verbosity=int(verbose), findings=findings):
         yield from lines
 
 
@@ -163,6 +166,8 @@ def _ending(checked: CheckSummary) -> str:
     parts = [counted(checked.files, "task file")]
     if checked.unchanged:
         parts.append(f"{checked.unchanged:,} unchanged since the last run")
+    if checked.without_snapshots:
+        parts.append(f"{checked.without_snapshots:,} without snapshots (`promptfmt accept` writes them)")
     if counts.get("skipped"):
         parts.append(f"{counted(counts['skipped'], 'item')} not tested")
     is_partly_seen = counts.get("skipped") or any(group.severity != "info" for group in checked.result.findings)

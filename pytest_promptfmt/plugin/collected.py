@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -184,13 +184,15 @@ def start(arguments: Sequence[str], plugin: object) -> int:
 class CheckSummary:
     """The result of a run of `files`, of which `unchanged` have outcomes of an earlier run.
 
-    `notes` are warnings and errors of collecting. `is_good` states whether pytest would exit without a failure.
+    The missing snapshots of the files `without_snapshots` are not part of the result. `notes` are warnings and errors
+    of collecting. `is_good` states whether nothing in the result fails.
     """
 
     result: RunResult
     is_good: bool
     files: int
     unchanged: int
+    without_snapshots: int
     notes: tuple[str, ...]
 
 
@@ -204,11 +206,17 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
         progress.end()
     if taker.result is None:
         raise SettingsError("the run ended before anything was tested")
+    found = taker.result.outcomes
+    kept = tuple(each for each in found if each.category != "new" or each.file not in taker.first_files)
+    missing = len(found) - len(kept)
+    counts = {name: count - missing * (name == "new") for name, count in taker.result.counts.items()}
+    is_good = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     return CheckSummary(
-        result=taker.result,
-        is_good=status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
+        result=replace(taker.result, outcomes=kept, counts={name: count for name, count in counts.items() if count}),
+        is_good=is_good or (status == pytest.ExitCode.TESTS_FAILED and taker.failed == missing),
         files=taker.files,
         unchanged=taker.unchanged,
+        without_snapshots=len(taker.first_files),
         notes=tuple(dict.fromkeys(taker.notes)),
     )
 
@@ -218,7 +226,8 @@ class _Taker:
 
     def __init__(self, progress: Progress) -> None:
         self.result: RunResult | None = None
-        self.files = self.unchanged = 0
+        self.files = self.unchanged = self.failed = 0
+        self.first_files: frozenset[str] = frozenset()
         self._progress = progress
         self._read = self._run = self._failed = self._all = 0
         self.notes: list[str] = []
@@ -233,6 +242,9 @@ class _Taker:
         self.unchanged = sum(len(item.files) for item in same)
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
         self._all = len(items) - len(same)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.failed = session.testsfailed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed += report.failed
@@ -255,3 +267,7 @@ class _Taker:
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         closing = config.pluginmanager.get_plugin("promptfmt-Closing")
         self.result = closing.result if closing is not None else None
+        if self.result is not None:
+            new = {each.file for each in self.result.outcomes if each.category == "new"}
+            expected = config.stash[RUN].expected
+            self.first_files = frozenset(file for file in new if not expected.has_snapshots(Path(file)))

@@ -116,7 +116,7 @@ def _cluster(outcomes: list[Outcome]) -> Cluster:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingPlace:
-    """One place where the same mistake is written, and the tasks that have it from there."""
+    """One place where the same mistake is written, the tasks that have it from there, and the text of the first."""
 
     file: str
     line: int | None
@@ -124,6 +124,7 @@ class FindingPlace:
     keys: str
     count: int
     tasks: tuple[str, ...]
+    saw: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +204,7 @@ def _place(findings: list[Reported]) -> FindingPlace:
         keys=".".join(map(str, findings[0].keys)),
         count=len(findings),
         tasks=_subjects(findings),
+        saw=findings[0].saw,
     )
 
 

@@ -28,6 +28,8 @@ SHOWN_CAUSES: Final = 10
 """How many causes of findings are shown without -v where a run has more: those that matter most."""
 
 SHOWN_FINDING_TASKS: Final = 6
+SHOWN_EXCERPTS: Final = 3
+"""Folders of which the text that was seen is shown without -v."""
 SHOWN_PLACES: Final = 8
 """Files, or folders where there are more files, that are named without -v."""
 
@@ -71,15 +73,19 @@ def archetypes_of(settings: Settings) -> tuple[str, ...]:
     return tuple(profile.name for profile in settings.profiles if profile.is_archetype)
 
 
-def sections(result: RunResult, *, verbosity: int = 0, more: Iterable[str] = ()) -> Iterator[tuple[str, list[str]]]:
+def sections(
+    result: RunResult, *, verbosity: int = 0, more: Iterable[str] = (), findings: Iterable[str] | None = None
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the closing sections, title and lines, without empty ones.
 
-    `more` are the lines that end the first, about the files that were written.
+    `more` are the lines that end the first, about the files that were written; `findings` are shown in place of the
+    lines about findings that pytest shows.
     """
+    shown = finding_lines(result.findings, verbosity=verbosity) if findings is None else findings
     titled = (
         ("prompt formats", [*_summary(result, verbosity), *more]),
         ("prompt model", _figures(result, verbosity)),
-        ("prompt findings", [*finding_lines(result.findings, verbosity=verbosity), *_globs(result)]),
+        ("prompt findings", [*shown, *_globs(result)]),
     )
     yield from ((title, lines) for title, lines in titled if lines)
 
@@ -186,14 +192,27 @@ def _header(found: Sequence[FindingGroup]) -> str:
 def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:
     yield f"  {group.where}: {group.message}"
     if group.severity is not Severity.ERROR or verbosity > 0:  # the failure of an error shows it
-        if group.saw:
-            yield f"    saw: {group.saw}"
+        yield from excerpts(group, None if verbosity > 0 else SHOWN_EXCERPTS, indent="    ")
         yield f"    do: {group.do}"
     if len(group.tasks) > 1:
         yield f"    in {listed(group.tasks, None if verbosity > 0 else SHOWN_FINDING_TASKS)}"
     places = _places(group, verbosity)
     if len(places) > 1:
         yield f"    {listed(places, None if verbosity > 0 else SHOWN_PLACES)}"
+
+
+def excerpts(group: FindingGroup, most: int | None, indent: str = "  ") -> Iterator[str]:
+    """Yield the text that was seen, one for each folder with another text."""
+    seen: dict[str, str] = {}
+    for place in group.places:
+        folder = display_path(place.file).rpartition("/")[0] or "."
+        if place.saw and place.saw not in seen.values():
+            seen.setdefault(folder, place.saw)
+    shown = [*seen.items()][:most] if group.places else [("", group.saw)] * bool(group.saw)
+    for folder, saw in shown:
+        yield f"{indent}saw: {saw}" if len(shown) == 1 or folder == "." else f"{indent}saw in {folder}: {saw}"
+    if len(seen) > len(shown):
+        yield f"{indent}… and texts in {counted(len(seen) - len(shown), 'more folder')}"
 
 
 def _places(group: FindingGroup, verbosity: int) -> list[str]:

@@ -171,9 +171,33 @@ def test_concise_output_is_one_line_for_each_place_of_a_finding_or_change(tasks:
     found = promptfmt(tasks.parent, "check", "--output-format", "concise")
     assert found.returncode == 1
     assert found.stdout.splitlines()[0] == (
-        "tasks/woods.yaml:4:1 PF201 double space between the question and the answer [*]"
+        "tasks/woods.yaml:4:1: error: PF201 double space between the question and the answer [*]"
     )
-    assert any(line.startswith("tasks/woods.yaml changed ") for line in found.stdout.splitlines())
+    assert any(line.startswith("tasks/woods.yaml:1:1: error: changed ") for line in found.stdout.splitlines())
+
+
+def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
+    shutil.rmtree(tasks / "__prompts__")
+    for _ in range(2):  # the second time from the cache
+        well = promptfmt(tasks.parent, "check")
+        assert (well.returncode, well.stdout) == (0, "")
+        assert "3 task files" in well.stderr
+        assert "3 without snapshots (`promptfmt accept` writes them)" in well.stderr
+        time.sleep(2.1)
+    edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
+    found = promptfmt(tasks.parent, "check")
+    assert found.returncode == 1
+    assert found.stdout.splitlines() == [
+        "tasks/woods.yaml:4:1: error: PF201 double space between the question and the answer [*]",
+        "  saw: on: Which rusts⟨LF⟩Answer:  iron",
+        '  do: remove the trailing whitespace from doc_to_text, or set target_delimiter: ""',
+        "1 error; [*] 1 may be fixable with `promptfmt fix`; `promptfmt explain CODE` says why",
+    ]
+    assert promptfmt(tasks.parent, "accept", "metals").returncode == 0
+    (tasks / "__prompts__/metals/metals/plain.txt").unlink()
+    again = promptfmt(tasks.parent, "check", "tasks/metals.yaml")
+    assert again.returncode == 1, "a file with other snapshots"
+    assert "there is no snapshot yet" in again.stdout
 
 
 def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:
