@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.items.item import LoadItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
@@ -179,6 +182,9 @@ def start(arguments: Sequence[str], plugin: object) -> int:
 
 # -- a run of all tests ------------------------------------------------------------------------------------------------
 
+_FAILING: Final = ("finding", *(each for each in CATEGORIES if each not in ("new", "header-only")))
+"""The categories that are shown as failed while a run goes on."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckSummary:
@@ -229,7 +235,8 @@ class _Taker:
         self.files = self.unchanged = self.failed = 0
         self.first_files: frozenset[str] = frozenset()
         self._progress = progress
-        self._read = self._run = self._failed = self._all = 0
+        self._read = self._run = self._all = 0
+        self._counts: Counter[str] = Counter()
         self.notes: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -237,7 +244,8 @@ class _Taker:
         config.stash[OUTCOMES_ONLY] = True
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+        self._counts = config.stash[RUN].tally.counts
         same = [item for item in items if isinstance(item, Unchanged)]
         self.unchanged = sum(len(item.files) for item in same)
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
@@ -246,12 +254,10 @@ class _Taker:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.failed = session.testsfailed
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._failed += report.failed
-
     def pytest_runtest_logfinish(self) -> None:
         self._run += 1
-        self._progress.show_tests(self._run, self._all, self._failed)
+        failed = sum(self._counts[category] for category in _FAILING)
+        self._progress.show_tests(self._run, self._all, failed)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._read += 1

@@ -117,7 +117,7 @@ def test_a_run_says_how_far_it_is_on_a_terminal_and_in_a_log_once_it_takes_long(
     if where == "a terminal":  # logs: tests/plugin/test_progress.py
         assert count is not None, shown
         assert "\r\x1b[2Kpromptfmt: 40 files, folders and tasks read\r\x1b[2K" in shown
-        assert "\r\x1b[2Kfound problems: " in shown
+        assert "\r\x1b[2Kall is well: " in shown
     else:
         assert "\x1b" not in shown
 
