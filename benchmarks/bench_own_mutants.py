@@ -42,6 +42,8 @@ MOST_FILES: Final = 8
 ELSEWHERE: Final = {
     "tasks/docs/frozen_docs.py": "tests/cli/test_cli_freeze.py",
     "snapshots/extension.py": "tests/snapshots/test_no_snapshot_lost.py",
+    "plugin/items/item.py": "tests/plugin/test_plugin_failures.py",
+    "settings/table.py": "tests/hostile/test_commands.py",
 } | dict.fromkeys(
     (
         "plugin/*cache*.py", "plugin/unchanged.py", "plugin/task_inputs.py", "plugin/folders.py",
@@ -138,7 +140,7 @@ def nearest_tests(module: Path) -> list[list[str]]:
     source = (ROOT / module).read_text("utf-8")
     dotted = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
     parent, _, name = dotted.rpartition(".")
-    codes = re.findall(r'@rule\(\s*"(PF\d+)"', source)
+    codes = re.findall(r'@(?:\w+_)?rule\(\s*"(PF\d+)"', source)
     is_named = re.compile(
         "|".join([rf"{re.escape(dotted)}\b", rf"from {re.escape(parent)} import [^\n]*\b{name}\b", *codes])
     )

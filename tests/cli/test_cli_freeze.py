@@ -7,7 +7,7 @@ import pytest
 from promptfmt_command import promptfmt
 
 PEOPLE = [
-    {"question": f"Who is {name}@example.org, {number}?", "tags": [name], "answer": name}
+    {"question": f"Who is {name}@example.org, {number}?", "tags": [name, number], "answer": name}
     for number, name in enumerate("abcdefgh")
 ]
 TASK = "task: who\ntest_split: test\noutput_type: generate_until\ndoc_to_text: question\ndoc_to_target: answer\n"
@@ -49,7 +49,7 @@ def test_what_is_to_be_redacted_is_in_neither_file(folder: Path) -> None:
     rules = ["--redact", r"question~\S+@\S+=<mail>", "--redact", "tags=X"]
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--count", "1", *rules)
     assert done.returncode == 0
-    assert docs(folder) == [{"question": "Who is <mail> 0?", "tags": ["X"], "answer": "a"}]
+    assert docs(folder) == [{"question": "Who is <mail> 0?", "tags": ["X", 0], "answer": "a"}]
     assert "example.org" not in (folder / "who.docs.origin.json").read_text("utf-8")
 
 
