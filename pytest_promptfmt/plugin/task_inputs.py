@@ -239,6 +239,8 @@ class WatchedFiles:
         watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
         if watched.brings_profiles and NODE_ENGINE in settings.template_engines:
             watched.refused = "the output of another program"
+        if settings.renderer == "installed" and any(task.system == "lm-eval" for task in made):
+            watched.refused = "the output of lm-eval"
         if path.is_symlink():
             watched.refused = "a link, whose tasks are in another file"
         watched.paths |= reached.files | reached.facts

@@ -154,6 +154,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         page="lm-eval.md",
     ),
     Setting(
+        "renderer",
+        one_of("fast", "installed"),
+        "--promptfmt-renderer WHICH",
+        ini="promptfmt_renderer",
+        key="renderer",
+        is_repeated=True,
+    ).about(
+        "What makes the prompts and requests of lm-eval's tasks: `fast` (the default: this package) or `installed`: "
+        "the lm-eval that is installed, a release or a fork. Such tests are slower and run each time.",
+        page="lm-eval.md",
+    ),
+    Setting(
         "allow_code",
         PATHS,
         "--promptfmt-allow-code PATH",

@@ -44,6 +44,7 @@ class Settings:
     `time_limit` is in seconds for rendering one task with one profile, `import_limit` for importing one module of
     functions.
     `lm_eval` is the release of lm-eval that is followed, `lm_eval_found` where it was found if it is not set.
+    `renderer`: whether the tasks of lm-eval are rendered here (`fast`) or by the lm-eval that is `installed`.
     `allow_path` are places outside the rootdir whose files may be opened.
     `is_narrowed`: the command line gives a number of docs; stored docs beyond it are kept.
     `has_chosen_profiles`: the command line names the profiles; profiles of tasks are then left out.
@@ -68,6 +69,7 @@ class Settings:
     num_fewshot: int | None = None
     lm_eval: str = LATEST.version
     lm_eval_found: str = ""
+    renderer: Literal["fast", "installed"] = "fast"
     allow_code: tuple[Path, ...] = ()
     no_code: bool = False
     allow_path: tuple[Path, ...] = ()

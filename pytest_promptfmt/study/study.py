@@ -34,6 +34,7 @@ from pytest_promptfmt.tasks import (
     leaves_evaluated_doc_out,
     load_docs,
     refuse_mistyped_columns,
+    rendered_by_harness,
     renderer_with_shots,
     with_pool,
 )
@@ -101,7 +102,8 @@ class Study(Configuration):
             if folder is not None and isinstance(dataset.given, PlacedDocs):
                 dataset = replace(dataset, given=dataset.given.placed(folder))
             given = replace(self.given, docs_folder=folder, dataset=dataset)
-            return bind_functions(given, trusted=settings.trusts, time_limit=settings.import_limit)
+            bound = bind_functions(given, trusted=settings.trusts, time_limit=settings.import_limit)
+            return rendered_by_harness(bound, settings.import_limit) if settings.renderer == "installed" else bound
 
         return self.once("bound", make)
 

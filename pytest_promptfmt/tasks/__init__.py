@@ -46,7 +46,11 @@ if TYPE_CHECKING:
         harness_around as harness_around,
         installed_harness as installed_harness,
     )
-    from pytest_promptfmt.tasks.harness_renderer import Arguments as Arguments, HarnessTask as HarnessTask
+    from pytest_promptfmt.tasks.harness_renderer import (
+        Arguments as Arguments,
+        HarnessTask as HarnessTask,
+        rendered_by_harness as rendered_by_harness,
+    )
     from pytest_promptfmt.tasks.recognition import (
         kind_of as kind_of,
         looks_like_task as looks_like_task,

@@ -10,8 +10,9 @@ import copy
 import inspect
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -21,9 +22,13 @@ from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import FunctionError, RenderError
+from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.core.task import FIELDS, FieldAssembly, FunctionRef, Task
 from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
+from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.rendering.sampling import FEWSHOT_SEED
 from pytest_promptfmt.tasks.task_config import OWN_KEYS, STRUCTURAL_KEYS
 
@@ -94,6 +99,80 @@ class HarnessTask:
             raise RenderError(message, position=self._task.position()).naming(repr(self._task.id)) from error
 
 
+@dataclass(frozen=True)
+class HarnessAssembly(FieldAssembly):
+    """Field mappings rendered by the installed lm-eval, and scored as lm-eval does."""
+
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> HarnessAssembler:
+        """Return the installed lm-eval's assembler; raises as `HarnessTask`."""
+        return HarnessAssembler(task, docs, num_fewshot)
+
+
+class HarnessAssembler:
+    """Requests of the installed lm-eval. Where ours are the same, prompts know the origin of their text."""
+
+    is_repeatable = False
+
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
+        self._made = HarnessTask(task, docs, num_fewshot)
+        self._requests: dict[str, list[list[Arguments]]] = {}
+        self._ours: LmEvalAssembler | None = None
+        with suppress(RenderError):
+            self._ours = LmEvalAssembler(task, docs, num_fewshot)
+
+    def layout(self, number: int, doc: Doc) -> DocParts | None:
+        """Return description, shots and question of a doc as we lay it out, None where we cannot."""
+        with suppress(RenderError):
+            return self._ours.layout(number, doc) if self._ours is not None else None
+        return None
+
+    def instance(self, layout: DocParts | None, number: int, doc: Doc, profile: Profile) -> Instance:
+        """Return the doc for a profile, with the requests of lm-eval; raises RenderError."""
+        if self._ours is not None and layout is not None and profile.formatter is not None:
+            return self._ours.instance(layout, number, doc, profile)  # a formatter of eval-framework
+        if profile.name not in self._requests:
+            self._requests[profile.name] = self._made.requests(profile)
+        theirs = self._requests[profile.name][number]
+        if self._ours is not None and layout is not None:
+            with suppress(RenderError):
+                ours = self._ours.instance(layout, number, doc, profile)
+                if [each.arguments for each in ours.requests] == theirs:
+                    return ours
+        contexts = list(dict.fromkeys(each[0] for each in theirs if len(each) > 1 and each[0]))
+        golds = gold_indices(layout.target, layout.choices) if layout is not None and layout.choices else ()
+        return Instance(
+            index=number,
+            doc=doc,
+            prompts=tuple(Prompt((Span(text, Origin("question")),)) for text in contexts),
+            requests=tuple(_request(each, at, contexts, golds) for at, each in enumerate(theirs)),
+            target=layout.target if layout is not None else None,
+        )
+
+
+def _request(arguments: Arguments, index: int, contexts: list[str], golds: Collection[int]) -> Request:
+    """Return a request of lm-eval; one of an output type that only a fork has is what its arguments look like."""
+    if len(arguments) == 1:
+        return Request(kind="loglikelihood_rolling", index=index, continuation=arguments[0])
+    context, second = arguments[:2]
+    prompt = contexts.index(context) if context in contexts else None
+    if second is None or isinstance(second, Mapping):
+        return Request(kind="generate_until", index=index, context=context, generation_kwargs=second, prompt=prompt)
+    gold = index in golds and prompt is not None
+    return Request(kind="loglikelihood", index=index, context=context, continuation=second, prompt=prompt, gold=gold)
+
+
+def rendered_by_harness(task: Task, seconds: float) -> Task:
+    """Return the bound task so that the installed lm-eval renders it; others than those of lm-eval stay as they are.
+
+    Raises FunctionError where lm-eval cannot be imported, LimitExceededError after these seconds.
+    """
+    if task.assembly is not FIELDS or task.system != "lm-eval" or task.format is not None:
+        return task
+    with time_limit(seconds, "the import of lm-eval"):
+        _task_class()
+    return replace(task, assembly=HarnessAssembly())
+
+
 def _task_class() -> Any:
     """Return lm-eval's class of tasks; raises FunctionError."""
     try:
@@ -146,8 +225,9 @@ def _config(task: Task) -> dict[str, Any]:
         shots.pop("process_docs", None)
         shots |= {key: getattr(task.fewshot, key) for key, value in shots.items() if isinstance(value, FunctionRef)}
     metrics = [each for each in task.metric_list or () if isinstance(each, Mapping)]
-    if any(each.get("metric") == _UNCONDITIONAL for each in metrics):
-        config["metric_list"] = [{"metric": _UNCONDITIONAL, "aggregation": "mean", "higher_is_better": True}]
+    metric = _UNCONDITIONAL if any(each.get("metric") == _UNCONDITIONAL for each in metrics) else "acc"
+    # One that needs no package; without any, lm-eval looks for those of the output type, which a fork may lack.
+    config["metric_list"] = [{"metric": metric, "aggregation": "mean", "higher_is_better": True}]
     return config
 
 

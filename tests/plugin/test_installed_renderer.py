@@ -1,0 +1,77 @@
+"""`renderer: installed`: lm-eval itself makes the requests, so what only a fork can do is tested."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from plugin_project import Project
+
+INSTALLED = ("--promptfmt-renderer", "installed")
+FORK = ("-o", "pythonpath=fork")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Project:
+    spec = find_spec("lm_eval") if find_spec("datasets") else None
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs lm-evaluation-harness")
+    project = Project(pytester)
+    project.task("t.yaml", output_type="multiple_choice", doc_to_choice=["x", "y"], doc_to_target=0, num_fewshot=2)
+    copy_without_tasks(Path(spec.submodule_search_locations[0]), project.root / "fork/lm_eval")
+    return project
+
+
+def copy_without_tasks(package: Path, fork: Path) -> None:
+    shutil.copytree(package, fork, ignore=shutil.ignore_patterns("*.yaml", "__pycache__", "[!_]*.jsonl", "tasks"))
+    (fork / "tasks").mkdir()
+    for module in (package / "tasks").glob("*.py"):
+        shutil.copy(module, fork / "tasks")
+
+
+def edit(project: Project, old: str, new: str) -> None:
+    project.edit("fork/lm_eval/api/task.py", old, new)
+
+
+def test_snapshots_are_those_of_the_fast_way(project: Project) -> None:
+    project.task("g.yaml", gen_prefix="So", description="Answer.")
+    project.run("--snapshot-update")
+    result = project.run(*INSTALLED)
+    assert result.ret == 0, result.outlines
+    again = project.run(*INSTALLED, "-v")
+    assert sum("snapshot[" in line and "PASSED" in line for line in again.outlines) >= 4
+
+
+def test_a_fork_that_makes_other_requests_fails_the_snapshot(project: Project) -> None:
+    project.run("--snapshot-update")
+    edit(project, '(ctx, f"{target_delimiter}{cont}")', '(ctx, f"{target_delimiter}<{cont}>")')
+    result = project.run(*INSTALLED, *FORK)
+    assert result.ret == 1
+    assert any("<x>" in line for line in result.outlines)
+    assert project.run(*FORK).ret == 0
+
+
+def test_an_output_type_of_a_fork_has_requests(project: Project) -> None:
+    project.task("own.yaml", output_type="ordered_regex", generation_kwargs={"until": ["###"]})
+    edit(
+        project,
+        'elif self.OUTPUT_TYPE == "generate_until":',
+        'elif self.OUTPUT_TYPE in ("generate_until", "ordered_regex"):',
+    )
+    edit(project, '    "generate_until",\n]', '    "generate_until",\n    "ordered_regex",\n]')
+    project.run("--snapshot-update", *INSTALLED, *FORK, "own.yaml")
+    assert "###" in (project.root / "__prompts__/own/own/plain.txt").read_text("utf-8")
+
+
+def test_a_task_that_lm_eval_refuses_is_not_green(project: Project) -> None:
+    project.run("--snapshot-update")
+    edit(
+        project,
+        "choices = self.doc_to_choice(doc)\n            target_delimiter",
+        "raise KeyError\n            choices",
+    )
+    result = project.run(*INSTALLED, *FORK, "t.yaml")
+    assert result.ret == 1
+    assert any("lm-eval makes no requests for 't': it raises" in line for line in result.outlines)
