@@ -20,6 +20,7 @@ from pytest_promptfmt.answers.phrasing_verdicts import (
     OK,
     SLOW,
     UNKNOWN,
+    UNLISTED,
     Cells,
     Matrix,
     PhrasingRow,
@@ -57,6 +58,9 @@ _FEW: Final = 3
 
 _MOST_PROCESSES: Final = 64
 """Processes that scoring a task may start before the remaining phrasings are left out."""
+
+_SIMPLE: Final = ("A", "42", "The answer is (B).", "First this, then that.\nAnswer: iron")
+"""Completions of which code reads at least one, if it reads any."""
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 
@@ -108,6 +112,7 @@ class _Battery(Subject):
         self.right_before: dict[tuple[str, int, str], bool] = {}
         self.questions_by_gold: dict[int, Question] = {}
         self.judges_by_doc = callable(self.task.process_results)
+        self.fails_on_doc: dict[str, bool] = {}
 
     def matrix(self, expected: Sequence[ExpectedCompletion]) -> Matrix:
         names = tuple(self.cells.pipelines)
@@ -134,7 +139,7 @@ class _Battery(Subject):
         elif answers.kind == "number":
             for phrasing in self._some(number_phrasings()):
                 self._try_number(phrasing, answers)
-        for phrasing in self._some(degenerate_phrasings()):
+        for phrasing in self._some(degenerate_phrasings(self.longest)):
             self._try_degenerate(phrasing)
         few = "; only some phrasings, for the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
@@ -271,7 +276,8 @@ class _Battery(Subject):
             return OK if index == answers.gold else f"WRONG({short(answers.labels[index])})"
         read = label_in(extracted, answers, stages.stopped)
         if not phrasing.answer:
-            return OK if read is None else f"SPURIOUS({read})"
+            # A label that no option has scores nothing for any doc.
+            return OK if read is None else f"{'SPURIOUS' if read in answers.labels else UNLISTED}({read})"
         return MISS if read is None or read == answers.labels[answers.gold] else f"WRONG({read})"
 
     def _question_with(self, answers: Answers, index: int) -> Question:
@@ -331,6 +337,19 @@ class _Battery(Subject):
         except Exception as error:
             return f"CRASH({type(error).__name__} in the metric)"
 
+    def _fails_on_doc(self, pipeline: FilterPipeline) -> bool:
+        """Return whether code fails on a synthetic doc whatever the completion is."""
+        if not self.synthetic or (pipeline.fingerprint is not None and not self.judges_by_doc):
+            return False
+        if pipeline.name not in self.fails_on_doc:
+            tried = (self.chain.read_uncounted(pipeline, text, self.doc, "an answer") for text in _SIMPLE)
+            self.fails_on_doc[pipeline.name] = all(
+                problem_of(stages)
+                or self._right_or(self.questions[0], self.doc, stages.extracted, "").startswith("CRASH")
+                for stages in tried
+            )
+        return self.fails_on_doc[pipeline.name]
+
     def _note(
         self,
         phrasing: Phrasing,
@@ -341,8 +360,10 @@ class _Battery(Subject):
         question: Question | None,
     ) -> None:
         """Keep a verdict; where it fails, with the stages of the completion and its score for a question."""
-        if self.synthetic and verdict == "CRASH(KeyError)":
-            verdict = UNKNOWN  # a filter reads a column that synthetic docs do not have
+        if (verdict == "CRASH(KeyError)" and self.synthetic) or (
+            verdict.startswith("CRASH") and self._fails_on_doc(pipeline)
+        ):
+            verdict = UNKNOWN  # code reads columns or values that synthetic docs do not have
         if not self.cells.note(phrasing, pipeline.name, label, verdict):
             return
         score = None

@@ -43,7 +43,15 @@ def _key_of(subject: Subject) -> Hashable | None:
     shows_targets = task.fewshot.doc_to_target in (UNSET, None, task.doc_to_target)
     asked = [subject.prompt, subject.prefix, *subject.shot_answers(), subject.instances[0].prompts[0].text[-1:]]
     think_end = task.own_metadata.get("think_end_token", THINK_END)
-    read = [chain.stops, task.repeats, think_end, task.gen_prefix, task.target_delimiter, shows_targets]
+    read = [
+        chain.stops,
+        task.repeats,
+        think_end,
+        task.gen_prefix,
+        task.target_delimiter,
+        shows_targets,
+        subject.longest,
+    ]
     written = plain_key([subject.synthetic, asked, read])
     if metrics is None or written is None or None in questions or any(each is None for _, each in pipelines):
         return None

@@ -14,6 +14,7 @@ OK: Final = "OK"
 MISS: Final = "MISS"
 SLOW: Final = "SLOW"
 UNKNOWN: Final = "-"
+UNLISTED: Final = "UNLISTED"
 _LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
 
 

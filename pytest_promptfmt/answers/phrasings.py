@@ -237,9 +237,8 @@ DEGENERATE_LENGTH: Final = 20_000
 
 
 @cache
-def degenerate_phrasings() -> tuple[Phrasing, ...]:
-    """Return completions of one thing over and over, each with an end that fits nothing."""
-    length = DEGENERATE_LENGTH
+def degenerate_phrasings(length: int = DEGENERATE_LENGTH) -> tuple[Phrasing, ...]:
+    """Return completions of one thing over and over, with so many characters, each with an end that fits nothing."""
     units: Mapping[str, str] = data_table("phrasings")["degenerate"]
     texts = {name: (unit * (length // len(unit) + 1))[:length] + "!" for name, unit in units.items()}
     texts["labels-then-words"] = "A " * (length // 2) + "words " * (length // 2)

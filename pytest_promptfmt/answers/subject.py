@@ -11,13 +11,28 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
-from pytest_promptfmt.answers.phrasings import Answers, choice_phrasings, contract_sentences, number_phrasings
-from pytest_promptfmt.core.task import UNSET
-from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.answers.phrasings import (
+    DEGENERATE_LENGTH,
+    Answers,
+    choice_phrasings,
+    contract_sentences,
+    number_phrasings,
+)
+from pytest_promptfmt.core.task import UNSET, Task
+from pytest_promptfmt.study.scoring import Scoring, token_budget
 
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
+_PER_TOKEN: Final = 10
+"""Characters of a long token; a word has four or five."""
+
 SHORT_WORDS: Final = 8
 """Words of an answer that is an answer and no reasoning."""
+
+
+def _longest_completion(task: Task) -> int:
+    """Return the characters of a degenerate completion, as far as the token budget has room for them."""
+    budget = token_budget(task)
+    return DEGENERATE_LENGTH if budget is None else min(DEGENERATE_LENGTH, max(1, budget * _PER_TOKEN // 1000) * 1000)
 
 
 class Subject:
@@ -29,6 +44,7 @@ class Subject:
         scoring.pipelines  # noqa: B018  # a filter that cannot be built is one failure, not one for every phrasing
         self.chain = Chain(self.task, scoring.stops, is_synthetic=scoring.is_synthetic)
         self.doc = self.instances[0].doc
+        self.longest = _longest_completion(self.task)
         spans = [span for span in self.instances[0].prompts[0].spans if span.origin.shot is None]
         self.prompt = "".join(span.text for span in spans)
         self.prefix = "".join(span.text for span in spans if span.origin.part == "gen prefix")

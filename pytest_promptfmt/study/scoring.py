@@ -68,6 +68,18 @@ class Scoring:
         return stops_of(self.instances)
 
 
+BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Names of the argument of generation that limits the tokens of a completion."""
+
+
+def token_budget(task: Task) -> int | None:
+    """Return the number of tokens that a completion may have, None where the task sets none."""
+    kwargs: Any = task.generation_kwargs
+    values = [kwargs.get(key) for key in BUDGETS] if isinstance(kwargs, Mapping) else []
+    limits = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return max(limits, default=None)
+
+
 def stops_of(instances: Sequence[Instance]) -> tuple[Any, ...]:
     """Return the stop sequences of the first request as they are given, anything but a list as a tuple of it."""
     requests = instances[0].requests if instances else ()

@@ -20,6 +20,7 @@ from pytest_promptfmt.answers.phrasings import (
     contract_sentences,
     degenerate_phrasings,
 )
+from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task
@@ -128,7 +129,33 @@ def test_words_that_begin_with_a_label_are_not_answers() -> None:
         row(result, "definitely").verdicts == ("WRONG(D) at A B C, OK at D",)
         or "WRONG" in row(result, "definitely").verdicts[0]
     )
-    assert row(result, "out-of-range").verdicts == ("SPURIOUS(E)",)
+    assert row(result, "out-of-range").verdicts == ("UNLISTED(E)",)
+    assert not row(result, "out-of-range").failed
+
+
+def third_of_list(responses: Any, docs: Any) -> Any:
+    """Read a column that synthetic docs have, and an element of it that they lack."""
+    return [[doc["input"].split(",")[2] for _ in each] for each, doc in zip(responses, docs, strict=True)]
+
+
+def after_colon(responses: Any, docs: Any) -> Any:
+    """Read the text after a colon, without asking whether there is one."""
+    return [[text.split(": ")[1] for text in each] for each in responses]
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(third_of_list, "-"), (after_colon, "CRASH(IndexError)")])
+def test_code_that_fails_on_each_synthetic_doc_says_nothing_about_completions(code: Any, verdict: str) -> None:
+    docs = replace(TaskDocs.in_memory([{"input": "«input 1»", "target": "«target 1»"}]), kind="synthetic")
+    steps = [{"function": "custom", "filter_fn": code}, {"function": "take_first"}]
+    filters: list[Mapping[str, Any]] = [{"name": "x", "filter": steps}]
+    task = Task(name="t", doc_to_text="{{input}}\nAnswer:", doc_to_target="{{target}}", filter_list=filters)
+    assert row(try_phrasings(scoring_of(task, docs)), "spaces").verdicts == (verdict,)
+
+
+@pytest.mark.parametrize(("budget", "length"), [(128, 1000), (1024, 10_000), (8192, 20_000)])
+def test_degenerate_completions_are_no_longer_than_the_token_budget(budget: int, length: int) -> None:
+    task = Task(name="t", doc_to_text=TEXT, doc_to_target="{{answer}}", generation_kwargs={"max_gen_toks": budget})
+    assert Subject(scoring_of(task, TaskDocs.in_memory([DOC]))).longest == length
 
 
 def test_an_extraction_that_depends_on_the_gold_answer_is_shown_by_label() -> None:
