@@ -146,7 +146,7 @@ class MetricScores:
         key = self._score_key(question, extracted)
         known = None if key is None else _scored_before.get(key)
         if known is None:
-            known = (number_of(self.metrics, self._values(question, doc, extracted)),)
+            known = (number_of(self.metrics, self.values(question, doc, extracted)),)
             if key is not None:
                 _scored_before.keep(key, known, len(extracted))
         elif self._patterns:
@@ -164,7 +164,8 @@ class MetricScores:
         _, asked = self._questions[id(question)]
         return None if asked is None else (self._metrics_key, asked, are_applied(), extracted)
 
-    def _values(self, question: Question, doc: Doc, extracted: Any) -> Mapping[str, Any]:
+    def values(self, question: Question, doc: Doc, extracted: Any) -> Mapping[str, Any]:
+        """Return the value of each metric for one doc, before aggregation; raises as `score`."""
         if self._patterns:
             return self._within_budget(question, extracted)
         if not self._has_code:
@@ -184,7 +185,7 @@ class MetricScores:
         if self.only_compares:  # which has a separate budget
             self.is_right(question, doc, extracted)
         elif not self.scores_nothing:
-            values = within_budget(partial(self._values, question, doc), extracted, what=what)
+            values = within_budget(partial(self.values, question, doc), extracted, what=what)
             number_of(self.metrics, values, partial(aggregated_in_time, what=what))
             self._range(question, doc, _gold_text(question), self._count_of(extracted))
 

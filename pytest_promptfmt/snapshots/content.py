@@ -1,11 +1,11 @@
 """The document that a snapshot stores of rendered instances: prompts, then the requests, then the target.
 
-How answers are read and scored, and which columns of synthetic docs the task reads, is the same for all profiles of a
-task, so one snapshot of a task shows it, before its docs: a reviewer sees a changed pattern as one
-changed line, not as one for each profile. It is that of the profile of plain text where the run has one, otherwise the
-first one that shows text (`shows_task`). Stop sequences and generation arguments are part of each request, and shown
-there. The same snapshot shows how few-shot examples look of a task that is rendered without any, where its question
-does not show it.
+How answers are read and scored, what code of the task gives to the first answers, and which columns of synthetic docs
+the task reads, is the same for all profiles of a task, so one snapshot of a task shows it, before its docs: a reviewer
+sees a changed pattern as one changed line, not as one for each profile. It is that of the profile of plain text where
+the run has one, otherwise the first one that shows text (`shows_task`). Stop sequences and generation arguments are
+part of each request, and shown there. The same snapshot shows how few-shot examples look of a task that is rendered
+without any, where its question does not show it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.phrasings import CLASSES
+from pytest_promptfmt.answers.score_lines import score_lines
 from pytest_promptfmt.core.errors import PromptfmtError, SnapshotError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 SCORING: Final = "scoring"
 """The title of the section about how answers are read and scored."""
+SCORES: Final = "scores"
+"""The title of the section about what code of the task gives to answers of the first docs."""
 COLUMNS: Final = "columns"
 """The title of the section about the columns that a task reads, shown where synthetic docs have all of them."""
 
@@ -97,7 +100,7 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     document = make_document(header, instances, more, shows_text=profile.shows_text)
     if not with_task:
         return document
-    sections = (*_fewshot_section(study), *_column_section(task, docs), *_scoring_section(task))
+    sections = (*_fewshot_section(study), *_column_section(task, docs), *_scoring_sections(study))
     return replace(document, task=sections)
 
 
@@ -127,11 +130,14 @@ def _fewshot_section(study: Study) -> Iterator[Section]:
         yield Section(FEW_SHOT, shown.text)
 
 
-def _scoring_section(task: Task) -> Iterator[Section]:
+def _scoring_sections(study: Study) -> Iterator[Section]:
     with suppress(PromptfmtError):  # reported where answers are tried
-        lines = task_reading(task).items()
+        lines = task_reading(study.material.task).items()
         if lines:
             yield Section(SCORING, entries=tuple(SectionEntry(f"{name}: {line}") for name, line in lines))
+        scores = tuple(map(SectionEntry, score_lines(study)))
+        if scores:
+            yield Section(SCORES, entries=scores)
 
 
 def header_facts(
