@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain, Stages
 from pytest_promptfmt.answers.metric_scores import with_gold
@@ -14,11 +14,11 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import scored_answers
-from pytest_promptfmt.rules.generation import BUDGETS
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text
 from pytest_promptfmt.study.contract import AskedForm, without_begun
 from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -115,7 +115,7 @@ def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedF
 def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> _Lost | None:
     """Return where an answer is lost; None where it scores, or cannot be tried."""
     said = form.said.strip()
-    budget = _budget(study)
+    budget = token_budget(study.task)
     if budget is not None and len(_WORDS.findall(text)) > budget:
         message = "the token budget has no room for the form that the prompt asks for"
         return _Lost(form, text, message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
@@ -144,13 +144,6 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     message = "the answer scores nothing in the form that the prompt asks for"
     saw = f"{said!r} is asked for, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
     return _Lost(form, text, message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
-
-
-def _budget(study: Study) -> int | None:
-    kwargs: Any = study.task.generation_kwargs
-    values = [kwargs.get(key) for key in BUDGETS] if isinstance(kwargs, Mapping) else []
-    limits = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
-    return max(limits, default=None)
 
 
 @also("PF525", severity=Severity.INFO)
@@ -193,6 +186,8 @@ def asked_form(study: Study) -> Iterator[Finding]:
     yield from _other_labels(study, scored)
     if study.generates:
         yield from _letter_or_number(study, scored)
+    elif all(one.isdigit() for one in scored):
+        yield from _outside_range(study, scored)
 
 
 def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
@@ -255,11 +250,9 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
         yield finding("the prompt asks for one word, and the gold answers have more", saw, "doc_to_target")
         return
-    limits = _LIMITS.search(_own_text(study)) if study.contract.of("number") else None
-    outside = [gold for gold in scored if limits is not None and not _is_within(gold, int(limits[1]), int(limits[2]))]
-    if limits is not None and outside and study.has_real_docs:
-        saw = f"{limits[0]}; gold is {outside[0][:40]!r}"
-        yield finding("the prompt asks for a number in a range, and a gold answer is outside", saw, "doc_to_target")
+    outside = list(_outside_range(study, scored)) if study.contract.of("number") and study.has_real_docs else []
+    yield from outside
+    if outside:
         return
     for form in study.contract.of("number"):
         golds = scored if study.has_real_docs else ()
@@ -267,6 +260,16 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
             saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
             yield finding("the prompt asks for a number, and the gold answers are more than that", saw, "doc_to_target")
             return
+
+
+def _outside_range(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a number that is scored, outside of the range that the prompt asks for."""
+    limits = _LIMITS.search(_own_text(study))
+    outside = [gold for gold in scored if limits is not None and not _is_within(gold, int(limits[1]), int(limits[2]))]
+    if limits is not None and outside:
+        saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
+        at = "doc_to_target" if study.generates else "doc_to_choice"
+        yield finding("the prompt asks for a number in a range, and an answer is outside", saw, at)
 
 
 def _is_within(gold: str, least: int, most: int) -> bool:

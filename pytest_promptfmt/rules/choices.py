@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from string import ascii_uppercase
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout, question_message
 from pytest_promptfmt.study.gold import compares_likelihoods
 from pytest_promptfmt.systems import replaced_rules
 
-_LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
+_FEW_WORDS: Final = 4
 _PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})
 _PAST_LINES: Final = re.compile(
     r"^[ \t]*(\(?)(?:Z([.):])[^\n]*\n[ \t]*\1\[\2|z([.):])[^\n]*\n[ \t]*\1\{\3|9([.)])[^\n]*\n[ \t]*\1:\4)\s[^\n]*",
@@ -39,7 +40,8 @@ def padded_choice(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3500 (mmlu_pro).
     """
-    for instance in study.real_instances:
+    is_fixed = isinstance(study.written.doc_to_choice, list)
+    for instance in study.instances if is_fixed else study.real_instances:
         choices = choices_of(study, instance)
         padded = [choice for choice in choices if choice != choice.strip() and choice.strip()]
         if padded and len(padded) < len(choices):
@@ -120,11 +122,11 @@ def letters_shown(study: Study) -> Iterator[Finding]:
     if not study.has_choices:
         return
     for instance in study.instances[:1]:
-        message = question_message(instance)
         choices = [choice.strip() for choice in choices_of(study, instance)]
-        if message is None or len(choices) < 2:
+        if len(choices) < 2:
             return
-        listed = {letter: text.strip() for letter, text in _LETTERED.findall(message.text)}
+        options = question_layout(instance).options
+        listed = {one.label: one.text.strip() for one in options if one.label in ascii_uppercase and one.space}
         if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
             if any(len(choice) == 1 for choice in choices):
                 return
@@ -172,20 +174,24 @@ def single_choice(study: Study) -> Iterator[Finding]:
 
 
 @also("PF703")
-def one_choice_padded(study: Study) -> Iterator[Finding]:
-    """Report a list of choices of which only some begin or end with a space.
+def one_choice_unlike(study: Study) -> Iterator[Finding]:
+    """Report a list of short choices of which a single one ends with a mark, or begins with another letter case.
 
     Fix: write all choices alike.
     """
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
         return
-    for inside in (str.lstrip, str.rstrip):
-        padded = [number for number, each in enumerate(choices) if inside(each) != each]
-        if 0 < len(padded) < len(choices):
-            yield finding(
-                "only some of the listed choices begin or end with a space",
-                choices[padded[0]],
-                ("doc_to_choice", padded[0]),
-            )
-            return
+    texts = [each.strip() for each in choices]
+    marked = [each for each in texts if each[-1] in ".,;:!?)"]
+    if len(marked) == 1 < len(texts) and max(len(each.split()) for each in texts) < _FEW_WORDS:
+        saw = ", ".join(texts)
+        yield finding("one of the choices ends with a mark", saw, ("doc_to_choice", texts.index(marked[0])))
+    if not all(each.isalpha() for each in texts):
+        return
+    capitals = [each for each in texts if each.istitle()]
+    small = [each for each in texts if each.islower()]
+    odd = capitals if len(capitals) == 1 else small
+    if len(capitals) + len(small) == len(texts) > 1 == len(odd) and min(map(len, texts)) > 1:
+        saw = ", ".join(texts)
+        yield finding("one of the choices begins with another letter case", saw, ("doc_to_choice", texts.index(odd[0])))

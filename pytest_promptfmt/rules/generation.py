@@ -12,6 +12,7 @@ from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import respelt, without_trailing_space
+from pytest_promptfmt.rules.local_golds import local_questions
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     around,
@@ -24,6 +25,7 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.rules.stops import UNTIL
 from pytest_promptfmt.study.gold import accepted_texts
+from pytest_promptfmt.study.scoring import BUDGETS, token_budget
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import METRICS
 
@@ -31,7 +33,6 @@ _KNOWN: Final = words("generation_arguments")
 _KNOWN_ARGUMENT: Final = partial(respelt, known=_KNOWN, action="key")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
-BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """Arguments of generation that limit the tokens of a completion."""
 
 _LEAST_TO_REASON: Final = 64
@@ -95,7 +96,7 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     ]
     golds: list[tuple[int, Sequence[str]]] = []
     if set(study.metrics or ("exact_match",)) <= _EXACT and study.written.process_results is None:
-        golds = [(instance.index, accepted_texts(instance.target)) for instance in study.real_instances]
+        golds = [(number, accepted_texts(one.target)) for number, one in enumerate(local_questions(study).questions)]
     kinds = (("gold answer", golds, None), ("answer of a few-shot example", shown, severity_of_shots(study)))
     for number, stop in enumerate(study.stop_texts):
         for kind, answers, severity in kinds:
@@ -237,14 +238,11 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
 
     Fix: raise `max_gen_toks`.
     """
-    if not study.generates:
-        return
-    kwargs = study.task.generation_kwargs or {}
-    budgets = [kwargs[key] for key in BUDGETS if isinstance(kwargs.get(key), int) and kwargs[key] > 0]
-    for instance in study.real_instances if budgets else ():
+    budget = token_budget(study.task) if study.generates else None
+    for instance in study.real_instances if budget is not None else ():
         target = instance.target
-        if isinstance(target, str) and len(target.split()) > max(budgets):
-            saw = f"{len(target.split())} words, {max(budgets)} tokens"
+        if budget is not None and isinstance(target, str) and len(target.split()) > budget:
+            saw = f"{len(target.split())} words, {budget} tokens"
             yield finding(
                 "the gold answer has more words than tokens may be generated", saw, "generation_kwargs", instance
             )

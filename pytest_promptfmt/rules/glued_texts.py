@@ -18,8 +18,6 @@ from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
-    BRANCH,
-    COLUMN,
     around,
     finding,
     question_message,
@@ -28,7 +26,6 @@ from pytest_promptfmt.rules.rule_views import (
     severity_of_shots,
     skeleton,
     words,
-    written_texts,
 )
 from pytest_promptfmt.rules.task_code import definitions
 
@@ -50,21 +47,6 @@ _MOST_DOUBLED: Final = 3
 
 _LONG_TEXTS: Final = words("columns_of_lines")
 """Columns of several lines, which may end with a newline."""
-
-_DOUBLE: Final = re.compile(rf"[^\s{COLUMN}] +{BRANCH} +[^\s{BRANCH}]")
-
-
-@also("PF201")
-def doubled_space(study: Study) -> Iterator[Finding]:
-    """Report a space before and after a Jinja tag: the prompt has two spaces in a row.
-
-    Fix: keep the space on one side of the tag.
-    """
-    for template, text in written_texts(study):
-        found = _DOUBLE.search(text)
-        if found is not None:
-            saw = around(text, found, 16, 12).replace(COLUMN, "…").replace(BRANCH, "{%…%}")
-            yield finding("two spaces in a row around a Jinja tag", saw, template.keys)
 
 
 @also("PF201")

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.local_golds import local_questions
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding, first_text, scores_exact_match
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.study import constant_spans
-from pytest_promptfmt.tasks import looks_for_answers, questions_of
+from pytest_promptfmt.tasks import looks_for_answers
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
 _GOLD_COLUMN: Final = re.compile(
@@ -62,12 +63,7 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
 
 def _later_golds(study: Study) -> Iterator[Finding]:
     """Yield the first doc after those that are rendered whose gold answer is not a choice."""
-    docs = study.local_docs
-    try:
-        asked = questions_of(study.bound, docs) if len(docs) > len(study.real_docs) else ()
-    except PromptfmtError:
-        return  # a doc that cannot be rendered
-    for number, question in enumerate(asked):
+    for number, question in enumerate(local_questions(study).questions):
         choices, target = question.choices, question.target
         if not isinstance(choices, list | tuple) or question.has_several_inputs or isinstance(target, bool):
             return
@@ -191,7 +187,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
             return
         gold = choices[instance.requests.index(golds[0])] if golds[0] in instance.requests[: len(choices)] else ""
         for name, value in instance.doc.items():
-            said = str(value).strip().casefold() if isinstance(value, str | bool) else ""
+            said = _named_by(value, choices)
             if _GOLD_COLUMN.fullmatch(name) and said and said in choices and gold and said != gold:
                 contradicted.append((instance, name, str(value), gold))
                 break
@@ -202,6 +198,15 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         yield finding(
             "the gold choice is not the one that the answer column names", saw, "doc_to_target", instance, field=name
         )
+
+
+def _named_by(value: Any, choices: Sequence[str]) -> str:
+    """Return the choice that the value of an answer column names: its text, or yes and no for a boolean."""
+    if isinstance(value, bool):
+        pairs: list[list[str]] = data_table("contract")["pairs"]
+        pair = next((pair for pair in pairs if all(one.casefold() in choices for one in pair)), None)
+        return (pair[0 if value else 1] if pair is not None else str(value)).casefold()
+    return value.strip().casefold() if isinstance(value, str) else ""
 
 
 @also("PF701", severity=Severity.ERROR)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.prompt import Instance, join
@@ -12,13 +11,15 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
-    continuations,
     finding,
     first_text,
     instruction_key,
-    question_message,
+    listed_labels,
+    question_layout,
 )
+from pytest_promptfmt.study.layout import follow_each_other, layout_of
 from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.tasks import looks_for_answers
 
 _ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"
 _LETTER: Final = re.compile(
@@ -36,9 +37,6 @@ _RANGE: Final = re.compile(
 _TOGETHER: Final = re.compile(
     r"(?:\b(?:letter|option|choice|answer)s?|\bone) (?:is |are |one )*(?:of|from) \(?(A[B-Z]{1,9})\b", re.IGNORECASE
 )
-_OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", re.MULTILINE)
-_OTHER_LABEL: Final = re.compile(r"^[ \t]*[(\[]?([^\W\d_\x00-\x7f])[)\].][ \t]+\S", re.MULTILINE)
-_OPTION_LABEL: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]*$", re.MULTILINE)
 _LETTERS: Final = tuple("ABCDEFGHIJ")
 _LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
 """A letter before the text of its option, with or without a space."""
@@ -53,6 +51,11 @@ _NAMED: Final = re.compile(
     rf"((?:, *{_WORD})*),? (?:or|and) {_WORD}(?=[\s.,;:)]|$)",
     re.IGNORECASE,
 )
+_ASKED: Final = re.compile(
+    rf"\b(is|are|was|were)\b[^.?!\n]{{0,80}}?\s(){_WORD}((?:, *{_WORD})*),? or {_WORD} *\?", re.IGNORECASE
+)
+"""A question that names its answers: `Is this tweet positive, neutral or negative?`."""
+
 _NUMBERS: Final = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
 _COUNT: Final = re.compile(
     rf"(?<!first )(?<!last )(?<!other )\b({'|'.join(_NUMBERS)}|[2-9])"
@@ -60,11 +63,6 @@ _COUNT: Final = re.compile(
     re.IGNORECASE,
 )
 _LEAST: Final = 2
-_NAMES_LABELS: Final = re.compile(
-    r"\b(?:classif\w+|label\w*|categori\w+|one of|either|(?:answer|respond|reply) with)\b[^.?!\n]{0,60}?"
-    r"\b([a-z_]{4,})(?:, ([a-z_]{4,}))*,? or ([a-z_]{4,})\b",
-    re.IGNORECASE,
-)
 
 
 @rule("PF286", "options-not-shown", severity=Severity.ERROR, family=Family.ANSWERS)
@@ -106,11 +104,14 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
     Fix: score the labels that are listed.
     """
     for instance in study.instances[:1]:
-        labels = [choice.strip().strip("().") for choice in choices_of(study, instance)]
-        if len(labels) < 2 or not _follow(labels):
+        labels = [choice.strip().strip("().") for choice in choices_of(study, instance)] or _letters_written(study)
+        if len(labels) < 2 or not follow_each_other(labels):
             return
-        listed = listed_labels(instance) or _labels_of_other_scripts(instance)
-        if _is_written_out(study) and len(listed) > len(labels) and listed[: len(labels)] == labels:
+        layout = question_layout(instance)
+        lines = layout.listed or layout.listed_in_other_scripts
+        listed = [option.label for option in lines] or list(layout.listed_inline)
+        is_same = _is_written_out(study) or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
+        if is_same and study.has_choices and len(listed) > len(labels) and listed[: len(labels)] == labels:
             yield finding(
                 "more options are listed than labels are scored",
                 f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
@@ -123,33 +124,18 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
             yield finding("the scored labels are not those of the listed options", saw, "doc_to_choice", instance)
 
 
-def _labels_of_other_scripts(instance: Instance) -> list[str]:
-    """Return the labels before the options of a list that are not ASCII; such lists may leave letters out."""
-    message = question_message(instance)
-    labels = _OTHER_LABEL.findall(message.text) if message is not None else []
-    return labels if len(labels) > 1 and len(set(labels)) == len(labels) else []
+def _letters_written(study: Study) -> list[str]:
+    """Return the first letters, as many as options are listed, where all gold answers to write are one of them."""
+    golds = {str(instance.target).strip() for instance in study.real_instances} if study.generates else set()
+    count = len(listed_labels(study.instances[0])) if golds and not study.has_own_scorer else 0
+    labels = [chr(ord("A") + number) for number in range(count)]
+    return labels if golds <= set(labels) and not looks_for_answers(study.task) else []
 
 
 def _is_written_out(study: Study) -> bool:
     """Return whether the template lists its options one by one, the same for each doc."""
     text, choices = study.written.doc_to_text, study.written.doc_to_choice
     return isinstance(text, str) and isinstance(choices, list) and "{%" not in text and len(choices) > 1
-
-
-def listed_labels(instance: Instance) -> list[str]:
-    """Return the labels of the options that the question lists, in order; none if they do not follow each other."""
-    message = question_message(instance)
-    labels = _OPTION_LINE.findall(message.text) if message is not None else []
-    starts = [number for number, label in enumerate(labels) if label in "Aa1"]
-    labels = labels[starts[-1] :] if starts else []
-    return labels if _follow(labels) else []
-
-
-def _follow(labels: Sequence[str]) -> bool:
-    """Return whether labels of one character follow each other from the first of their kind."""
-    if not labels or any(len(label) != 1 for label in labels) or labels[0] not in "Aa10":
-        return False
-    return all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
 
 
 @also("PF249")
@@ -166,7 +152,7 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
             return
         last = asked[1][-1]
         constants = (text for template in study.templates for text in template.text.constants)
-        if not study.has_real_docs and any(last in _OPTION_LABEL.findall(text) for text in constants):
+        if not study.has_real_docs and any(_ends_with_label(text, last) for text in constants):
             return  # a branch lists it, which the synthetic docs do not take
         if last != listed[-1]:
             saw = f"{asked[0][-30:]}, and {listed[-1]} is the last one"
@@ -187,8 +173,9 @@ def named_labels(study: Study) -> Iterator[Finding]:
         return
     for instance in study.instances[:1]:
         text = join(constant_spans(instance))
-        for found in _NAMED.finditer(text):
-            named = [found[2], *re.findall(_WORD, found[3] or ""), found[5]]
+        for found in _named_in(text):
+            first, others, last = found.groups()[-4], found.groups()[-3], found.groups()[-1]
+            named = [first, *re.findall(_WORD, others or ""), last]
             named_set = {one.casefold() for one in named}
             hidden = [one for one in scored if one not in named_set and not _has_word(text, one)]
             strange = [one for one in named if one.casefold() not in scored]
@@ -207,8 +194,19 @@ def named_labels(study: Study) -> Iterator[Finding]:
                 return
 
 
+def _named_in(text: str) -> Iterator[re.Match[str]]:
+    """Yield the places where a text names labels: as an instruction, or as the answers to a question."""
+    yield from _NAMED.finditer(text)
+    yield from (found for found in _ASKED.finditer(text) if found.groups()[-3])
+
+
 def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _ends_with_label(text: str, label: str) -> bool:
+    """Return whether a text has the label of an option without its text, which a column is."""
+    return any(option.label == label and not option.text for option in layout_of(text).options)
 
 
 @also("PF249")
@@ -228,27 +226,6 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             saw = f"{found[0]}; there are {count}"
             yield finding(
                 "the prompt names another number of options than there are", saw, instruction_key(study), instance
-            )
-
-
-@also("PF714")
-def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
-    """Report an instruction that names labels in words, where the answers are numbers that it does not explain.
-
-    Fix: make words of the numbers in `doc_to_target`, or explain in the prompt which number is which label.
-    """
-    if study.has_guessed_text or study.is_multimodal or (study.generates and study.has_own_scorer):
-        return
-    for instance in study.real_instances[:1]:
-        golds = {str(one.target).strip() for one in study.real_instances}
-        scored = golds if study.generates else {text.strip() for text in continuations(instance)}
-        text = join(constant_spans(instance))
-        found = _NAMES_LABELS.search(text)
-        are_numbers = bool(scored) and all(len(one) == 1 and one.isdigit() for one in scored)
-        if found is not None and are_numbers and not any(re.search(rf"(?<!\w){one}(?![\w:])", text) for one in scored):
-            saw = f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}"
-            yield finding(
-                "the instruction names labels in words, but numbers are scored", saw, instruction_key(study), instance
             )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.instructions import listed_labels
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
@@ -18,53 +16,30 @@ from pytest_promptfmt.rules.rule_views import (
     choices_of,
     finding,
     first_prompts,
+    listed_labels,
+    question_layout,
     question_message,
     question_template,
     questions,
     written_texts,
 )
+from pytest_promptfmt.study.configuration import read_template
+from pytest_promptfmt.study.layout import Listing, layout_of, listing_of
 from pytest_promptfmt.study.study import constant_spans
 
-_LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
 _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
+_NUMBERED: Final = re.compile(r"(\w*?)_?([a-j]|[A-J]|\d)")
+"""A column that is one of several, such as `option_a` or `choice2`."""
+
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _OTHER_SCRIPTS: Final = 0x0500
-_LEAST: Final = 2
-_MOST: Final = 26
-_OPTION_START: Final = re.compile(r"\s*\(?[A-Z][.):]\s")
 _SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
 _OPTION_LABEL: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{|\{%(?!-?\s*(?:end|el)))", re.M)
 """The label of an option, directly before what prints it."""
 
 _FEWEST_OPTIONS: Final = 3
-_OPTION_STYLE: Final = re.compile(r"^([ \t]*)(\(?)([A-Z])([.):])([ \t]*)(?=[^\s])", re.MULTILINE)
 _OPTION_VALUE: Final = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]*\{\{-?(.*?)-?\}\}", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """A value of the list where the prompt shows it: its label, and the character before that."""
-
-    index: int
-    label: str
-    before: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """How a prompt lists the values of one column: those with a label, and the values that it does not show at all."""
-
-    column: str
-    options: Sequence[_Option]
-    missing: Sequence[str]
-    text: str
-
-    @property
-    def labels(self) -> list[str]:
-        """Return the labels in the order of the prompt."""
-        return [option.label for option in self.options]
 
 
 @rule("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
@@ -89,11 +64,10 @@ def no_cue(study: Study) -> Iterator[Finding]:
     for instance, message in questions(study.instances[:1]):
         if len(instance.prompts) != 1:
             return
-        lines = message.text.rstrip().splitlines()
-        options = [_OPTION_START.match(line) is not None for line in lines[-3:]]
-        letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
-        in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
-        if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
+        text = message.text.rstrip()
+        last = [option for option in layout_of(text).listed[-2:] if option.label.isupper()]
+        is_end = len(last) == 2 and text[last[0].start :].count("\n") == 1 and text.count("\n") > 1
+        if is_end and not _SAYS_HOW.search(join(constant_spans(instance))):
             saw = message.text[-40:]
             yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
 
@@ -105,15 +79,12 @@ def uneven_options(study: Study) -> Iterator[Finding]:
     Fix: write all options alike.
     """
     for template, text in written_texts(study):
-        listed = [found for found in _OPTION_STYLE.finditer(text) if text[found.end()] == COLUMN]
+        listed = [one for one in layout_of(text).options if one.text.startswith(COLUMN) and one.label.isascii()]
         for before, after in pairwise(listed):
-            if ord(after[3]) == ord(before[3]) + 1 and _style(before) != _style(after):
-                yield finding("options are not written alike", f"{before[0]}… and {after[0]}…", template.keys)
+            follow = ord(after.label.upper()) == ord(before.label.upper()) + 1
+            if follow and (before.style != after.style or before.label.isupper() != after.label.isupper()):
+                yield finding("options are not written alike", f"{before.lead}… and {after.lead}…", template.keys)
                 break
-
-
-def _style(option: re.Match[str]) -> tuple[str, ...]:
-    return option[1], option[2], option[4], option[5]
 
 
 @also("PF242", severity=Severity.ERROR)
@@ -173,39 +144,9 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
         return
 
 
-def _listing(study: Study, instance: Instance) -> _Listing | None:
+def _listing(study: Study, instance: Instance) -> Listing | None:
     """Return how the question lists a list of the doc with a label each; None if it does not."""
-    message = question_message(instance)
-    if message is None or study.has_guessed_text:
-        return None
-    text = message.text
-    for name, values in instance.doc.items():
-        if not isinstance(values, list) or not _LEAST <= len(values) <= _MOST:
-            continue
-        texts = [value.strip() if isinstance(value, str) else "" for value in values]
-        if not all(texts) or len(set(texts)) < len(texts):
-            continue
-        found = [option for index, value in enumerate(texts) for option in _shown(text, index, value, instance.doc)]
-        if len({option.index for option in found}) >= _LEAST:
-            missing = [value for value in texts if value not in text]
-            return _Listing(name, sorted(found, key=lambda option: option.start), missing, text)
-    return None
-
-
-def _shown(text: str, index: int, value: str, doc: Mapping[str, Any]) -> Iterator[_Option]:
-    for place in re.finditer(re.escape(value), text):
-        label = _LABEL.search(text, max(0, place.start() - 6), place.start())
-        before = text[max(0, label.start() - 1) : label.start()] if label is not None else ""
-        if label is None or (text[place.start() - 1] == "\n" and before.isalnum()):
-            continue  # the end of a sentence on the line above
-        if before.isalpha() and not _ends_with_data(text[: label.start()], doc):
-            continue  # the end of a word: 'option: iron'
-        yield _Option(index, label[1], before, label.start())
-
-
-def _ends_with_data(text: str, doc: Mapping[str, Any]) -> bool:
-    values = (each for value in doc.values() for each in (value if isinstance(value, list) else [value]))
-    return text.endswith(tuple(each.strip() for each in values if isinstance(each, str) and each.strip()))
+    return None if study.has_guessed_text else listing_of(question_message(instance), instance.doc)
 
 
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
@@ -218,6 +159,93 @@ def _is_of_one_kind(labels: Sequence[str]) -> bool:
 
 
 @also("PF249", severity=Severity.ERROR)
+def options_in_other_order(study: Study) -> Iterator[Finding]:
+    """Report options that are listed or scored in another order than in their column, where the gold is a place in it.
+
+    Fix: list and score the options in the order of the column.
+    """
+    for instance in study.instances[:2]:
+        place = _place_of_gold(study, instance)
+        if place is None:
+            return
+        scored = [choice.strip() for choice in choices_of(study, instance)]
+        for name, values in instance.doc.items():
+            texts = [str(value).strip() for value in values] if isinstance(values, list) else []
+            if len(set(texts)) > 1 and scored != texts and sorted(scored) == sorted(texts):
+                saw = f"{', '.join(scored)[:60]} are scored, {name} has {', '.join(texts)[:60]}"
+                message = "the choices are scored in another order than in their column"
+                yield finding(message, saw, "doc_to_choice", instance, field=name)
+                return
+        listing = _listing(study, instance)
+        shown = [one for one in listing.options if one.is_printed] if listing is not None else []
+        indices = list(dict.fromkeys(one.index for one in shown))
+        if listing is not None and len(indices) > 1 and indices != sorted(indices) and not listing.missing:
+            saw = f"{shown[0].label} is the element {shown[0].index} of {listing.column}; the gold is {place}"
+            message = "the options are listed in another order than in their column"
+            yield finding(message, saw, "doc_to_text", instance, field=listing.column)
+            return
+
+
+@also("PF249", severity=Severity.ERROR)
+def shown_unlike_scored(study: Study) -> Iterator[Finding]:
+    """Report options whose texts are scored, of which one is listed only, or is scored at another place.
+
+    Fix: score the options that are listed, in their order.
+    """
+    names = template_names(study.written.doc_to_target)
+    for instance in study.instances[:2] if isinstance(study.written.doc_to_choice, str) else ():
+        scored = [choice.strip() for choice in choices_of(study, instance)]
+        listed = [option.text.strip() for option in question_layout(instance).listed]
+        if len(set(scored)) < max(len(scored), 2) or not set(scored) <= set(listed) or study.has_guessed_text:
+            return
+        lost = next((text for text in listed if text not in scored), None)
+        if lost is not None and len(listed) == len(set(listed)):
+            saw = f"{lost[:40]!r} is one of {len(listed)} listed, {len(scored)} are scored"
+            yield finding("an option is listed but not scored", saw, "doc_to_choice", instance)
+            return
+        by_place = isinstance(instance.target, int) and not names & template_names(study.written.doc_to_choice)
+        if by_place and listed != scored:
+            saw = f"{', '.join(listed)[:60]} are listed, {', '.join(scored)[:60]} are scored"
+            yield finding(
+                "the choices are scored in another order than they are listed", saw, "doc_to_choice", instance
+            )
+            return
+
+
+@also("PF249", severity=Severity.WARNING)
+def columns_in_other_order(study: Study) -> Iterator[Finding]:
+    """Report options that print columns such as `option_a` and `option_b` in another order than their names have.
+
+    Fix: print the columns in their order.
+    """
+    for template in study.templates:
+        listed = [found[2].strip() for found in _OPTION_VALUE.finditer(template.source)]
+        ends = [found.group(1, 2) for name in listed if (found := _NUMBERED.fullmatch(name)) is not None]
+        letters = [end for _, end in ends]
+        if len(ends) == len(listed) > 1 == len({name for name, _ in ends}) and letters != sorted(letters):
+            saw = ", ".join(listed)
+            yield finding("the options are columns in another order than their names", saw, template.keys)
+            return
+
+
+def template_names(spec: object) -> frozenset[str]:
+    """Return the columns that a field names: those of a template, or the column that it is."""
+    if not isinstance(spec, str):
+        return frozenset()
+    return frozenset(read_template(spec).names) or frozenset({spec.strip()})
+
+
+def _place_of_gold(study: Study, instance: Instance) -> str | None:
+    """Return the column with the place of the right option, where the target is made of that alone."""
+    target = study.written.doc_to_target
+    if not isinstance(target, str) or study.has_guessed_text:
+        return None
+    names = sorted(template_names(target))
+    value = instance.doc.get(names[0])
+    return names[0] if len(names) == 1 and isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@also("PF249", severity=Severity.ERROR)
 def option_not_listed(study: Study) -> Iterator[Finding]:
     """Report options that are scored and not in the prompt, although the others are listed.
 
@@ -226,7 +254,7 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
     for instance in study.real_instances:
         listing = _listing(study, instance)
         scored = len(choices_of(study, instance))
-        if listing is None or not listing.missing or len(listing.options) < _LEAST:
+        if listing is None or not listing.missing or len(listing.options) < 2:
             continue
         if not study.generates and scored < len(listing.options) + len(listing.missing):
             continue

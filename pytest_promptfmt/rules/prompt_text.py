@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
@@ -22,17 +23,16 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     written_texts,
 )
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.study import constant_spans
 
 _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
 _WORDS: Final = 5
-_COLON_LABEL: Final = re.compile(r"([^\s:：]{2,20})([:：])")
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
 _QUOTED: Final = re.compile(
     r"(?:answer|respond|reply|say|output|write|return)\b[^.\n]{0,40}?[\"'`‘“]([^\"'`’”\n]{1,40})[\"'`’”]", re.I
 )
-_LABELLED: Final = re.compile(r"^[^\W\d_]{2,20}[:\uff1a]", re.M)
 _BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
 _GLUED_LABEL: Final = re.compile(
     r"(?<![\\\w])\w*[a-z](?:[.!?)](?:Q|A)|[.!?)]?(?:Question|Answer|Input|Output)): ?(?=[A-Z\0]|$)"
@@ -65,13 +65,11 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
     """
     for instance, prompt in first_prompts(study.demonstrated[:1]):
         kinds: dict[str, set[str]] = {}
-        for line in prompt.text.splitlines():
-            found = _COLON_LABEL.match(line.strip())
-            if found is not None:
-                kinds.setdefault(found[1], set()).add(found[2])
-        for label, colons in kinds.items():
+        for label in layout_of(prompt.text).labels:
+            kinds.setdefault(label.name, set()).add(label.colon)
+        for name, colons in kinds.items():
             if len(colons) > 1:
-                saw = f"{label}: and {label}："
+                saw = f"{name}: and {name}："
                 yield finding("the same label appears with two kinds of colon", saw, "doc_to_text", instance)
 
 
@@ -112,6 +110,7 @@ def _raw_key(key: str, doc: int, field: str | None) -> Finding:
         "description" if field is None else "doc_to_text",
         doc,
         field=field,
+        do="write words instead of the key" if field is None else "",
     )
 
 
@@ -244,8 +243,31 @@ def cue_without_colon(study: Study) -> Iterator[Finding]:
     """
     text = question_template(study)
     cue = _BARE_CUE.search(text)
-    if cue is not None and _LABELLED.search(text[: cue.start()]):
+    if cue is not None and layout_of(text[: cue.start()]).labels:
         yield finding("the last line is a label without a colon", cue[1], "doc_to_text")
+
+
+@also("PF240")
+def cue_of_another_language(study: Study) -> Iterator[Finding]:
+    """Report a prompt whose label of the question is in one language, and the one before the answer in another.
+
+    Fix: translate the label.
+    """
+    for _, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        layout = layout_of(message.text)
+        asked = {lang for label in layout.labels for lang in _languages("question_labels", label.name)}
+        cue = layout.cue.name if layout.cue is not None else ""
+        answered = _languages("answer_labels", cue)
+        if asked and answered and not asked & answered:
+            names = [one.name for one in layout.labels if _languages("question_labels", one.name)]
+            saw = f"{names[0]}: and {cue}:"
+            yield finding("the labels of question and answer are in two languages", saw, "doc_to_text")
+
+
+def _languages(table: str, label: str) -> set[str]:
+    """Return the languages in which a label is the one of a question or of an answer."""
+    words: dict[str, list[str]] = data_table("contract")[table]
+    return {lang for lang, known in words.items() if label.casefold() in (word.casefold() for word in known)}
 
 
 @also("PF240")

@@ -15,8 +15,8 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.profiles.template_facts import ThinkingMarks
 from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.completion_reader import limited_answers
-from pytest_promptfmt.rules.generation import BUDGETS
 from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.study.scoring import BUDGETS
 
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")

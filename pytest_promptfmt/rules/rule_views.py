@@ -16,6 +16,7 @@ from pytest_promptfmt.core.prompt import Instance, Message, Prompt, Span
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import WrittenTemplate
+from pytest_promptfmt.study.layout import Layout, layout_of
 from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
 
 COLUMN: Final = "\0"
@@ -141,6 +142,17 @@ def question_message(instance: Instance) -> Message | None:
     if last is None or any(span.origin.shot is not None for span in last.content):
         return None
     return last
+
+
+def question_layout(instance: Instance) -> Layout:
+    """Return the layout of the message that asks about the evaluated doc; that of "" without one."""
+    message = question_message(instance)
+    return layout_of(message.text if message is not None else "")
+
+
+def listed_labels(instance: Instance) -> list[str]:
+    """Return the labels of the options that the question lists, in order; none if they do not follow each other."""
+    return [option.label for option in question_layout(instance).listed]
 
 
 def questions(instances: Iterable[Instance]) -> Iterator[tuple[Instance, Message]]:

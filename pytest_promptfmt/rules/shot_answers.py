@@ -13,15 +13,16 @@ from pytest_promptfmt.rules.rule_views import (
     Shot,
     finding,
     has_given_shots,
+    listed_labels,
     question_message,
     scores_exact_match,
     severity_of_shots,
     shots_of,
 )
 from pytest_promptfmt.rules.shot_layout import ANNOUNCED
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import looks_for_answers
 
-_LABEL: Final = re.compile(r"(?:^|\n)[ \t]*([^\W\d_][\w ]{0,20}[:：])([ \t]*)\Z")
 _STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
 _PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 """A `doc_to_target` that is one column."""
@@ -98,8 +99,8 @@ def _first_label(message: Message) -> tuple[str, str] | None:
     constant = ""
     for span in message.content:
         if span.origin.field is not None:
-            found = _LABEL.search(constant)
-            return (found[1], found[2]) if found is not None else None
+            label = layout_of(constant).cue
+            return (label.name + label.colon, label.space) if label is not None else None
         constant += span.text
     return None
 
@@ -123,6 +124,29 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
             yield finding(
                 "few-shot examples answer in sentences, but single words are scored",
                 f"{answers[0][:50]!r}, gold is {golds[0]!r}",
+                ("fewshot_config", "doc_to_target"),
+                instance,
+                severity=severity_of_shots(study),
+            )
+
+
+@also("PF807", severity=Severity.ERROR)
+def shots_of_another_kind(study: Study) -> Iterator[Finding]:
+    """Report few-shot examples that answer with the label of an option where its text is scored, or the reverse.
+
+    Fix: show the answer in the form that is scored.
+    """
+    if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or not study.has_real_docs:
+        return
+    golds = [str(instance.target).strip() for instance in study.real_instances]
+    for instance in study.demonstrated[:1] if scores_exact_match(study) and has_given_shots(study) else ():
+        labels = listed_labels(instance)
+        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
+        sides = [{text in labels for text in texts} for texts in (answers, golds)]
+        if len(labels) > 1 and {True} in sides and {False} in sides:
+            yield finding(
+                "few-shot examples answer with labels or texts of options, and the other is scored",
+                f"{answers[0][:50]!r}, gold is {golds[0][:50]!r}",
                 ("fewshot_config", "doc_to_target"),
                 instance,
                 severity=severity_of_shots(study),

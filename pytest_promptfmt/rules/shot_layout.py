@@ -28,10 +28,11 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     words,
 )
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.study import constant_spans
 
-_LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
+_FEW_WORDS: Final = 4
 _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; a single one may be a part of the question."""
 
@@ -101,7 +102,7 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
         if written is None or asked is None or len(instance.prompts) != 1:
             return
         tail = instance.prompts[0].text[written.end :]
-        labels = [found[1].casefold() for found in _LABEL.finditer(tail)]
+        labels = [label.name.casefold() for label in layout_of(tail).labels]
         if written.question.casefold() not in labels:
             missing, where = written.question, "before the question"
         elif written.answer.casefold() not in labels:
@@ -135,6 +136,29 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
             )
 
 
+@also("PF807", severity=Severity.ERROR)
+def written_answers_not_scored(study: Study) -> Iterator[Finding]:
+    """Report solved examples in a text of which no answer is one of the fixed choices.
+
+    Fix: answer the examples as the choices are written.
+    """
+    choices = study.written.doc_to_choice
+    scored = {str(one).strip().casefold() for one in choices} if isinstance(choices, list) else set()
+    for template in study.templates if scored and not study.has_guessed_text else ():
+        for text in template.text.constants if template.keys[-1] in ("description", "doc_to_text") else ():
+            answers = [one.value for one in layout_of(text).labels if one.name.casefold() in _ANSWERS and one.value]
+            said = {answer.strip("().[]*\"' ").casefold() for answer in answers}
+            are_short = all(len(answer.split()) < _FEW_WORDS for answer in answers)
+            if len(answers) >= _LEAST_WRITTEN and are_short and len(said) > 1 and not said & _bare(scored):
+                saw = f"{answers[0]!r}, {answers[1]!r}; scored are {', '.join(map(repr, choices or ()))}"
+                yield finding("solved examples have answers that are not scored", saw, template.keys)
+                return
+
+
+def _bare(texts: set[str]) -> set[str]:
+    return {text.strip("().[]*\"' ") for text in texts}
+
+
 @also("PF807")
 def uneven_labels(study: Study) -> Iterator[Finding]:
     """Report solved examples in a text with more answers than questions, or more questions than answers.
@@ -143,7 +167,7 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
     """
     for template in study.templates:
         for text in template.text.constants:
-            counted = Counter(found[1] for found in _LABEL.finditer(text))
+            counted = Counter(label.name for label in layout_of(text).labels)
             for question, answer in (("Q", "A"), ("Question", "Answer"), ("Input", "Output"), ("问题", "答案")):
                 questions, answers = counted[question], counted[answer]
                 if not questions or not answers or counted["B"]:  # `A:` and `B:` are options
@@ -178,7 +202,7 @@ def announced_examples(study: Study) -> Iterator[Finding]:
         found = ANNOUNCED.search(text)
         if found is None or shots_of(instance) or study.has_guessed_text:
             return
-        labels = Counter(label[1].casefold() for label in _LABEL.finditer(text))
+        labels = Counter(label.name.casefold() for label in layout_of(text).labels)
         shown = sum(labels[word] for word in _ANSWERS) + labels["example"] + labels["examples"]
         if shown < _LEAST_WRITTEN and len(text) - found.end() < _MUCH:
             saw = around(text, found, 10, 30)
@@ -195,7 +219,8 @@ def announced_passage(study: Study) -> Iterator[Finding]:
         found = _SPEAKS_OF.search(join(constant_spans(instance)))
         printed = {span.origin.field for span in message.content if span.origin.field is not None}
         shown = max((len(span.text) for span in message.content if span.origin.field is not None), default=0)
-        if found is not None and len(printed) == 1 and _QUESTION.fullmatch(printed.pop()) and shown < _MUCH:
+        others = [name for name in printed if not _QUESTION.fullmatch(name) and not _OPTIONS.fullmatch(name)]
+        if found is not None and printed and not others and shown < _MUCH:
             saw = f"{found[0]}; only {message.text[-40:]!r}"
             yield finding("the prompt speaks of a passage that it does not print", saw, "doc_to_text", instance)
 
@@ -214,11 +239,14 @@ def empty_field(study: Study) -> Iterator[Finding]:
 
 _SPEAKS_OF: Final = re.compile(
     r"\b(?:read|given|based on|according to|using|from|about|after)\b[^.\n]{0,40}?"
-    r"\b(?:the|this|following|below|above) "
+    r"\b(?:an?|the|this|following|below|above) (?:(?:short|following|long) )?"
     r"(?:passage|article|context|paragraph|story|dialogue|conversation|document)\b",
     re.IGNORECASE,
 )
 _QUESTION: Final = re.compile(r"(?:question|query|ask|prompt_question|q)(?:_?(?:text|stem))?", re.IGNORECASE)
+_OPTIONS: Final = re.compile(
+    r"(?:answer_?)?(?:choice|option|ending|candidate)s?_?\w?|[A-J]|\w*(?:label|answer)\w*", re.I
+)
 _EMPTY_FIELD: Final = re.compile(
     r"^(?:Options|(?:Answer )?[Cc]hoices|Passage|Context|Question|Text|Article|Document):[ \t]*\n+"
     r"(?=[A-Z][\w ]{1,20}:)",
@@ -289,14 +317,14 @@ def _written_examples(instances: Sequence[Instance]) -> _Written | None:
     texts = [prompt.text for prompt in prompts]
     shared = min(texts)[: shared_start(min(texts), max(texts))] if len(texts) > 1 else ""
     constant = max(of_template, shared, key=len)
-    found = list(_LABEL.finditer(constant))
-    labels = [each[1] for each in found]
+    found = layout_of(constant).labels
+    labels = [each.name for each in found]
     answers = [label for label in dict.fromkeys(labels) if label.casefold() in _ANSWERS]
     for answer in answers:
         places = [number for number, label in enumerate(labels) if label == answer]
         asked = _asked_before(labels, places)
         if len(places) >= _LEAST_WRITTEN and asked is not None and "B" not in labels:
-            after = found[places[-1]].end()
+            after = found[places[-1]].end
             end = max(constant.find("\n\n", after), constant.find("\n", after) if "\n\n" not in constant else -1)
             return _Written(asked, answer, end) if end >= 0 else None
     return None

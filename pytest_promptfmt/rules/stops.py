@@ -30,6 +30,7 @@ _LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
 _UNTIL: Final = ("generation_kwargs", "until")
 _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
+_TAG: Final = re.compile(r"</?[a-z]\w*>")
 _BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
 _ASKS_BLOCK: Final = re.compile(
     r"\b(?:a|one|single|markdown|python) code block\b|\b(?:between|in|inside|within|with) (?:triple backticks|```)",
@@ -150,6 +151,24 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
                 ("generation_kwargs", "until", number),
                 instance,
             )
+
+
+@also("PF903", severity=Severity.ERROR)
+def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
+    """Report a stop sequence that is one of the tags that the prompt asks for, before the last one.
+
+    Fix: stop at the closing tag of the answer, or at none.
+    """
+    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
+        return
+    for instance in study.instances[:1]:
+        tags = _TAG.findall(join(constant_spans(instance)))
+        closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
+        for number, stop in enumerate(study.stop_texts):
+            if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:
+                saw = f"{stop!r}, and then {closed[-1]}"
+                yield finding("a stop sequence is a tag that the prompt asks for", saw, (*UNTIL, number), instance)
+                return
 
 
 @also("PF902", severity=Severity.ERROR, scores=True)

@@ -27,6 +27,9 @@ _WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
 _BRACKETED: Final = re.compile(r"([\[(<{*]+)[A-J]([\])>}*]+)")
 """An example of a label, such as `[[A]]`."""
 
+_EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[(<{*]+)[A-J]([\])>}*]+)(?=[\s.,;]|$)")
+"""An example without quotes: `in square brackets, like [A]`."""
+
 _LISTED: Final = 2
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _VERB_AFTER: Final = 20
@@ -50,6 +53,14 @@ _CONDITIONS: Final = re.compile(
 )
 """`Output 1 if the text is toxic and 0 if it is not`."""
 
+_LEAST_WORDS: Final = re.compile(
+    r"\b(?:at least|a minimum of|no fewer than|more than|about|around|approximately|exactly) (\d{2,5}) words\b", re.I
+)
+_MOST_WORDS: Final = re.compile(
+    r"\b(?:at most|a maximum of|no more than|not more than|fewer than|less than|(?:with)?in|under|up to)"
+    r" (?:at most )?(\d{1,4}) words?\b(?! or more)",
+    re.I,
+)
 _LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
 
 
@@ -79,6 +90,13 @@ class Contract:
     """The forms in which a prompt asks for its answer, those that wrap it first."""
 
     forms: tuple[AskedForm, ...]
+    place: Literal["first", "last"] | None = None
+    """Before or after all else that is written."""
+
+    least_words: int | None = None
+    most_words: int | None = None
+    length: str = ""
+    """The text that asks for so many words."""
 
     @property
     def wrapped(self) -> tuple[AskedForm, ...]:
@@ -99,9 +117,24 @@ def contract_of(text: str) -> Contract:
         one for one in (*_boxed(text), *_hashed(text)) if not any(start <= one.start < end for start, end in taken)
     ]
     found += _unquoted(text) if not found else []
+    found += _example(text) if not found else []
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
-    return Contract((*wrapped, *_bare(text), *_label_sets(text)))
+    forms = (*wrapped, *_bare(text), *_label_sets(text))
+    least, most = _LEAST_WORDS.search(text), _MOST_WORDS.search(text)
+    return Contract(
+        forms,
+        _asked_place(text),
+        int(least[1]) if least is not None else None,
+        int(most[1]) if most is not None else None,
+        (least or most or [""])[0],
+    )
+
+
+def _asked_place(text: str) -> Literal["first", "last"] | None:
+    """Return where a text asks for the answer; None where it names both places, or none."""
+    is_first, is_last = _words("first").search(text) is not None, _words("last").search(text) is not None
+    return None if is_first == is_last else "first" if is_first else "last"
 
 
 # -- what the answer is wrapped in -----------------------------------------------------------------------------------
@@ -170,6 +203,12 @@ def _of_place(form: Form, text: str, place: re.Match[str], start: int, *, is_cer
 
 def _tags_in(text: str) -> bool:
     return _TAGS.search(text) is not None
+
+
+def _example(text: str) -> Iterator[AskedForm]:
+    for match in _EXAMPLE.finditer(text):
+        if _asks(text, match.start()):
+            yield AskedForm(form="sentence", before=match[1], after=match[2], said=match[0], start=match.start(1))
 
 
 def _tagged(text: str) -> Iterator[AskedForm]:
