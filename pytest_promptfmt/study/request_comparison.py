@@ -14,7 +14,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FunctionError, PromptfmtError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.release import RELEASES, Release
+from pytest_promptfmt.core.release import LATEST, RELEASES, Release
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.study.study import Study
@@ -80,44 +80,56 @@ class Compared:
         return cls(**{**data, "differences": tuple(Difference(**each) for each in data["differences"])})
 
 
+Side = Callable[[Task, TaskDocs, int], Callable[[Profile], Requests]]
+"""From a task, its docs and a number of shots to what makes the requests for a profile."""
+
+
 def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared:
     """Return how our requests differ from those that the installed lm-eval makes of the same docs."""
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         for release in reversed(RELEASES):
-            if _result(_ours, task.following(release), docs, profile, shots) == theirs:
+            if _result(_requests_by, release, task, docs, shots, profile) == theirs:
                 return f"it makes the requests of lm-eval {release.version}"
-        return theirs.message if isinstance(theirs, PromptfmtError) else ""
+        return f"lm-eval raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
 
-    reason = _obstacle(study)
-    return _compared(study, profiles, reason, lambda *given: HarnessTask(*given).requests, cause, draws_own=True)
+    ours, theirs = _by(study.settings.release), lambda *asked: HarnessTask(*asked).requests
+    return _compared(study, profiles, _obstacle(study), (ours, theirs), cause, draws_own=True)
 
 
 def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -> Compared:
     """Return how the requests of a study change with another release."""
-    other = Study(study.given, replace(study.settings, lm_eval=new.version), study.load_profile)
-    reason = "" if study.given.system == "lm-eval" and study.renders_fields else _OTHER_SYSTEM
     old = study.settings.release
+    names = [each.name for each in fields(Release) if getattr(old, each.name) != getattr(new, each.name)]
+
+    def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, _new: Requests | PromptfmtError) -> str:
+        def changed(*changes: str) -> Any:
+            release = replace(old, **{name: getattr(new, name) for name in changes})
+            return _result(_requests_by, release, task, docs, shots, profile)
+
+        before = changed()
+        return next((CAUSES[name] for name in names if name in CAUSES and changed(name) != before), "several changes")
+
+    reason = "" if study.given.system == "lm-eval" and study.renders_fields else _OTHER_SYSTEM
+    draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
+    return _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
+
+
+def _by(release: Release) -> Side:
+    """Return the side that makes requests here as a release does, also of the docs that it draws shots from."""
 
     def make(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        now, own = task.following(new), docs
-        if docs.fewshot:
+        followed, own = task.following(release), docs
+        if shots and docs.fewshot_kind == "given":
             with suppress(PromptfmtError):
-                pool = with_pool(other.bound, docs, shots).fewshot
-                own = docs if docs.fewshot_kind == "synthetic" else replace(docs, fewshot=pool)
-        return lambda profile: _ours(now, own, profile, shots)
+                own = with_pool(followed, docs, shots)
+        return lambda profile: _ours(followed, own, profile, shots)
 
-    def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, _theirs: Requests | PromptfmtError) -> str:
-        before = _result(_ours, task, docs, profile, shots)
-        names = [each.name for each in fields(Release) if getattr(old, each.name) != getattr(new, each.name)]
-        for name in (name for name in names if name in CAUSES):
-            changed = task.following(replace(old, **{name: getattr(new, name)}))
-            if _result(_ours, changed, docs, profile, shots) != before:
-                return CAUSES[name]
-        return "several changes together"
+    return make
 
-    draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
-    return _compared(study, profiles, reason, make, cause, draws_own)
+
+def _requests_by(release: Release, task: Task, docs: TaskDocs, shots: int, profile: Profile) -> Requests:
+    return _by(release)(task, docs, shots)(profile)
 
 
 _OTHER_SYSTEM: Final = "prompts are not made of fields of lm-eval"
@@ -136,32 +148,33 @@ def _compared(
     study: Study,
     profiles: Sequence[Profile],
     reason: str,
-    make: Callable[[Task, TaskDocs, int], Callable[[Profile], Requests]],
+    sides: tuple[Side, Side],
     cause: Callable[[Task, TaskDocs, Profile, int, Requests | PromptfmtError], str],
     draws_own: bool,
 ) -> Compared:
     name = study.given.id
     if reason:
         return Compared(task=name, unknown=reason)
+    # The latest release ignores no key, so that each side can leave out those that it ignores.
+    whole = Study(study.collected, replace(study.settings, lm_eval=LATEST.version, renderer="fast"))
     try:
-        ways = list(_ways(study, draws_own))
+        ways = list(_ways(whole, draws_own))
         loaded = [study.load(each).profile for each in profiles if each.shows_text and each.formatter is None]
     except PromptfmtError as error:
         return Compared(task=name, unknown=error.message)
     found, requests, failures = [], 0, 0
-    for task, docs, shots in ways:
-        made = _result(make, task, docs, shots)
-        if isinstance(made, FunctionError):
-            return Compared(task=name, unknown=made.message)
+    for way in ways:
+        makers = [_result(side, *way) for side in sides]
+        if unknown := next((each for each in makers if isinstance(each, FunctionError)), None):
+            return Compared(task=name, unknown=unknown.message)
         for profile in loaded:
-            ours = _result(_ours, task, docs, profile, shots)
-            theirs = made if isinstance(made, PromptfmtError) else _result(made, profile)
-            both_fail = isinstance(ours, PromptfmtError) and isinstance(theirs, PromptfmtError)
+            old, new = (each if isinstance(each, PromptfmtError) else _result(each, profile) for each in makers)
+            both_fail = isinstance(old, PromptfmtError) and isinstance(new, PromptfmtError)
             failures += both_fail
-            requests += 0 if isinstance(ours, PromptfmtError) else sum(map(len, ours))
-            if not both_fail and ours != theirs:
-                why = cause(task, docs, profile, shots, theirs)
-                found.append(replace(_first(ours, theirs), profile=profile.name, shots=shots, cause=why))
+            requests += 0 if isinstance(old, PromptfmtError) else sum(map(len, old))
+            if not both_fail and old != new:
+                why = cause(way[0], way[1], profile, way[2], new)
+                found.append(replace(_first(old, new), profile=profile.name, shots=way[2], cause=why))
     return Compared(task=name, requests=requests, failures=failures, differences=tuple(found))
 
 

@@ -60,13 +60,14 @@ class Material:
 
 
 class Study(Configuration):
-    """One task@format: `given` is the task as it was collected, `settings` are those of its folder.
+    """One task@format under the settings of its folder: `collected` as it was read, `given` as its release reads it.
 
     The properties for rules raise nothing: they are empty where the task cannot be rendered, and `failure` is the
     reason. Every other one raises the PromptfmtError that stopped it.
     """
 
     def __init__(self, given: Task, settings: Settings, load: Load | None = None) -> None:
+        self.collected = given
         self.given = given.following(settings.release)
         self.settings = settings
         self.load_profile = load or (lambda profile: load_profile(profile, download=settings.download))

@@ -84,6 +84,16 @@ def test_two_releases_are_compared_by_cause(tmp_path: Path) -> None:
     assert same.stdout.splitlines()[-1].endswith("all equal")
 
 
+def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None:
+    keys = {"fewshot_config": '{fewshot_delimiter: "###"}', "training_split": "train", "num_fewshot": "2"}
+    write_task(tmp_path, "keyed", generation_kwargs="{until: [x]}", **keys)
+    done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
+    assert "keys of fewshot_config that have an effect, 1 task: keyed" in done.stdout
+    assert done.returncode == 1
+    back = promptfmt(tmp_path, "diff", "--harness", "0.4.13..0.4.9", "--profile", "plain")
+    assert "keys of fewshot_config that have an effect, 1 task: keyed" in back.stdout
+
+
 @pytest.mark.parametrize("written", ["0.4.9", "0.4.9..", "main..0.4.9", "0.4.9..0.5.0"])
 def test_other_ranges_are_refused(tmp_path: Path, written: str) -> None:
     done = promptfmt(project(tmp_path), "diff", "--harness", written)
