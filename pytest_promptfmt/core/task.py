@@ -58,8 +58,17 @@ class FunctionRef:
 
     @property
     def file(self) -> Path:
-        """Return the file that is tried before installed modules."""
-        return Path(gate.resolved(self.directory / f"{self.module.replace('.', '/')}.py"))
+        """Return the file that is tried before installed modules.
+
+        A module with a slash is a path, as it was before lm-eval 0.4.12; `is_path` is then true.
+        """
+        name = self.module if self.is_path else self.module.replace(".", "/")
+        return Path(gate.resolved(self.directory / f"{name}.py"))
+
+    @property
+    def is_path(self) -> bool:
+        """Return whether the module is written as a path with dots, such as `../utils`."""
+        return "/" in self.module and "." in self.module
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_promptfmt.core.errors import did_you_mean
+from pytest_promptfmt.core.task import FunctionRef, leaves
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.tasks import names_its_sets, unknown_keys, value_kinds
+from pytest_promptfmt.tasks import Harness, harness_of, names_its_sets, unknown_keys, value_kinds
 
 
 @rule("PF117", "unknown-key", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
@@ -69,6 +71,32 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
     """
     if names_its_sets(view.config):
         harness = view.index.harness
-        severity = Severity.INFO if harness is not None and harness.reads_group_as_tag else None
+        severity = _severity(harness)
         message = "lm-eval 0.4.13 drops a task that has the key `group`"
         yield finding(message, str(view.config["group"]), view.yaml.locate(("group",)), severity=severity)
+
+
+@also("PF137", scope="file")
+def early_yaml(view: FileView) -> Iterator[Finding]:
+    """Report a file that is included twice, and a `!function` with a path, which lm-eval reads only before 0.4.12.
+
+    Fix: include the shared file in one place, and write modules of other folders into the folder of the task.
+    """
+    paths = [value for value in leaves(view.config) if isinstance(value, FunctionRef) and value.is_path]
+    if not paths and not view.yaml.has_release_includes:
+        return
+    harness = view.index.harness  # which makes it an input of the outcome
+    harness = harness_of(view.yaml.path.parent)
+    if harness is not None and not harness.reads_early_yaml:
+        return  # reading the file or its code fails
+    severity = _severity(harness)
+    for position in view.yaml.early:
+        message = "lm-eval 0.4.12 and later drop a file that includes another one twice"
+        yield finding(message, "", position, severity=severity)
+    for each in dict.fromkeys(paths):
+        message = "lm-eval 0.4.12 and later do not find a function by a path"
+        yield finding(message, str(each), each.position, severity=severity)
+
+
+def _severity(harness: Harness | None) -> Severity | None:
+    return Severity.INFO if harness is not None and harness.reads_early_yaml else None

@@ -66,7 +66,7 @@ def missing_function(study: Study) -> Iterator[Finding]:
     longer loaded.
     """
     for function in functions_of(study.written):
-        file = function.directory / f"{function.module.replace('.', '/')}.py"
+        file = function.file
         names = _names_in(file)
         if names is not None and function.name not in names:
             do = did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}"

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Harness as Harness,
         found_release as found_release,
         harness_around as harness_around,
+        harness_of as harness_of,
         installed_harness as installed_harness,
     )
     from pytest_promptfmt.tasks.harness_renderer import (

@@ -37,7 +37,7 @@ from pytest_promptfmt.tasks.deferred_imports import (
     put_off,
     restore_removed,
 )
-from pytest_promptfmt.tasks.harness import harness_around
+from pytest_promptfmt.tasks.harness import harness_around, harness_of
 from pytest_promptfmt.tasks.import_failures import (
     Explained,
     ImportFailedError,
@@ -140,6 +140,8 @@ def load_object(
 ) -> Any:
     """Return the object of that name in a module; `what` is its name in messages. Raises as `bind_functions`."""
     file = ref.file
+    if ref.is_path:
+        _require_early(ref, what, position)
     try:
         module = (
             _module_beside(file, ref, position, trusted, time_limit)
@@ -159,6 +161,17 @@ def load_object(
             hint=did_you_mean(ref.name, names),
         )
     return found
+
+
+def _require_early(ref: FunctionRef, what: str, position: Position | None) -> None:
+    """Raise FunctionError for a path where the harness finds functions only by the dotted names of modules."""
+    harness = harness_of(ref.directory)
+    if harness is not None and not harness.reads_early_yaml:
+        raise FunctionError(
+            f"{what}: {harness.title} does not find a function by a path",
+            position=position,
+            hint="put a module into the folder of the task that imports the function",
+        )
 
 
 def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> ModuleType:

@@ -69,8 +69,12 @@ class Harness:
         return f"{self.folder.name.replace('_', '-')} {self.release}".rstrip()
 
     @property
-    def reads_group_as_tag(self) -> bool:
-        """Return whether a task may have the key `group`; lm-eval 0.4.12 and later take its file for a group."""
+    def reads_early_yaml(self) -> bool:
+        """Return whether it reads YAML as lm-eval did before 0.4.12.
+
+        A task may have the key `group`, the first of several includes wins, a file may be included twice, and
+        `!function` may have a path.
+        """
         numbers = [int(each) for each in re.findall(r"\d+", self.release)[:3]]
         return self.folder.name != "lm_eval" or (bool(numbers) and numbers < [0, 4, 12])
 
@@ -199,10 +203,28 @@ def harness_around(folder: Path) -> Harness | None:
 
 def found_release(folder: Path) -> tuple[str, str] | None:
     """Return the release of the lm-eval around a folder, else of the installed one, and where it is; None without."""
-    harness = harness_around(folder.resolve()) or installed_harness()
+    harness = harness_of(folder.resolve())
     if harness is None or harness.folder.name != PACKAGES[0] or not harness.release:
         return None
     return harness.release, "installed" if harness.is_installed else "in this checkout"
+
+
+def harness_of(folder: Path) -> Harness | None:
+    """Return the harness around a resolved folder, else the one that is installed.
+
+    None without one, and for a repository that has a harness as a submodule which is not checked out.
+    """
+    return harness_around(folder) or (None if _has_submodule(folder) else installed_harness())
+
+
+def _has_submodule(folder: Path) -> bool:
+    for above in (folder, *folder.parents):
+        if not gate.is_allowed(above / "-"):
+            return False
+        with suppress(OSError):
+            text = gate.read_text(above / ".gitmodules", errors="replace")
+            return any(name and name in text for name in _CLONES)
+    return False
 
 
 def installed_harness() -> Harness | None:

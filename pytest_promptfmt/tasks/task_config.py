@@ -334,9 +334,9 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in written.items():
         if key not in FEWSHOT_KEYS:
-            hint = did_you_mean(str(key), FEWSHOT_KEYS)
-            if hint is None and isinstance(key, str) and key not in _TASK_KEYS:
+            if isinstance(key, str) and key not in _TASK_KEYS and not is_misspelt(key, FEWSHOT_KEYS):
                 continue  # a fork may have it, which PF117 reports
+            hint = did_you_mean(str(key), FEWSHOT_KEYS)
             if key in _TASK_KEYS:
                 hint = f"{key} belongs at the top level of the task, not under fewshot_config"
             raise SourceError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,9 +18,13 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
+from pytest_promptfmt.tasks.harness import Harness, harness_of
 
 MAX_INCLUDES: Final = 50
 """How many files deep includes may be nested."""
+
+MAX_PARTS: Final = 1000
+"""How many files, each time that it is included, one file may be made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +32,14 @@ class YamlFile:
     """A YAML file with its includes merged in.
 
     `config` has lm-eval's key order: the keys of the includes first. `parts` are the files it was made of, later ones
-    winning, the file itself last. Nested values are shared between readers and must not be changed.
+    winning, the file itself last. Nested values are shared between readers and must not be changed. `early` are the
+    places of includes that only releases before 0.4.12 read.
     """
 
     path: Path
     config: Mapping[Any, Any]
     parts: tuple[ParsedFile, ...]
+    early: tuple[Position, ...] = ()
 
     def locate(self, keys: tuple[str | int, ...]) -> Position | None:
         """Return where a key path was written, in the file whose value won; None if it was not written."""
@@ -58,6 +65,12 @@ class YamlFile:
                     yield os.path.join(part.path.parent, name)
 
     @property
+    def has_release_includes(self) -> bool:
+        """Return whether the release of lm-eval decides what the includes give: a list, or a file included twice."""
+        written = (part.values.get("include") for part in self.parts)
+        return bool(self.early) or any(isinstance(each, list) and len(each) > 1 for each in written)
+
+    @property
     def repeated(self) -> tuple[tuple[Any, Position], ...]:
         """Return the top-level keys of the file itself that are written twice; YAML lets the later one win."""
         return self.parts[-1].repeated
@@ -70,9 +83,12 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
     and column for everything that lm-eval 0.4.13 cannot read, and for what exceeds the limits of core/yaml_parser.py.
     """
     real = resolved(path)
-    routes: dict[Path, tuple[Path, ...]] = {}
-    parts: list[ParsedFile] = []
-    _collect(_parse_first(real, data), (real,), routes, parts)
+    reading = _Reading(real)
+    _collect(_parse_first(real, data), (real,), reading)
+    if reading.early and reading.harness is None:  # so the first of several includes wins, too
+        reading = _Reading(real, is_early=True)
+        _collect(_parse_first(real, data), (real,), reading)
+    parts = reading.parts
     if len(parts) == 1:
         return YamlFile(real, MappingProxyType(_without_include(parts[0].values)), (parts[0],))
     merged: dict[Any, Any] = {}
@@ -82,7 +98,7 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
         merged.pop("task_list", None)
     merged.update(parts[-1].values)
     merged.pop("include", None)
-    return YamlFile(real, MappingProxyType(merged), tuple(parts))
+    return YamlFile(real, MappingProxyType(merged), tuple(parts), tuple(reading.early))
 
 
 def read_include(written: Any, keys: tuple[str | int, ...], locate: Locate, path: Path | None) -> YamlFile:
@@ -119,16 +135,40 @@ def _without_include(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return {key: value for key, value in values.items() if key != "include"}
 
 
-def _collect(
-    parsed: ParsedFile,
-    route: tuple[Path, ...],
-    routes: dict[Path, tuple[Path, ...]],
-    parts: list[ParsedFile],
-) -> None:
-    routes[parsed.path] = route
+class _Reading:
+    """The files that one file is made of so far, and the routes to them."""
+
+    def __init__(self, path: Path, *, is_early: bool = False) -> None:
+        self._is_early = is_early
+        self.routes: dict[Path, tuple[Path, ...]] = {}
+        self.parts: list[ParsedFile] = []
+        self.early: list[Position] = []
+        self._folder = path.parent
+
+    @cached_property
+    def harness(self) -> Harness | None:
+        """Return the harness whose release decides how includes are read."""
+        return harness_of(self._folder)
+
+    def in_order(self, entries: list[Any]) -> list[tuple[int, Any]]:
+        """Return the includes of a list, the one that wins last: before 0.4.12 this is the first."""
+        numbered = list(enumerate(entries))
+        if len(entries) < 2:
+            return numbered
+        is_early = self._is_early or (self.harness is not None and self.harness.reads_early_yaml)
+        return numbered[::-1] if is_early else numbered
+
+    def may_repeat(self, target: Path, route: tuple[Path, ...]) -> bool:
+        """Return whether a file may be included once more; a harness that is not known is taken for an early one."""
+        is_circle = target in route or len(self.parts) > MAX_PARTS
+        return not is_circle and (self.harness is None or self.harness.reads_early_yaml)
+
+
+def _collect(parsed: ParsedFile, route: tuple[Path, ...], reading: _Reading) -> None:
+    reading.routes[parsed.path] = route
     if "include" in parsed.values:
         written = parsed.values["include"]
-        for index, entry in enumerate(written if isinstance(written, list) else [written]):
+        for index, entry in reading.in_order(written if isinstance(written, list) else [written]):
             keys = ("include", index) if isinstance(written, list) else ("include",)
             target = _include_target(parsed.path.parent, entry, parsed.locate(keys))
             if len(route) > MAX_INCLUDES:
@@ -137,14 +177,16 @@ def _collect(
                     position=parsed.locate(keys),
                     hint="include the shared file directly",
                 )
-            if target in routes:
-                raise _second_visit(parsed, keys, routes[target], (*route, target))
+            if target in reading.routes:
+                if not reading.may_repeat(target, route):
+                    raise _second_visit(parsed, keys, reading.routes[target], (*route, target))
+                reading.early.append(parsed.locate(keys) or Position(parsed.path))
             try:
                 included = parse_file(target, gate.status_of(target))
             except (OSError, ValueError) as error:
                 raise _bad_include(entry, parsed.locate(keys), target, error) from error
-            _collect(included, (*route, target), routes, parts)
-    parts.append(parsed)
+            _collect(included, (*route, target), reading)
+    reading.parts.append(parsed)
 
 
 def _parse_first(path: Path, data: bytes | None) -> ParsedFile:
@@ -196,7 +238,7 @@ def _second_visit(
     return SourceError(
         message,
         position=parsed.locate(keys),
-        hint="lm-eval 0.4.13 refuses to read any file twice for one task, and silently drops this file; "
+        hint="lm-eval 0.4.12 and later refuse to read any file twice for one task, and silently drop this file; "
         "include the shared file in one place only",
     )
 

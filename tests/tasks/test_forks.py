@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import pytest
 from linting import study_of
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import DocsError, FilterUnavailableError, ScoringError
+from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.errors import (
+    DocsError,
+    FilterUnavailableError,
+    FunctionError,
+    Position,
+    RenderError,
+    ScoringError,
+    SyntheticDocsError,
+    UnavailableError,
+)
 from pytest_promptfmt.core.finding import Severity
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.results.terminal import release_note
 from pytest_promptfmt.rules import forks, names
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks import bind_functions, load_docs, unknown_keys
+from pytest_promptfmt.tasks import bind_functions, load_docs, render_task, unknown_keys
 from pytest_promptfmt.tasks.harness import found_release, harness_around, installed_harness
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
 from pytest_promptfmt.tasks.task_file import TaskFile
@@ -74,7 +86,7 @@ def test_a_checkout_is_found_around_its_files_and_read_without_being_imported(tm
     tasks = fork(tmp_path, "0.4.3")
     harness = harness_around(tasks / "sums")
     assert harness is not None
-    assert (harness.title, harness.reads_group_as_tag) == ("lm-eval 0.4.3", True)
+    assert (harness.title, harness.reads_early_yaml) == ("lm-eval 0.4.3", True)
     assert harness.task_keys == {"task", "doc_to_visual"}
     assert harness_around(tmp_path.parent) is None
 
@@ -263,3 +275,68 @@ def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_diffe
     assert "lm-eval 0.4.13; lm-eval 0.5.0, in this checkout, may differ in what it has changed" in note("0.5.0")
     assert "lm-eval 0.4.4; lm-eval 0.4.2, in this checkout, may differ in what was different" in note("0.4.2")
     assert note("0.4.13") == ""
+
+
+UTILS = "def text(doc):\n    return f'Q: {doc[\"q\"]}'\n"
+
+
+@pytest.mark.parametrize(("release", "severity"), [("0.4.9", Severity.INFO), ("", Severity.WARNING)])
+def test_a_function_may_have_a_path_before_0_4_12(tmp_path: Path, release: str, severity: Severity) -> None:
+    folder = fork(tmp_path, release) / "own" if release else tmp_path / "own"
+    if not release:  # a submodule of an unknown release, not checked out
+        (tmp_path / ".gitmodules").write_text('[submodule "lm-evaluation-harness"]\n', "utf-8")
+    write(folder, t="task: t\ndoc_to_text: !function ../utils.text\ndoc_to_target: '{{a}}'\n")
+    (folder.parent / "utils.py").write_text(UTILS, "utf-8")
+    file = read(folder / "t.yaml")
+    bound = bind_functions(file.tasks[0], trusted=lambda _path: True)
+    assert bound.doc_to_text({"q": "Why?"}) == "Q: Why?"
+    assert file.yaml is not None
+    view = FileView(path=file.path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
+    assert [each.severity or Severity.WARNING for each in forks.early_yaml(view)] == [severity]
+
+
+def test_a_function_with_a_path_fails_since_0_4_12(tmp_path: Path) -> None:
+    folder = write(fork(tmp_path, "0.4.13") / "own", t=f"task: t\n{TASK}process_docs: !function ../utils.text\n")
+    (folder.parent / "utils.py").write_text(UTILS, "utf-8")
+    task = replace(
+        read(folder / "t.yaml").tasks[0], doc_to_text=FunctionRef("../utils", "text", folder, Position(folder))
+    )
+    with pytest.raises(FunctionError, match=r"lm-eval 0\.4\.13 does not find a function by a path"):
+        bind_functions(task, trusted=lambda _path: True)
+
+
+SAMPLER = """
+class Sampler:
+    def __init__(self, docs, rnd=None):
+        self.docs = docs
+    def set_rnd(self, rnd):
+        pass
+    def sample(self, n):
+        return self.docs[:n]
+"""
+
+
+@pytest.mark.parametrize(("release", "kind"), [("0.4.9", UnavailableError), ("0.4.13", RenderError)])
+def test_a_sampler_of_an_earlier_release_is_skipped_only_there(
+    tmp_path: Path, release: str, kind: type[Exception]
+) -> None:
+    folder = write(fork(tmp_path, release) / "own", t=f"task: t\nnum_fewshot: 1\n{TASK}")
+    (folder / "t.yaml").open("a").write("fewshot_config: {sampler: !function samplers.Sampler}\n")
+    (folder / "samplers.py").write_text(SAMPLER, "utf-8")
+    task = bind_functions(read(folder / "t.yaml").tasks[0], trusted=lambda _path: True)
+    docs = TaskDocs.in_memory([{"q": "Why?", "a": "So."}] * 2)
+    with pytest.raises(kind):
+        tuple(render_task(task, docs))
+
+
+@pytest.mark.parametrize("kind", ["synthetic", "given"])
+def test_a_target_that_is_no_choice_is_a_mistake_only_with_real_docs(
+    tmp_path: Path, kind: Literal["synthetic", "given"]
+) -> None:
+    write(tmp_path, t="task: t\noutput_type: multiple_choice\ndoc_to_text: q\ndoc_to_target: !function utils.gold\n")
+    (tmp_path / "t.yaml").open("a").write("doc_to_choice: ['1', '2']\n")
+    (tmp_path / "utils.py").write_text("def gold(doc):\n    return int(doc['a']) - 1\n", "utf-8")
+    task = bind_functions(read(tmp_path / "t.yaml").tasks[0], trusted=lambda _path: True)
+    docs = replace(TaskDocs.in_memory([{"q": "Why?", "a": "13"}]), kind=kind)
+    with pytest.raises(SyntheticDocsError if kind == "synthetic" else RenderError, match="outside the choices"):
+        tuple(render_task(task, docs))

@@ -113,16 +113,37 @@ def test_the_merged_mapping_cannot_be_changed(tmp_path: Path) -> None:
         config["q"] = 2  # type: ignore[index]
 
 
-def test_a_harmless_diamond_is_refused_with_both_routes(tmp_path: Path) -> None:
-    error = refused(
-        tmp_path, {"t.yaml": "include: [x, y]\n", "x": "include: z\n", "y": "q: 1\ninclude: z\n", "z": "r: 1\n"}
-    )
+DIAMOND = {"t.yaml": "include: [x, y]\n", "x": "s: 1\ninclude: z\n", "y": "s: 2\ninclude: z\n", "z": "r: 1\n"}
+
+
+def harness_in(folder: Path, release: str) -> None:
+    """Put a harness of a release around the files of a folder."""
+    (folder / "lm_eval" / "tasks").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "lm_eval"\nversion = "{release}"\n')
+
+
+@pytest.mark.parametrize("is_submodule", [False, True])
+def test_a_harmless_diamond_is_read_as_before_0_4_12_and_the_first_include_wins(
+    is_submodule: bool, tmp_path: Path
+) -> None:
+    if is_submodule:  # of an unknown release, not checked out
+        (tmp_path / ".gitmodules").write_text('[submodule "lm-evaluation-harness"]\n')
+    else:
+        harness_in(tmp_path, "0.4.11")
+    file = read_yaml(write(tmp_path, DIAMOND))
+    assert dict(file.config) == {"r": 1, "s": 1}
+    assert [(position.path.name, position.line) for position in file.early] == [("x", 2)]
+
+
+def test_a_harmless_diamond_is_refused_with_both_routes_since_0_4_12(tmp_path: Path) -> None:
+    harness_in(tmp_path, "0.4.12")
+    error = refused(tmp_path, DIAMOND)
     assert at(error) == (2, 1)
     assert error.position is not None
     assert error.position.path.name == "y"
     assert "x -> " in error.message
     assert "y -> " in error.message
-    assert "lm-eval 0.4.13" in (error.hint or "")
+    assert "lm-eval 0.4.12" in (error.hint or "")
 
 
 def test_a_circle_of_includes_is_refused(tmp_path: Path) -> None:

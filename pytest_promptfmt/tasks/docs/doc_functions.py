@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError
+from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, MissingResourceError, Position, PromptfmtError
 from pytest_promptfmt.core.limits import OwnRandomness, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.docs.data_files import needs_datasets
@@ -43,7 +43,7 @@ def with_made_names(task: Task) -> Task:
     given = dict(task.dataset.kwargs or {})
     try:
         kwargs: Any = {**given, "data_files": made(given["data_files"], "dataset_kwargs", "data_files")}
-    except DocsError:
+    except (DocsError, MissingResourceError):
         kwargs = None
     return replace(task, dataset=replace(task.dataset, kwargs=kwargs))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import Position, RenderError
+from pytest_promptfmt.core.errors import Position, PromptfmtError, RenderError, SyntheticDocsError
 from pytest_promptfmt.core.prompt import (
     Message,
     Origin,
@@ -66,6 +66,7 @@ class ContextBuilder:
         self.task = task
         self.num_shots = task.shots(num_fewshot)
         self._fields = _Fields(task, docs.columns)
+        self._is_synthetic = "synthetic" in (docs.kind, docs.fewshot_kind)
         self.is_repeatable = self._fields.are_repeatable(self.num_shots) and isinstance(task.fewshot.sampler, str)
         # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.
         self._pool: Sequence[Doc] = docs.fewshot if self.is_repeatable else copy_docs(docs.fewshot)
@@ -135,7 +136,7 @@ class ContextBuilder:
                 choices[target]
             except (LookupError, TypeError) as error:
                 shown = f"the target {target!r} is outside the choices {choices!r}"
-                raise self._refusal("doc_to_target", f"{place}: {shown}", error) from error
+                raise self._no_choice(f"{place}: {shown}", error) from error
         try:
             for choice in choices:
                 choice[0].isspace()
@@ -147,6 +148,14 @@ class ContextBuilder:
     def _refusal(self, key: str, message: str, cause: BaseException) -> RenderError:
         error = RenderError(f"{key} {message}", position=self.task.position(key)).naming(repr(self.task.id))
         error.__cause__ = cause
+        return error
+
+    def _no_choice(self, message: str, cause: BaseException) -> PromptfmtError:
+        """Return the error for a target that is not one of the choices; code may make it of synthetic docs."""
+        error = self._refusal("doc_to_target", message, cause)
+        if self._is_synthetic and (callable(self.task.doc_to_target) or callable(self.task.doc_to_choice)):
+            hint = "write docs that the code can read, or freeze some"
+            return SyntheticDocsError(error.message, position=error.position, hint=hint)
         return error
 
     def _shots(self, number: int, doc: Doc, draw: Draw) -> Sequence[Turn]:
@@ -215,7 +224,7 @@ class ContextBuilder:
         try:
             chosen = choices[index]
         except Exception as error:
-            raise self._refusal("doc_to_target", f"{place}: {index!r} picks none of {choices!r}", error) from error
+            raise self._no_choice(f"{place}: {index!r} picks none of {choices!r}", error) from error
         return choice_field.with_span(chosen, place.shot) if choice_field is not None else Value(chosen)
 
     def _question_spans(self, text: Value, place: Place) -> Spans:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import RenderError, did_you_mean
+from pytest_promptfmt.core.errors import RenderError, UnavailableError, did_you_mean
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.release import Release
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset
+from pytest_promptfmt.tasks.harness import harness_of
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
 FEWSHOT_SEED: Final = 1234
@@ -124,6 +126,20 @@ def _first_sampler(pool: Sequence[Doc], release: Release) -> Draw:
 _SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
 
 
+class EarlySamplerError(UnavailableError):
+    """A class of samplers that makes the text of shots itself, as before lm-eval 0.4.12."""
+
+    reason = "sampler classes for lm-eval before 0.4.12"
+
+
+def _is_early(sampler: object) -> bool:
+    try:
+        parameters = inspect.signature(getattr(sampler, "sample", _is_early)).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return not any(each.name == "eval_doc" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
 def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     """Return a user's sampler class, called as lm-eval calls it."""
     position = task.position("fewshot_config", "sampler")
@@ -135,6 +151,10 @@ def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
         )
 
     sampler = call(task.fewshot.sampler, list(pool), rnd=None)
+    if _is_early(sampler) and task.path is not None:
+        harness = harness_of(task.path.parent.resolve())
+        if harness is None or harness.reads_early_yaml:
+            raise EarlySamplerError(f"the sampler of {task.id!r} has no argument `eval_doc`", position=position)
     call(sampler.set_rnd, FEWSHOT_SEED)
 
     def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
