@@ -45,8 +45,8 @@ class Release:
 
     @property
     def is_older(self) -> bool:
-        """Return whether the version is before those that the table covers."""
-        return _numbers(self.version) < _numbers(OLDEST)
+        """Return whether the version is an early one of 0.4; forks count their own from less."""
+        return [0, 4] <= _numbers(self.version) < _numbers(OLDEST)
 
     def differs_from(self, other: Release) -> bool:
         """Return whether two releases make different prompts or requests."""
@@ -54,7 +54,7 @@ class Release:
 
 
 LATEST: Final = Release()
-"""The release that is followed where none is set, locked or installed."""
+"""The release that is followed where none is set or installed."""
 
 _SPLIT: Final = frozenset({"split"})
 _OF_SHOTS: Final = _SPLIT | {"process_docs", "gen_prefix", "fewshot_delimiter", "target_delimiter"}
@@ -83,9 +83,13 @@ OLDEST: Final = RELEASES[0].version
 
 @cache
 def release_of(version: str) -> Release:
-    """Return the behaviour of a version such as `0.4.9.1` or `0.4.11.dev0`: the last row that is not newer."""
+    """Return the behaviour of a version such as `0.4.9.1` or `0.4.11.dev0`: the last row that is not newer.
+
+    An earlier one of 0.4 gets the first row, the own number of a fork, such as `0.1`, the latest.
+    """
     numbers = _numbers(version)
-    row = next((row for row in reversed(RELEASES) if _numbers(row.version) <= numbers), RELEASES[0])
+    other = RELEASES[0] if numbers >= [0, 4] else LATEST
+    row = next((row for row in reversed(RELEASES) if _numbers(row.version) <= numbers), other)
     return replace(row, version=version)
 
 

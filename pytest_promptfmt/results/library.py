@@ -11,6 +11,7 @@ from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SettingsError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import PLAIN, Profile
+from pytest_promptfmt.core.release import LATEST
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.rules.rule_registry import known_rules
@@ -20,6 +21,7 @@ from pytest_promptfmt.snapshots.changes import Change, changes
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.snapshots.document import read_document, write_document
 from pytest_promptfmt.study import Study, seen_by
+from pytest_promptfmt.tasks import found_release
 
 
 def study_of(
@@ -41,10 +43,13 @@ def study_of(
         given = docs if isinstance(docs, TaskDocs) else TaskDocs.in_memory(docs)
         task = replace(task, dataset=replace(task.dataset, given=lambda _count, _shots: given))
     top = Path.cwd()
+    release, found = found_release(top) or (LATEST.version, "")
     settings = Settings(
         rootdir=top,
         profiles=tuple(profiles),
         num_fewshot=num_fewshot,
+        lm_eval=release,
+        lm_eval_found=found,
         no_code=not allow_code,
         allow_code=(Path(top.anchor),) if allow_code else (),
         select=tuple(select),

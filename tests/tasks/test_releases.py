@@ -38,8 +38,9 @@ def test_a_version_follows_the_last_row_that_is_not_newer() -> None:
     assert release_of("0.4.8").differs_from(release_of("0.4.9"))
     assert not release_of("0.4.12").differs_from(release_of("0.4.10"))
     assert not release_of("0.5.0").differs_from(LATEST)
-    assert release_of("0.3.0").differs_from(LATEST)
-    assert [release_of(each).is_compared for each in ("0.3.0", OLDEST, "0.4.13.dev0", "0.5.0")] == [0, 1, 1, 0]
+    assert release_of("0.4.2").differs_from(LATEST)
+    assert not release_of("0.1.0").differs_from(LATEST)
+    assert [release_of(each).is_compared for each in ("0.4.2", OLDEST, "0.4.13.dev0", "0.5.0")] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
