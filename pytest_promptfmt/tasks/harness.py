@@ -53,14 +53,14 @@ class Harness:
     @cached_property
     def release(self) -> str:
         """Return its version as its own files or its distribution state it, "" if they do not."""
-        if self.is_installed:
-            with suppress(PackageNotFoundError):
-                return version(self.folder.name)
-        for path in self._stating_release:
-            with suppress(OSError, UnicodeDecodeError), gate.also_reading(self.folder):
+        # That of a checkout which is installed in place, or on the search path, may be of another one.
+        for path in () if is_installed(str(self.folder)) else self._stating_release:
+            with suppress(OSError, UnicodeDecodeError), gate.also_reading(self.folder.parent):
                 found = _VERSION.search(gate.read_text(path))
                 if found is not None:
                     return found[1]
+        with suppress(PackageNotFoundError):
+            return version(self.folder.name) if self.is_installed else ""
         return ""
 
     @property

@@ -56,6 +56,7 @@ def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: 
     for name in ("manager.py", "_factory.py", "_index.py", "_yaml_loader.py"):
         if (installed() / "tasks" / name).exists():
             shutil.copy(installed() / "tasks" / name, fork / "lm_eval/tasks")
+    (fork / "pyproject.toml").write_text('[project]\nversion = "0.4.12.dev0"\n', "utf-8")
     module = fork / "lm_eval/api/task.py"
     text = module.read_text("utf-8")
     assert '(ctx, f"{target_delimiter}{cont}")' in text
@@ -66,6 +67,7 @@ def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: 
     assert "unknown cause, 1 task: choices" in done.stdout
     assert "doc 1, request 1: continuation, from character 1" in done.stdout
     assert "    lm-eval   <x>" in done.stdout
+    assert "lm-eval 0.4.12.dev0: 2 tasks" in done.stdout
 
 
 def test_a_checkout_without_lm_eval_is_refused(tmp_path: Path) -> None:
