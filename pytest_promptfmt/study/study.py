@@ -104,7 +104,9 @@ class Study(Configuration):
                 dataset = replace(dataset, given=dataset.given.placed(folder))
             given = replace(self.given, docs_folder=folder, dataset=dataset)
             bound = bind_functions(given, trusted=settings.trusts, time_limit=settings.import_limit)
-            return rendered_by_harness(bound, settings.import_limit) if settings.renderer == "installed" else bound
+            if settings.renderer == "installed":
+                return rendered_by_harness(bound, settings.import_limit, no_code=settings.no_code)
+            return bound
 
         return self.once("bound", make)
 

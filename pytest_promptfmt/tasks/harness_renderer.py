@@ -21,7 +21,7 @@ from typing import Any, Final
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import FunctionError, RenderError
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
@@ -161,13 +161,16 @@ def _request(arguments: Arguments, index: int, contexts: list[str], golds: Colle
     return Request(kind="loglikelihood", index=index, context=context, continuation=second, prompt=prompt, gold=gold)
 
 
-def rendered_by_harness(task: Task, seconds: float) -> Task:
+def rendered_by_harness(task: Task, seconds: float, *, no_code: bool) -> Task:
     """Return the bound task so that the installed lm-eval renders it; others than those of lm-eval stay as they are.
 
-    Raises FunctionError where lm-eval cannot be imported, LimitExceededError after these seconds.
+    Raises CodeNotAllowedError where no code may run that files ask for (lm-eval may be the checkout itself),
+    FunctionError where lm-eval cannot be imported, LimitExceededError after these seconds.
     """
     if task.assembly is not FIELDS or task.system != "lm-eval" or task.format is not None:
         return task
+    if no_code:
+        raise CodeNotAllowedError("the installed lm-eval is to render the task, and no code may run")
     with time_limit(seconds, "the import of lm-eval"):
         _task_class()
     return replace(task, assembly=HarnessAssembly())

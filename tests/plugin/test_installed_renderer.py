@@ -75,3 +75,13 @@ def test_a_task_that_lm_eval_refuses_is_not_green(project: Project) -> None:
     result = project.run(*INSTALLED, *FORK, "t.yaml")
     assert result.ret == 1
     assert any("lm-eval makes no requests for 't': it raises" in line for line in result.outlines)
+
+
+def test_no_lm_eval_of_a_checkout_is_imported_where_no_code_may_run(project: Project) -> None:
+    project.write("promptfmt.yaml", "renderer: installed\n")
+    project.write("lm_eval/__init__.py", "open('ran', 'w').close()\nraise ImportError\n")
+    result = project.run("-o", "pythonpath=.", "--promptfmt-no-code", "-m", "promptfmt_snapshot", "t.yaml")
+    assert result.parseoutcomes().keys() == {"skipped"}
+    assert not (project.root / "ran").exists()
+    assert project.run("-o", "pythonpath=.", "-m", "promptfmt_snapshot", "t.yaml").ret == 1
+    assert (project.root / "ran").exists()
