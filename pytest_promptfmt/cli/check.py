@@ -142,7 +142,7 @@ def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
     from pytest_promptfmt.results.lint_lines import explained_lines
     from pytest_promptfmt.results.terminal import sections
 
-    details = [cluster.detail for cluster in result.clusters if cluster.detail]
+    details = [cluster.detail for cluster in result.unexplained if cluster.detail]
     for detail in details if verbose else details[:_SHOWN_DETAILS]:
         yield from (*detail.splitlines(), "")
     findings = explained_lines(result, is_verbose=verbose)

@@ -68,6 +68,10 @@ def init(
         typer.Option("--example/--no-example", help="Write a task; by default where there is nothing else."),
     ] = None,
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
+    action: Annotated[
+        str | None,
+        typer.Option("--action", metavar="OWNER/NAME@REV", help="Where the workflow finds the action of this project."),
+    ] = None,
     baseline: Annotated[
         bool | None,
         typer.Option("--baseline/--no-baseline", help="Accept all current findings; by default in a fork."),
@@ -82,13 +86,14 @@ def init(
         raise SettingsError(f"no such folder: {display_path(folder)}")
     with gate.limited_to([folder]):
         options = pytest_options(no_code=no_code)
-        _init(folder, kind, options, example=example, workflow=workflow, baseline=baseline)
+        _init(folder, kind, options, action, example=example, workflow=workflow, baseline=baseline)
 
 
 def _init(
     folder: Path,
     kind: RepositoryKind | None,
     options: Sequence[str],
+    action: str | None,
     *,
     example: bool | None,
     workflow: bool,
@@ -108,7 +113,7 @@ def _init(
     settings = list(_settings(folder, chosen, tasks, templates))
     if settings and not (folder / "promptfmt.yml").exists():
         _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
-    action, is_known = _action_reference()
+    action = action or _action_reference()
     if workflow:
         arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline else []
         _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
@@ -117,8 +122,9 @@ def _init(
             _write(folder / "tasks" / name, _shipped(name))
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
-    if workflow and not is_known:
-        typer.echo("pytest-promptfmt is installed from a local folder: set the address of the action in the workflow")
+    if workflow and action is None:
+        say("the workflow installs pytest-promptfmt from the package index, since it is installed from a folder here;")
+        say("with --action OWNER/NAME@REVISION it uses the action of a repository, which comments on pull requests")
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)
@@ -179,15 +185,24 @@ def _tops(folder: Path, files: Iterable[Path]) -> list[str]:
     return sorted(os.path.commonpath(parents) for parents in by_top.values())
 
 
-def _workflow(action: str, packages: Sequence[str], arguments: Sequence[str]) -> str:
+def _workflow(action: str | None, packages: Sequence[str], arguments: Sequence[str]) -> str:
+    """Return the workflow with an action, or with a package of the index where none is known."""
+    from importlib.metadata import version
+
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if action is None:
+        installed = " ".join([f"pytest-promptfmt=={version('pytest-promptfmt')}", *packages])
+        text = _shipped("workflow-of-package.yaml").replace("PACKAGES", installed).replace("PYTHON", python)
+        return text.replace(" ARGUMENTS", "".join(f" {each}" for each in arguments))
     inputs = "".join(
         f"\n          {name}: |" + "".join(f"\n            {line}" for line in lines)
         for name, lines in (("args", arguments), ("packages", packages))
         if lines
     )
     name, _, revision = action.partition("@")
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    text = _shipped("workflow.yaml").replace(" # INPUTS", inputs).replace("PYTHON", version)
+    if not revision:
+        raise SettingsError(f"--action is {action!r}", hint="add the revision, as in owner/pytest-promptfmt@v1.0.0")
+    text = _shipped("workflow.yaml").replace(" # INPUTS", inputs).replace("PYTHON", python)
     return text.replace("ACTION", action).replace("COMMENT", f"{name}/comment@{revision}")
 
 
@@ -220,24 +235,24 @@ def _imports(file: Path) -> Iterator[str]:
         yield from {name.partition(".")[0] for name in names} - sys.stdlib_module_names
 
 
-def _action_reference() -> tuple[str, bool]:
-    """Return the GitHub action as `owner/name@revision`, and whether that is what is installed here.
+def _action_reference() -> str | None:
+    """Return the GitHub action as `owner/name@revision`, None where the address of what is installed is unknown.
 
     A package that pip took from a repository is that commit of it (PEP 610), one of the index the tag of its version.
     """
     from importlib.metadata import distribution
 
     dist = distribution("pytest-promptfmt")
-    source = next((url for url in dist.metadata.get_all("Project-URL", []) if url.startswith("Source,")), "")
-    found = _GITHUB.search(source)
-    name = found[1] if found else "OWNER/pytest-promptfmt"
     written = dist.read_text("direct_url.json")
     origin = json.loads(written) if written is not None else {}
     repository = origin.get("vcs_info")
     if repository is not None:
         found = _GITHUB.search(origin["url"])
-        return f"{found[1] if found else name}@{repository['commit_id']}", found is not None
-    return f"{name}@v{dist.version}", written is None
+        return f"{found[1]}@{repository['commit_id']}" if found else None
+    source = next((url for url in dist.metadata.get_all("Project-URL", []) if url.startswith("Source,")), "")
+    found = _GITHUB.search(source)
+    is_known = found is not None and written is None and not found[1].startswith("OWNER/")
+    return f"{found[1]}@v{dist.version}" if found is not None and is_known else None
 
 
 def _shipped(name: str) -> str:

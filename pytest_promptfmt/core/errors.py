@@ -7,6 +7,7 @@ about YAML, Jinja or pytest.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,13 @@ class PromptfmtError(Exception):
         where = f"{self.position}: " if self.position else ""
         now = f"\n  hint: {self.hint}" if self.hint else ""
         return f"{where}{self.message}{now}"
+
+
+def without_task(message: str, task: str) -> str:
+    """Return a message without the name of a task, `name` or `name@format`, and without the number of its doc."""
+    names = "|".join(re.escape(repr(name)) for name in (task, task.partition("@")[0]))
+    message = re.sub(rf" (?:of|in|for) (?:{names})(?:, doc \d+(?:, shot \d+)?)?", "", message)
+    return re.sub(names, "the task", message)
 
 
 class SourceError(PromptfmtError):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
-from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
+from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError, without_task
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
 
@@ -112,7 +112,8 @@ class Outcome:
         """Return the outcome of the same item when it could not be read or rendered; equal causes are shown once."""
         where = f"{error.position}: " if error.position else ""
         title = f"{where}{error.message}"
-        return replace(self, category="error", key=error.cause, title=title, detail=str(error))
+        key = without_task(error.cause, self.task)
+        return replace(self, category="error", key=key, title=title, detail=str(error))
 
     def skipped(self, reason: str) -> Outcome:
         """Return the outcome of the same item when it was skipped."""

@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+from pytest_promptfmt.core.errors import without_task
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
 from pytest_promptfmt.results.wording import below
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 SHOWN_DETAIL: Final = 20_000
 """Characters of one cluster's text in JSON at most."""
@@ -100,11 +102,12 @@ def clusters_of(outcomes: Iterable[Outcome]) -> tuple[Cluster, ...]:
 def _cluster(outcomes: list[Outcome]) -> Cluster:
     (usual, _), *_ = Counter(outcome.title for outcome in outcomes).most_common(1)
     first = next(outcome for outcome in outcomes if outcome.title == usual)
+    is_of_many = len({outcome.task for outcome in outcomes}) > 1
     tokens = grouped(outcomes, lambda outcome: outcome.profile)
     return Cluster(
         category=cast("Category", first.category),
         key=first.key,
-        title=first.title,
+        title=without_task(first.title, first.task) if is_of_many else first.title,
         detail=first.detail,
         docs=sum(outcome.docs for outcome in outcomes),
         members=tuple(
@@ -164,6 +167,12 @@ class FindingGroup:
     def rank(self) -> tuple[int, int, int, str]:
         """Return what causes are ordered by, those first that matter most: effect, severity, number of tasks."""
         return EFFECTS.index(self.effect), SEVERITIES.index(self.severity), -len(self.tasks), self.code
+
+
+def has_fix(group: FindingGroup) -> bool:
+    """Return whether the rule has a mechanical fix."""
+    rule = known_rules().get(group.code)
+    return rule is not None and any(part.fix is not None for part in rule.all_parts)
 
 
 def finding_groups(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup, FindingPlace
+from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup, FindingPlace, has_fix
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.sarif import OF_CATEGORY
-from pytest_promptfmt.results.terminal import SHOWN_CAUSES, excerpts
+from pytest_promptfmt.results.terminal import SHOWN_CAUSES, by_importance, effect_lines, excerpts
 from pytest_promptfmt.results.wording import below, counted, listed, printable
-from pytest_promptfmt.rules.rule_registry import known_rules
 
 SHOWN_PLACES: Final = 4
 """Further places of one cause that are named without -v."""
@@ -37,7 +36,8 @@ def concise_lines(result: RunResult) -> Iterator[str]:
 
 def explained_lines(result: RunResult, *, is_verbose: bool) -> Iterator[str]:
     """Yield each cause of findings with an excerpt and the fix, the most important first, and the totals."""
-    shown = result.findings if is_verbose else result.findings[:SHOWN_CAUSES]
+    ordered = by_importance(result.findings, result)
+    shown = ordered if is_verbose else ordered[:SHOWN_CAUSES]
     most = None if is_verbose else SHOWN_PLACES
     for group in shown:
         first, *others = group.places or (None,)
@@ -48,6 +48,7 @@ def explained_lines(result: RunResult, *, is_verbose: bool) -> Iterator[str]:
         if len(group.tasks) > 1 or others:
             also = f"; also at {listed([_at(result, each) for each in others if each], most)}" if others else ""
             yield printable(f"  in {counted(len(group.tasks), 'profile' if group.concerns_profiles else 'task')}{also}")
+        yield from map(printable, effect_lines(result, group))
     if len(shown) < len(result.findings):
         yield f"… and {len(result.findings) - len(shown):,} more causes (-v shows them); by rule:"
         yield from (f"  {line}" for line in statistics_lines(result))
@@ -61,7 +62,7 @@ def totals(groups: Iterable[FindingGroup]) -> str:
     fixable = 0
     for group in groups:
         counts[group.severity] += group.count
-        fixable += group.count if _has_fix(group) else 0
+        fixable += group.count if has_fix(group) else 0
     found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
     fix = f"; [*] {fixable:,} may be fixable with `promptfmt fix`" if fixable else ""
     return f"{found}{fix}; `promptfmt explain CODE` says why"
@@ -104,12 +105,7 @@ def _said(group: FindingGroup) -> str:
 
 
 def _mark(group: FindingGroup) -> str:
-    return " [*]" if _has_fix(group) else ""
-
-
-def _has_fix(group: FindingGroup) -> bool:
-    rule = known_rules().get(group.code)
-    return rule is not None and any(part.fix is not None for part in rule.all_parts)
+    return " [*]" if has_fix(group) else ""
 
 
 def _at(result: RunResult, place: FindingPlace) -> str:

@@ -39,7 +39,7 @@ _MEANINGS: Final = {
 
 def markdown_report(result: RunResult, limit: int = STEP_LIMIT) -> str:
     """Return the Markdown of a run, at most `limit` bytes: counts, then distinct problems, the most urgent first."""
-    blocks = [*cluster_blocks(result.clusters), *finding_table(result.findings)]
+    blocks = [*cluster_blocks(result.unexplained), *finding_table(result.findings)]
     return bounded("\n".join(_head(result)), blocks, limit)
 
 

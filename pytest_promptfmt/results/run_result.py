@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.finding import Family, Severity
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
 from pytest_promptfmt.results.clusters import Cluster, FindingGroup, clusters_of, finding_groups, grouped
 from pytest_promptfmt.results.pending import ACCEPTABLE, Edit
 from pytest_promptfmt.results.wording import accept_all
+from pytest_promptfmt.rules.rule_registry import known_rules
+
+_EXPLAINS: Final = defaultdict[str, frozenset[Family]](
+    frozenset,
+    misread=frozenset((Family.EXTRACTION, Family.SCORING, Family.ANSWERS, Family.GENERATION)),
+    template=frozenset((Family.CHAT, Family.FEWSHOT)),
+)
+"""The families of rules whose findings explain problems of a category, or errors of chat templates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +75,31 @@ class RunResult:
     def findings(self) -> tuple[FindingGroup, ...]:
         """Return the findings by cause, those first that matter most to the score."""
         return finding_groups(finding for outcome in self.outcomes for finding in outcome.findings)
+
+    @cached_property
+    def explained(self) -> Mapping[int, FindingGroup]:
+        """Return the clusters, by number, that an error about their subject in all their tasks explains."""
+        found: dict[int, FindingGroup] = {}
+        rules = known_rules()
+        for number, cluster in enumerate(self.clusters):
+            is_of_template = cluster.category == "error" and all(member.profile for member in cluster.members)
+            families = _EXPLAINS["template" if is_of_template else cluster.category]
+            for group in self.findings if families else ():
+                rule = rules.get(group.code)
+                is_about = rule is not None and rule.family in families and group.severity is Severity.ERROR
+                if is_about and {*cluster.tasks} <= {*group.tasks}:
+                    found[number] = group
+                    break
+        return found
+
+    def explained_by(self, group: FindingGroup) -> list[Cluster]:
+        """Return the clusters that this cause explains."""
+        return [self.clusters[number] for number, cause in self.explained.items() if cause is group]
+
+    @property
+    def unexplained(self) -> list[Cluster]:
+        """Return the clusters that no finding explains."""
+        return [cluster for number, cluster in enumerate(self.clusters) if number not in self.explained]
 
     @cached_property
     def skipped(self) -> Mapping[str, tuple[str, ...]]:

@@ -81,7 +81,7 @@ def sections(
     `more` are the lines that end the first, about the files that were written; `findings` are shown in place of the
     lines about findings that pytest shows.
     """
-    shown = finding_lines(result.findings, verbosity=verbosity) if findings is None else findings
+    shown = finding_lines(result.findings, verbosity=verbosity, result=result) if findings is None else findings
     titled = (
         ("prompt formats", [*_summary(result, verbosity), *more]),
         ("prompt model", _figures(result, verbosity)),
@@ -93,11 +93,12 @@ def sections(
 def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     """Yield each distinct problem once, with how often and where; nothing when all was well."""
     yield from result.unmatched
-    shown = len(result.clusters) if verbosity > 0 else SHOWN_CLUSTERS
-    for cluster in result.clusters[:shown]:
+    clusters = result.unexplained
+    shown = len(clusters) if verbosity > 0 else SHOWN_CLUSTERS
+    for cluster in clusters[:shown]:
         yield from _cluster_lines(cluster, verbosity)
-    if len(result.clusters) > shown:
-        yield f"… and {len(result.clusters) - shown:,} more distinct problems; -v lists them all"
+    if len(clusters) > shown:
+        yield f"… and {len(clusters) - shown:,} more distinct problems; -v lists them all"
     for keys, tasks in result.unseen.items():
         yield f"{keys} is not rendered, only the text next to it, {counted(len(tasks), 'task')}: " + listed(
             tasks, None if verbosity > 0 else SHOWN_TASKS
@@ -114,8 +115,18 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     yield from result.notes
 
 
+def effect_lines(result: RunResult, group: FindingGroup, indent: str = "  ") -> Iterator[str]:
+    """Yield the failures that a cause explains, one line for each distinct one."""
+    for cluster in result.explained_by(group):
+        yield f"{indent}explains: {cluster.category}, {_size(cluster)}: {cluster.title}"
+
+
+def _size(cluster: Cluster) -> str:
+    return f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
+
+
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
-    size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
+    size = _size(cluster)
     title = "the header is out of date" if cluster.category == "header-only" else ""
     yield f"{cluster.category}, {size}: {title or cluster.title}"
     if len(cluster.members) > 1:
@@ -150,18 +161,21 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
     return [*lines, *more]
 
 
-def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iterator[str]:
+def finding_lines(
+    groups: Iterable[FindingGroup], *, verbosity: int = 0, result: RunResult | None = None
+) -> Iterator[str]:
     """Yield the closing lines about findings; infos are among them only where they were selected.
 
-    Of many causes those that matter most are shown, then how often each rule reported something; -v shows all.
+    Of many causes those that matter most are shown, then how often each rule reported something; -v shows all. Causes
+    that explain failures of `result` come first, each with those.
     """
-    ordered = sorted(groups, key=lambda group: group.rank)
+    ordered = by_importance(groups, result)
     rules = grouped(ordered, lambda group: (group.severity, group.code))
     if verbosity <= 0 and len(ordered) > SHOWN_CAUSES:
         yield f"the {SHOWN_CAUSES} causes that matter most to the score, of {len(ordered):,} (-v lists them all):"
         for group in ordered[:SHOWN_CAUSES]:
             yield _header([group])
-            yield from _group_lines(group, verbosity)
+            yield from _group_lines(group, verbosity, result)
         yield "by rule:"
         yield from (f"  {_header(found)}" for found in rules.values())
     else:
@@ -169,7 +183,7 @@ def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iter
             yield _header(found)
             shown = len(found) if verbosity > 0 else SHOWN_GROUPS
             for group in found[:shown]:
-                yield from _group_lines(group, verbosity)
+                yield from _group_lines(group, verbosity, result)
             if len(found) > shown:
                 yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
     if rules:
@@ -178,6 +192,12 @@ def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iter
             counts[group.severity] += group.count
         totals = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
         yield f"{totals}; `promptfmt explain CODE` says why"
+
+
+def by_importance(groups: Iterable[FindingGroup], result: RunResult | None) -> list[FindingGroup]:
+    """Return the causes that explain failures of the result, then the others, each by rank."""
+    explaining = {id(group) for group in result.explained.values()} if result is not None else set[int]()
+    return sorted(groups, key=lambda group: (id(group) not in explaining, group.rank))
 
 
 def _header(found: Sequence[FindingGroup]) -> str:
@@ -189,7 +209,7 @@ def _header(found: Sequence[FindingGroup]) -> str:
     return f"{found[0].code} {found[0].name}: {total} in {counted(len(subjects), word)} (affects {effect})"
 
 
-def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:
+def _group_lines(group: FindingGroup, verbosity: int, result: RunResult | None) -> Iterator[str]:
     yield f"  {group.where}: {group.message}"
     if group.severity is not Severity.ERROR or verbosity > 0:  # the failure of an error shows it
         yield from excerpts(group, None if verbosity > 0 else SHOWN_EXCERPTS, indent="    ")
@@ -199,6 +219,8 @@ def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:
     places = _places(group, verbosity)
     if len(places) > 1:
         yield f"    {listed(places, None if verbosity > 0 else SHOWN_PLACES)}"
+    if result is not None:
+        yield from effect_lines(result, group, "    ")
 
 
 def excerpts(group: FindingGroup, most: int | None, indent: str = "  ") -> Iterator[str]:

@@ -15,6 +15,7 @@ from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import write_baseline
+from pytest_promptfmt.results.clusters import has_fix
 from pytest_promptfmt.results.html import html_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
 from pytest_promptfmt.results.pending import git_patch, write_pending
@@ -59,9 +60,10 @@ def next_steps(result: RunResult) -> Iterator[str]:
     if failing:
         codes = listed(sorted({group.code for group in failing}), SHOWN_CODES)
         number = sum(group.count for group in failing)
+        fixes = "try `promptfmt fix --write`, " if any(map(has_fix, failing)) else ""
         yield (
-            f"{counted(number, 'finding')} ({codes}): fix them, ignore them with a reason (`promptfmt explain CODE`), "
-            "or accept them in a baseline. Updating snapshots does not settle findings."
+            f"{counted(number, 'finding')} ({codes}): {fixes}fix them, ignore them with a reason "
+            "(`promptfmt explain CODE`), or accept them in a baseline. Updating snapshots does not settle findings."
         )
     if counts.get("misread"):
         number = counts["misread"]
@@ -170,6 +172,9 @@ def _written(name: str, path: Path, result: RunResult) -> str:
     writer = find_writer(name)
     try:
         content = _bytes(writer.content(result))
+        if name == "patch" and not content:
+            writing.remove(path)  # of an earlier run
+            return f"{display_path(path)}: not written, no snapshot changes"
         writing.write(path, content)
     except OSError as error:
         return _cannot(path, error)

@@ -19,7 +19,7 @@ def status(folder: Path, *options: str) -> int:
 
 
 def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> None:
-    done = promptfmt(tmp_path, "init")
+    done = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@v1.2.3")
     assert done.returncode == 0
     assert status(tmp_path, "--snapshot-update") == 0
     assert status(tmp_path) == 0
@@ -81,7 +81,7 @@ def test_a_fork_of_a_harness_is_green_on_its_first_day_and_new_mistakes_are_red(
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_own.py").write_text("import not_there\n", "utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --cov=x\n", "utf-8")
-    done = promptfmt(tmp_path, "init")
+    done = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@v1.2.3")
     assert done.returncode == 0, done.stderr
     settings = yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))
     assert settings["paths"] == ["lm_eval/tasks/old"]
@@ -117,7 +117,7 @@ URL = "Project-URL: Source, https://github.com/somebody/pytest-promptfmt\n"
     ("origin", "action", "remarks"),
     [
         (None, "somebody/pytest-promptfmt@v0.1.0", 0),
-        ({"url": "file:///clone", "dir_info": {"editable": True}}, "somebody/pytest-promptfmt@v0.1.0", 1),
+        ({"url": "file:///clone", "dir_info": {"editable": True}}, "", 1),
         (
             {"url": "https://github.com/a/fork.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
             f"a/fork@{COMMIT}",
@@ -135,8 +135,12 @@ def test_the_workflow_uses_the_action_of_what_is_installed(
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("set the address of the action in the workflow") == remarks
+    assert done.stdout.count("with --action OWNER/NAME@REVISION") == remarks
     jobs = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))["jobs"]
+    if not action:
+        assert "OWNER" not in (tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8")
+        assert "pip install pytest-promptfmt==0.1.0" in jobs["prompts"]["steps"][2]["run"]
+        return
     name, revision = action.split("@")
     assert jobs["prompts"]["steps"][-1]["uses"] == action
     assert jobs["comment"]["steps"][0]["uses"] == f"{name}/comment@{revision}"

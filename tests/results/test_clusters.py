@@ -1,8 +1,12 @@
 import json
 from pathlib import Path
 
+from pytest_promptfmt.core.errors import RenderError
+from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Category, Outcome
 from pytest_promptfmt.results.clusters import Cluster, clusters_of
+from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.terminal import sections
 from pytest_promptfmt.results.text_changes import change_key
 from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section
@@ -46,6 +50,47 @@ def test_different_changes_are_different_clusters() -> None:
 
 def outcome(task: str, category: Category, key: str, *, title: str = "", profile: str = "plain") -> Outcome:
     return Outcome(task=task, profile=profile, file=f"{task}.yaml", category=category, key=key, title=title, docs=2)
+
+
+def test_one_error_of_many_tasks_is_one_cluster_whose_title_names_none_of_them() -> None:
+    outcomes = [
+        Outcome(task=task, profile="chat", file=f"{task}.yaml").failed(
+            RenderError(f"fails of {task!r}, doc 1: refused")
+        )
+        for task in ("arc", "boolq@mcqa")
+    ]
+    (cluster,) = clusters_of(outcomes)
+    assert (cluster.title, cluster.tasks) == ("fails: refused", ("arc", "boolq@mcqa"))
+    (single,) = clusters_of(outcomes[:1])
+    assert single.title == "fails of 'arc', doc 1: refused"
+
+
+def test_a_failure_that_an_error_of_a_rule_explains_comes_below_it() -> None:
+    known = {
+        "name": "answer-in-user-turn",
+        "severity": Severity.ERROR,
+        "message": "few-shot answers are in the user's turn",
+        "do": "move them",
+        "stable_keys": ("k",),
+    }
+    error = RenderError("the template fails: must take turns")
+    outcomes = [Outcome(task=task, profile="chat", file=f"{task}.yaml").failed(error) for task in ("arc", "boolq")]
+    outcomes += [
+        Outcome(
+            task=task,
+            file=f"{task}.yaml",
+            category="finding",
+            key=task,
+            findings=(Reported(code="PF806", task=task, file=f"{task}.yaml", **known),),  # type: ignore[arg-type]
+        )
+        for task in ("arc", "boolq", "copa")
+    ]
+    whole = RunResult(rootdir=Path(), outcomes=tuple(outcomes))
+    assert whole.unexplained == []
+    (_, lines), *_ = sections(whole)
+    assert lines[-2] == "    explains: error, 2 items of 2 tasks: the template fails: must take turns"
+    other = RunResult(rootdir=Path(), outcomes=tuple(each for each in outcomes if each.category == "error"))
+    assert len(other.unexplained) == 1
 
 
 def test_a_cluster_keeps_its_first_title_and_all_members() -> None:
