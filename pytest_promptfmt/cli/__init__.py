@@ -31,7 +31,7 @@ from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 _ELSEWHERE: Final = {
     "test": "pytest --promptfmt",
     "run": "pytest --promptfmt",
-    "lint": "pytest --promptfmt -m promptfmt_lint",
+    "lint": "promptfmt check",
 }
 """Commands that people try, and the commands that do it."""
 

@@ -272,8 +272,6 @@ def _argument(value: str) -> Any:
 def _unknown(name: str, known: Iterable[str]) -> SettingsError:
     names = tuple(known)
     own = names[len(BUILTIN_PROFILES) :]
-    also = f"; defined: {', '.join(own)}" if own else ""
-    return SettingsError(
-        f"unknown profile {name!r}; built in: {', '.join(BUILTIN_PROFILES)}{also}",
-        hint=did_you_mean(name, (*names, ALL_CHAT)),
-    )
+    defined = f"; defined: {', '.join(own)}" if own else ""
+    listed = f"built in: {', '.join(BUILTIN_PROFILES)}{defined}"
+    return SettingsError(f"unknown profile {name!r}", hint=did_you_mean(name, (*names, ALL_CHAT)) or listed)

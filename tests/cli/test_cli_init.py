@@ -183,7 +183,7 @@ def test_profiles_and_checks_are_listed_as_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tried", "meant"),
-    [(["test", "tasks"], "pytest --promptfmt tasks"), (["lint"], "pytest --promptfmt -m promptfmt_lint")],
+    [(["test", "tasks"], "pytest --promptfmt tasks"), (["lint", "tasks"], "promptfmt check tasks")],
 )
 def test_commands_that_people_try_point_to_what_does_it(tmp_path: Path, tried: list[str], meant: str) -> None:
     done = promptfmt(tmp_path, *tried)
