@@ -291,6 +291,7 @@ def _add_line(path: Path, line: str) -> None:
 def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     import subprocess
 
+    from pytest_promptfmt.results.baseline import counted_by_effect
     from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 
     note("checking every task once, about a hundred per second")
@@ -303,7 +304,7 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError("there is no baseline: the run ended early (see above)")
     entries = len(gate.read_bytes(file).splitlines()) - 1
-    say(f"{display_path(file)} written, {entries:,} entries")
+    say(f"{display_path(file)} written, {entries:,} entries" + (f": {counted_by_effect(file)}" if entries else ""))
 
 
 def _offer(folder: Path, lines: Sequence[str]) -> None:

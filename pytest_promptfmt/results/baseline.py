@@ -1,9 +1,9 @@
 """The baseline: findings and errors that were there when the plugin came, so that only new ones fail.
 
-Its file has one JSON object in a line for each, sorted, so that git merges it and a reviewer reads it. It finds an
-entry by the stable key of its finding, which has no lines, no docs and no message; where the text that was seen has
-changed as well, by rule, task and message. Here is the file, and what a run makes of it: what is accepted, which
-entries are no longer needed, and the new entries.
+Its file has one JSON object in a line for each, ordered by effect on the score, so that git merges it and a reviewer
+reads it. It finds an entry by the stable key of its finding, which has no lines, no docs and no message; where the text
+that was seen has changed as well, by rule, task and message. Here is the file, and what a run makes of it: what is
+accepted, which entries are no longer needed, and the new entries.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
-from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
 from pytest_promptfmt.results.wording import below, counted
-from pytest_promptfmt.rules.rule_registry import Scope
+from pytest_promptfmt.rules.rule_registry import Scope, effect_of, known_rules
 
 BaselineUpdate = Literal["write", "prune"]
 
@@ -34,6 +34,9 @@ ERROR: Final = "error"
 """In place of a code: a task or file that cannot be read or rendered."""
 MISREAD: Final = "misread"
 """In place of a code: a phrasing of an answer that is not read as it should be."""
+_AFFECTS: Final = {effect: f"affect {effect}" for effect in Effect}
+_ORDER: Final = (ERROR, MISREAD, *_AFFECTS.values(), "others")
+"""What entries of a file are ordered by, and counted by: those first that matter most to the score."""
 _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?")
 """The lines of other files in a message: `utils.py:12`, `_base.yaml:3:1`."""
 
@@ -321,10 +324,27 @@ def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
 
 
 def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
-    """Write the entries, sorted, one in a line; the file is replaced in one step."""
-    rows = [FIRST_LINE, *(_row(entry) for entry in sorted(entries))]
+    """Write the entries, those first that matter most to the score, one in a line; the file is replaced in one step."""
+    effects = _effects()
+    ordered = sorted(entries, key=lambda entry: (_ORDER.index(effects.get(entry.code, "others")), entry.code, entry))
+    rows = [FIRST_LINE, *map(_row, ordered)]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     writing.write(path, text.encode("utf-8", "backslashreplace"))
+
+
+def counted_by_effect(path: Path) -> str:
+    """Return how many entries of a baseline have which effect on the score, as in `3 error, 2 affect every doc`."""
+    effects = _effects()
+    rows = [json.loads(line) for line in gate.read_text(path).splitlines()[1:]]
+    counts = Counter(effects.get(row["code"], "others") for row in rows)
+    return ", ".join(f"{counts[name]:,} {name}" for name in _ORDER if counts[name])
+
+
+def _effects() -> Mapping[str, str]:
+    """Return the effect of each code on the score."""
+    return {ERROR: ERROR, MISREAD: MISREAD} | {
+        code: _AFFECTS[effect_of(rule, rule.severity)] for code, rule in known_rules().items()
+    }
 
 
 def _row(entry: BaselineEntry) -> dict[str, Any]:
