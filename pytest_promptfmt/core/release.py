@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 class Release:
     """The behaviour of one release of lm-eval, and of those after it up to the next row.
 
-    Read from the wheels of 0.4.4 to 0.4.13; `tests/parity/test_release_parity.py` compares 0.4.5, 0.4.9 and 0.4.11.
+    Read from the wheels of 0.4.3 to 0.4.13, and compared with each of them by `tests/parity/test_release_parity.py`.
     `version` is the one that was set or found, which may lie between two rows.
     """
 
@@ -37,6 +37,10 @@ class Release:
     """The generation arguments of a task without any, without `until`."""
     ignored_shot_keys: frozenset[str] = frozenset()
     """Keys of `fewshot_config` that have no effect."""
+    keeps_newline: bool = True
+    """Whether templates keep a newline at their end."""
+    delimits_empty: bool = False
+    """Whether delimiters surround the answer of a shot that is empty."""
 
     @property
     def is_compared(self) -> bool:
@@ -68,8 +72,15 @@ _GREEDY: Final = (("do_sample", False),)
 _CONDITIONAL: Final = MappingProxyType({**_TEXT, "delimits_unconditional": False, "generation": _GREEDY})
 _APPENDED: Final = MappingProxyType({**_CONDITIONAL, "renders_inputs": False})
 
+_MAPPINGS: Final = frozenset({"doc_to_text", "doc_to_target", "doc_to_choice"})
+_OLDEST: Final = MappingProxyType({**_APPENDED, "chat_delimiter": "kept"})
+
 RELEASES: Final = (
-    Release(version="0.4.4", **{**_APPENDED, "chat_delimiter": "kept"}),
+    Release(
+        version="0.4.3",
+        **{**_OLDEST, "keeps_newline": False, "delimits_empty": True, "ignored_shot_keys": _OF_SHOTS | _MAPPINGS},
+    ),
+    Release(version="0.4.4", **_OLDEST),
     Release(version="0.4.7", **_APPENDED),
     Release(version="0.4.8", **_CONDITIONAL),
     Release(version="0.4.9", **{**_TEXT, "generation": (*_GREEDY, ("temperature", 0))}),

@@ -362,13 +362,22 @@ class Task:
         return self.locate(("task",)) or (Position(self.path) if self.path is not None else None)
 
     def following(self, release: Release) -> Task:
-        """Return the task as a release of lm-eval reads it, without the keys of `fewshot_config` that it ignores."""
+        """Return the task as a release of lm-eval reads it, without the keys of `fewshot_config` that it ignores.
+
+        So some keys are lost: start from the task as it was read to follow several.
+        """
         if release == self.release or self.system != "lm-eval":
             return self
         ignored = dict.fromkeys(release.ignored_shot_keys, UNSET)
         if not release.makes_turns and self.fewshot.doc_to_choice is None:
             ignored["doc_to_choice"] = UNSET  # null is not written
-        return replace(self, release=release, fewshot=replace(self.fewshot, **ignored))
+        kept: dict[str, Any] = {}
+        if not release.keeps_newline:
+            specs = {
+                name: getattr(self, name) for name in ("doc_to_text", "doc_to_target", "doc_to_choice", "description")
+            }
+            kept = {name: type(each)(each.removesuffix("\n")) for name, each in specs.items() if isinstance(each, str)}
+        return replace(self, release=release, fewshot=replace(self.fewshot, **ignored), **kept)
 
     def with_format(self, name: str) -> Task:
         """Return this task laid out by the named format.

@@ -148,7 +148,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         key="lm_eval",
         is_repeated=True,
     ).about(
-        "The release of lm-eval whose prompts and requests are made, from `0.4.4` to `0.4.13`. Default: that of the "
+        "The release of lm-eval whose prompts and requests are made, from `0.4.3` to `0.4.13`. Default: that of the "
         "checkout around the rootdir, else the one that is installed, else 0.4.13.",
         ini="The release of lm-eval.",
         page="lm-eval.md",

@@ -36,6 +36,8 @@ CAUSES: Final[Mapping[str, str]] = {
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
     "renders_inputs": "choices that are inputs under a chat template",
     "generation": "default generation arguments",
+    "keeps_newline": "newlines at the end of templates",
+    "delimits_empty": "delimiters around empty answers of shots",
     "ignored_shot_keys": "keys of fewshot_config that have an effect",
 }
 """What differs between releases, by field of `Release`."""

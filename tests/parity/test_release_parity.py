@@ -20,7 +20,10 @@ FOLDER = os.environ.get("PROMPTFMT_LM_EVAL_RELEASES", "")
 COUNT = 400 if os.environ.get("PROMPTFMT_PARITY") == "all" else 20
 
 
-@pytest.mark.parametrize("version", ["0.4.5", "0.4.9", "0.4.11"])
+RELEASES = ("0.4.3", "0.4.4", "0.4.5", "0.4.7", "0.4.8", "0.4.9", "0.4.10", "0.4.11", "0.4.12")
+
+
+@pytest.mark.parametrize("version", RELEASES)
 def test_prompts_and_requests_are_those_of_the_release(version: str) -> None:
     if not FOLDER or not Path(FOLDER, version, "lm_eval").is_dir():
         pytest.skip("the files of the release are not there: set PROMPTFMT_LM_EVAL_RELEASES")

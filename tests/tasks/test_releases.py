@@ -128,6 +128,23 @@ def test_choices_that_are_inputs_follow_the_rendered_chat_before_0410(version: s
     assert first(version, profile, **keys) == context
 
 
+def test_a_newline_at_the_end_of_a_template_is_dropped_before_044() -> None:
+    assert first("0.4.3", doc_to_text="{{q}}\n\n", description="Solve.\n") == "Solve.q0\n"
+    assert first("0.4.4", doc_to_text="{{q}}\n\n", description="Solve.\n") == "Solve.\nq0\n\n"
+
+
+def test_an_empty_answer_of_a_shot_is_delimited_before_044() -> None:
+    keys: dict[str, Any] = {"doc_to_target": "", "docs": OTHER, "shots": 1}
+    assert first("0.4.3", **keys).endswith(" \n\nother")
+    assert "\n\n" not in first("0.4.4", **keys)
+
+
+def test_mappings_of_fewshot_config_are_read_since_044() -> None:
+    keys: dict[str, Any] = {"fewshot_config": {"doc_to_text": "S: {{q}}"}, "docs": OTHER, "shots": 1}
+    assert "S: " not in first("0.4.3", **keys)
+    assert "S: " in first("0.4.4", **keys)
+
+
 def test_a_sampler_class_of_an_early_release_is_refused() -> None:
     task = task_from_config({**QA}, path=None, locate=locate_nowhere)
     keys: dict[str, Any] = {"fewshot_config": {"sampler": lambda *_, **__: None}}

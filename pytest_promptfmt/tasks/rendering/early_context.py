@@ -19,7 +19,7 @@ from pytest_promptfmt.tasks.rendering.sampling import draw_shots, make_sampler
 
 
 class EarlyContextBuilder(ContextBuilder):
-    """Lays out the docs of one task as lm-eval 0.4.4 to 0.4.9 do; raises as `ContextBuilder`."""
+    """Lays out the docs of one task as lm-eval 0.4.3 to 0.4.9 do; raises as `ContextBuilder`."""
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
@@ -50,7 +50,7 @@ class EarlyContextBuilder(ContextBuilder):
             text = self._chosen(choices, text.value, fields.shot_choice, place)
         question = self._question_spans(text, place)
         before = (*prefix.spans, *self._space_after(prefix, place))
-        if target.value == "":
+        if target.value == "" and not self.task.release.delimits_empty:
             contents = (("user", join(question)), ("assistant", join(before)))
             return Turn((Message("user", question),), contents, join(question))
         if isinstance(target.value, list):
