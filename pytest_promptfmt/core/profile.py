@@ -22,14 +22,14 @@ Mode = Literal["loglikelihood", "generate"]
 Split = Literal["lm-eval", "pairwise"]
 SPLITS: Final[tuple[Split, ...]] = ("lm-eval", "pairwise")
 
-ENGINES: Final = ("minijinja", "@huggingface/jinja")
+ENGINES: Final = ("minijinja", "@huggingface/jinja", "llama.cpp")
 """Engines that render chat templates here, besides Jinja."""
 
 RECORDED: Final = ".jsonl"
 """The ending of a file that keeps what an engine behind a server rendered."""
 
-NODE_ENGINE: Final = ENGINES[1]
-"""The engine that is a separate program, whose inputs are unknown."""
+SEPARATE_ENGINES: Final = frozenset(ENGINES[1:])
+"""The engines that are separate programs, whose inputs are unknown."""
 
 OWN: Final = "own"
 """The name of a tokenizer's default chat template."""

@@ -22,7 +22,7 @@ import pytest
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import VARIABLE as CACHE_VARIABLE, hub_caches
-from pytest_promptfmt.core.profile import NODE_ENGINE, RECORDED
+from pytest_promptfmt.core.profile import RECORDED, SEPARATE_ENGINES
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.formats.format_registry import format_files
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
@@ -237,7 +237,7 @@ class WatchedFiles:
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._shared.reached_from(modules, settings)
         watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
-        if watched.brings_profiles and NODE_ENGINE in settings.template_engines:
+        if watched.brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):
             watched.refused = "the output of another program"
         if settings.renderer == "installed" and any(task.system == "lm-eval" for task in made):
             watched.refused = "the output of lm-eval"

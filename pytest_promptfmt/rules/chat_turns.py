@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, last_answer
 from pytest_promptfmt.profiles.turn_layout import (
@@ -148,7 +148,8 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report earlier turns that are written differently when the conversation continues.
 
     Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
-    an info where reasoning is dropped.
+    an info where reasoning is dropped. In templates with `{% generation %}` a finished call has to stay as it is, too:
+    TRL appends the tokens of a tool result to those that were generated.
 
     Example:
         # file: chat_template.jinja
@@ -173,6 +174,18 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place(),
             Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
         )
+    if "training" in trial.kinds and "call-finished" in trial.sent:
+        called = trial.conversations["call-finished"]
+        asked = trial.without_generation_prompt(called, State(count=2))
+        answered = trial.render(called, State(count=3)).text
+        if asked is not None and answered is not None and not answered.startswith(asked):
+            at = first_difference(asked, answered)
+            yield called.finding(
+                "a tool result changes the call before it",
+                f"{excerpt(asked, at)!r} becomes {excerpt(answered, at)!r}",
+                trial.place(),
+                Severity.WARNING,
+            )
 
 
 def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:

@@ -288,7 +288,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting("template_engines", NAMES, ini="promptfmt_template_engines", key="template_engines").about(
         "Engines that also render the chat templates under test, to be compared: `minijinja` and `@huggingface/jinja` "
-        "(with node), where they are installed, and recordings of servers (`promptfmt record`), as `FILE.jsonl`.",
+        "(with node), where they are installed, `llama.cpp`, where it is built, and recordings of servers "
+        "(`promptfmt record`), as `FILE.jsonl`.",
         page="chat-templates.md",
     ),
     Setting("hosts", NAMES, ini="promptfmt_hosts", key="hosts").about(
@@ -415,7 +416,7 @@ _PROFILE: Final = (
     ),
     Setting("engine", NAME, key="engine").about(
         "Another renderer of the chat template, compared with Jinja byte by byte: `minijinja`, `@huggingface/jinja`, "
-        "or a recording of a server (`promptfmt record`), as `FILE.jsonl` relative to this file.",
+        "`llama.cpp`, or a recording of a server (`promptfmt record`), as `FILE.jsonl` relative to this file.",
     ),
     Setting("system_instruction", TEXT, key="system_instruction").about(
         "Text before the task's description, as lm-eval's option."

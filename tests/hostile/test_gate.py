@@ -162,6 +162,7 @@ OPENS_BY_ITSELF = {
     "revisions/runs.py": "what its own run has written",
     "revisions/task_rendering.py": "what its own workers have written",
     "revisions/upstream.py": "what was downloaded",
+    "systems/templates/llama_build.py": "our own data, and an archive that the user names",
     "tasks/functions.py": "a module that is trusted and about to run",
     "tasks/scoring/registered.py": "the installed lm-eval",
     "profiles/tokenizer_freezing.py": "what a conversion has made, in the user's cache",

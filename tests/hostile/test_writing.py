@@ -181,6 +181,7 @@ WRITES_BY_ITSELF = {
     "revisions/runs.py": SCRATCH,
     "revisions/trees.py": SCRATCH,
     "rules/fixing.py": SCRATCH,
+    "systems/templates/llama_build.py": "in a temporary folder, and the program into the user's cache",
     "tasks/docs/doc_functions.py": SCRATCH,
 }
 """The modules that leave files without the gate, and where: never where a repository could choose."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import tarfile
 from pathlib import Path
 
 import pytest
+from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt import SettingsError, check_template
+from pytest_promptfmt.core.files import VARIABLE
 from pytest_promptfmt.profiles.dialect import parsed_template
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.systems.templates.constructs import FILTERS, FUNCTIONS, unknown_constructs
+from pytest_promptfmt.systems.templates.engine_processes import LLAMA, PACKAGE
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
-from pytest_promptfmt.systems.templates.engines import PACKAGE, compiled_by
+from pytest_promptfmt.systems.templates.engines import compiled_by
+from pytest_promptfmt.systems.templates.llama_build import build
 
 LOOP = "{% for message in messages %}{{ message.role + ': ' + BODY }}{% endfor %}"
 UNKNOWN = {
@@ -77,15 +82,15 @@ def test_an_unknown_engine_is_a_mistake_in_the_settings() -> None:
         check_template("{{ messages }}", engines=["minijinjaa"])
 
 
-def has_node_package() -> bool:
+def is_there(engine: str) -> bool:
     try:
-        compiled_by(PACKAGE, "{{ messages }}")
+        compiled_by(engine, "{{ messages }}")
     except SettingsError:
         return False
     return True
 
 
-needs_node = pytest.mark.skipif(not has_node_package(), reason=f"node finds no {PACKAGE} from the working directory")
+needs_node = pytest.mark.skipif(not is_there(PACKAGE), reason=f"node finds no {PACKAGE} from the working directory")
 
 
 @needs_node
@@ -96,6 +101,46 @@ def test_node_renders_what_jinja_renders_and_says_what_it_does_not_know() -> Non
 
     assert not causes("(message.content if message.content is string else '') + strftime_now('%Y')")
     assert causes("message.content.zfill(9)")[0].startswith(f"{PACKAGE} renders another prompt: Cannot call something")
+
+
+needs_llama = pytest.mark.skipif(not is_there(LLAMA), reason="the engine of llama.cpp is not built")
+
+
+@needs_llama
+def test_llama_cpp_renders_what_jinja_renders_and_numbers_in_its_own_way() -> None:
+    def causes(body: str) -> list[str]:
+        found = check_template(LOOP.replace("BODY", body), engines=[LLAMA])
+        return [finding.message for finding in found if finding.code == "PF449" and finding.severity == "warning"]
+
+    assert not causes("(message.content if message.content is string else '') + strftime_now('%Y %B %d')")
+    assert causes("(1.0 | tojson)") == [f"{LLAMA} renders another prompt: numbers such as 1.0 are written as 1"]
+
+
+@needs_llama
+def test_llama_cpp_names_its_refusals_and_the_line_of_an_error() -> None:
+    variables = {"strftime_now": print}
+    with pytest.raises(TemplateError, match=r"^not this$"):
+        compiled_by(LLAMA, "{{ raise_exception('not this') }}").render(variables)
+    with pytest.raises(RuntimeError, match=r"\(in chat:2\)$"):
+        compiled_by(LLAMA, "\n{{ none.strip() }}").render(variables)
+
+
+def test_an_engine_that_is_not_built_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(SettingsError, match=r"not built") as error:
+        compiled_by(LLAMA, "{{ messages }}")
+    assert "llama_build" in (error.value.hint or "")
+
+
+def test_an_archive_without_the_engine_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    archive = tmp_path / "other.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(__file__, "other/vendor/llama.cpp/common/readme.py")
+    with pytest.raises(SettingsError, match=r"other\.tar\.gz lacks files of the engine"):
+        build(archive)
+    archive.write_bytes(b"no archive")
+    with pytest.raises(SettingsError, match="cannot be unpacked"):
+        build(archive)
 
 
 def test_an_engine_of_the_repository_is_not_tried_where_no_code_may_run() -> None:

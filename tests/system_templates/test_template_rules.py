@@ -161,6 +161,17 @@ def test_a_mask_of_several_parts_in_a_row_is_one() -> None:
     assert not found(template, "PF453") + found(template, "PF451")
 
 
+@pytest.mark.parametrize(("gap", "is_told"), [("", False), ("\\n", True)])
+def test_what_a_server_has_the_model_generate_before_the_mask_is_reported(gap: str, is_told: bool) -> None:
+    answer = "{% generation %}{{ message.content + '<|end|>' }}{% endgeneration %}"
+    turn = "{{ '<|begin|>' + message.role + '\\n' }}"
+    other = "{{ message.content + '<|end|>' }}"
+    body = f"{turn}{{% if message.role == 'assistant' %}}{gap!r}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
+    body = body.replace(repr(gap), f"{{{{ '{gap}' }}}}")
+    messages = found(f"{{% for message in messages %}}{body}{{% endfor %}}{PROMPT}", "PF451")
+    assert messages == ["the mask leaves out the beginning of an answer"] * is_told
+
+
 def test_arguments_escaped_by_hand_are_not_lost() -> None:
     escaped = "value | replace('\\n', '\\\\n') | replace('\"', '\\\\\"')"
     call = (
@@ -265,3 +276,16 @@ def test_slips_that_need_two_things_at_once_are_found_and_only_there(slip: str) 
     assert right in RICH
     assert any(message in each for each in found(RICH.replace(right, wrong), code))
     assert not any(message in each for each in found(RICH, code))
+
+
+def test_a_tool_result_must_not_change_the_call_before_it_where_tokens_are_appended_in_training() -> None:
+    answer = "{% generation %}{{ '<think></think>' if loop.last else '' }}{{ calls }}{% endgeneration %}"
+    calls = (
+        "{% set calls %}{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}{% endset %}"
+    )
+    turn = f"{{{{ '<|begin|>' + message.role + '\\n' }}}}{calls}{answer}{{{{ message.content or '' }}}}<|end|>\n"
+    template = f"{{% for message in messages %}}{turn}{{% endfor %}}{PROMPT}"
+    message = "a tool result changes the call before it"
+    assert message in found(template, "PF441")
+    assert message not in found(template.replace("if loop.last else ''", ""), "PF441")
+    assert message not in found(template.replace("{% generation %}", "").replace("{% endgeneration %}", ""), "PF441")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -34,19 +35,69 @@ _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """The line at which minijinja reports an error."""
 _OTHER_TIME: Final = timedelta(days=400)
 
-_CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
-    "tojson escapes characters of HTML": lambda _ours, theirs, at: theirs[at : at + 4] == "\\u00",
-    "Jinja escapes characters of HTML, it does not": lambda ours, _theirs, at: ours[at : at + 2] == "&#",
-    "line ends of the file stay CRLF": lambda ours, theirs, _at: ours == theirs.replace("\r\n", "\n"),
-    "backslashes of literals are kept": lambda ours, theirs, _at: ours == theirs.replace("\\'", "'"),
-    "other whitespace": lambda ours, theirs, _at: "".join(ours.split()) == "".join(theirs.split()),
-    "None, true and false are printed in another way": lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
-    "mappings, lists and null are printed in another way": lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
-    "the text after a last answer is missing": lambda ours, theirs, _at: ours.startswith(theirs),
-    "a condition is decided in another way": lambda ours, theirs, at: _is_inserted(ours[at:], theirs[at:]),
-    "keys in another order": lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
-}
-"""Why an engine writes another text: by Jinja's text, its own, and the place of the first difference."""
+_PORTABLE: Final = "use a construct that all engines know"
+
+
+class _Cause(NamedTuple):
+    """Why an engine writes another text: by Jinja's text, its own, and the place of the first difference."""
+
+    about: str
+    fits: Callable[[str, str, int], bool]
+    do: str = _PORTABLE
+
+
+_CAUSES: Final = (
+    _Cause(
+        "tojson escapes characters of HTML",
+        lambda _ours, theirs, at: theirs[at : at + 4] == "\\u00",
+        "a defect of the engine: the template is right; turn its escaping off, or report it there",
+    ),
+    _Cause(
+        "Jinja escapes characters of HTML, it does not",
+        lambda ours, _theirs, at: ours[at : at + 2] == "&#",
+        "remove |safe and |e from the template",
+    ),
+    _Cause(
+        "line ends of the file stay CRLF",
+        lambda ours, theirs, _at: ours == theirs.replace("\r\n", "\n"),
+        "save the file with Unix line endings (LF)",
+    ),
+    _Cause("backslashes of literals are kept", lambda ours, theirs, _at: ours == theirs.replace("\\'", "'")),
+    _Cause(
+        "None is written as nothing",
+        lambda ours, theirs, _at: ours.replace("None", "") == theirs.replace("None", ""),
+        "print no value that may be null: write it with tojson, or leave it out",
+    ),
+    _Cause(
+        "numbers such as 1.0 are written as 1",
+        lambda ours, theirs, _at: _whole(ours) == _whole(theirs),
+        "a defect of the engine: write the number as text where its form matters",
+    ),
+    _Cause("other whitespace", lambda ours, theirs, _at: "".join(ours.split()) == "".join(theirs.split())),
+    _Cause(
+        "None, true and false are printed in another way",
+        lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
+        "write values with tojson",
+    ),
+    _Cause(
+        "mappings, lists and null are printed in another way",
+        lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
+        "write values with tojson",
+    ),
+    _Cause("the text after a last answer is missing", lambda ours, theirs, _at: ours.startswith(theirs)),
+    _Cause("a condition is decided in another way", lambda ours, theirs, at: _is_inserted(ours[at:], theirs[at:])),
+    _Cause(
+        "keys in another order",
+        lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
+        "a defect of the engine: the template is right",
+    ),
+)
+_STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
+_STOPS_THERE: Final = "use a construct that the engine knows, if it is to serve this template"
+
+
+def _whole(text: str) -> str:
+    return re.sub(r"(?<=\d)\.0(?!\d)", "", text).replace("None", "")
 
 
 def _plain(text: str) -> str:
@@ -175,19 +226,34 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
 
 def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     unrecorded = []
+    fates = Counter[str]()
     for conversation in trial.given.values():
+        fate = "same"
         for state in conversation.states:
             ours = trial.render(conversation, state)
             theirs = trial.rendered_by(renderer, conversation, state)
             if renderer.is_server:
                 theirs = _with_begin_token(trial, ours, theirs)
             if ours.text == theirs.text or (renderer.is_server and _reads_clock(trial, conversation, state)):
+                fate = "both refuse" if ours.text is None else fate
                 continue
             if (theirs.error or "").endswith(NOT_RECORDED):
+                fate = "not recorded"
                 unrecorded.append(conversation.name)
             else:
+                fate = "differ"
                 yield _difference(trial, renderer.name, conversation, state, theirs)
             break
+        fates[fate] += 1
+    if fates["differ"]:
+        counts = ", ".join(f"{fates[fate]} {fate}" for fate in ("same", "differ", "both refuse") if fates[fate])
+        yield finding(
+            f"prompts of {renderer.name} differ in some conversations",
+            f"{len(trial.given)} conversations: {counts}",
+            trial.place(),
+            severity=Severity.INFO,
+            do="fix the differences that matter to you",
+        )
     if unrecorded:
         yield finding(
             f"prompts of {renderer.name} are not recorded",
@@ -219,7 +285,7 @@ def _difference(
 ) -> Finding:
     """Return the finding about a state that an engine renders differently."""
     ours = trial.render(conversation, state)
-    cause, saw = _cause(ours, theirs)
+    cause, saw, do = _cause(ours, theirs)
     at = _PLACE.search(theirs.error or "")
     line, constructs = int(at[1]) if at else ours.line, ""
     if ours.text is not None and theirs.text is not None:
@@ -230,19 +296,25 @@ def _difference(
         saw=f"{conversation.name}{constructs and f', {constructs}'}: {saw}",
         conversation=conversation.name,
         position=trial.place(line),
+        severity=_severity_of(trial, conversation) if ours.text is not None else Severity.INFO,
+        do=do,
     )
 
 
-def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str]:
-    """Return why an engine gives something else, and what was seen."""
+def _severity_of(trial: TemplateTrial, conversation: Conversation) -> Severity:
+    """Return an info for what no host sends to this template; a failure of Jinja has its own rule."""
+    sent = trial.sent.get(conversation.name)
+    return Severity.INFO if sent is None else sent.mildest(Severity.WARNING)
+
+
+def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
+    """Return why an engine gives something else, what was seen, and what to do."""
     if theirs.text is None:
         why = (theirs.refusal or theirs.error or "").removeprefix("RuntimeError: ").partition(" (in ")[0]
-        return why, excerpt(ours.text or "")
+        return why, excerpt(ours.text or ""), _STOPS_THERE
     if ours.text is None:
-        return f"where Jinja stops with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text)
+        return f"where Jinja stops with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
     at = first_difference(ours.text, theirs.text)
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
-    for cause, is_it in _CAUSES.items():
-        if is_it(ours.text, theirs.text, at):
-            return cause, saw
-    return "other text", saw
+    found = next((each for each in _CAUSES if each.fits(ours.text, theirs.text, at)), None)
+    return (found.about, saw, found.do) if found is not None else ("other text", saw, _PORTABLE)

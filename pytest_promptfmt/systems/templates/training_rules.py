@@ -10,7 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import SourceError, TokenizerError
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import Conversation
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_views import finding
@@ -126,9 +126,10 @@ def _covers(mask: Mask, start: int, end: int) -> bool:
 
 @template_rule("PF451", "mask-misses-answer", severity=Severity.ERROR)
 def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers and tool calls outside `{% generation %}`.
+    r"""Report answers and tool calls outside `{% generation %}`, and what the model has to generate before the mask.
 
-    Why: Only what is inside is learnt; an empty mask trains on nothing.
+    Why: Only what is inside is learnt; an empty mask trains on nothing. A server asks the model right after the
+    generation prompt: a space or line break between prompt and mask is then generated untrained (a warning).
 
     Example:
         # file: chat_template.jinja
@@ -145,8 +146,9 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: put content, tool calls and the end token inside the tags.
 
-    Real: marin #7237 (masks of zeros only).
+    Real: marin #7237 (masks of zeros only); arcee-ai's Trinity Large Preview (a line break before the mask).
     """
+    seen = set[str]()
     for conversation, text, mask in _masked(trial, "turns", "call-finished"):
         for unit in conversation.units:
             if unit.kind in ("assistant", "argument") and text.count(unit.text) == 1:
@@ -159,6 +161,32 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
                         trial.place_of("generation"),
                     )
                     break
+        begins = next(_left_out(trial, conversation, text, mask), None)
+        if begins is not None and text[slice(*begins)] not in seen:
+            first, last = begins
+            seen.add(text[first:last])
+            yield conversation.finding(
+                "the mask leaves out the beginning of an answer",
+                f"{text[first:last]!r} comes after the generation prompt: {excerpt(text, first, last)}",
+                trial.place_of("generation"),
+                Severity.WARNING if text[first:last].strip(" ") else Severity.INFO,  # a token may begin with a space
+            )
+
+
+def _left_out(trial: TemplateTrial, conversation: Conversation, text: str, mask: Mask) -> Iterator[tuple[int, int]]:
+    """Yield what is between a generation prompt and the mask of its answer: a server has the model generate it."""
+    roles = [message.get("role") for message in conversation.messages]
+    for number in range(1, len(roles)):
+        prompt = trial.render(conversation, State(count=number)).text
+        if roles[number] == "assistant" and roles[number - 1] in ("user", "tool") and prompt is not None:
+            begins = min((first for first, last in mask if last > len(prompt)), default=0)
+            said = (unit.text for unit in conversation.units if unit.message >= number)
+            if (
+                text.startswith(prompt)
+                and begins > len(prompt)
+                and not any(each in text[len(prompt) : begins] for each in said)
+            ):
+                yield len(prompt), begins
 
 
 @template_rule("PF452", "mask-holds-prompt", severity=Severity.ERROR)
