@@ -15,7 +15,7 @@ from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import scored_answers
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text
+from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels
 from pytest_promptfmt.study.contract import AskedForm, without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.scoring import token_budget
@@ -36,7 +36,11 @@ _LIMITS: Final = re.compile(r"\b(?:from|between) (\d{1,3}) (?:to|and) (\d{1,3})\
 _CASE: Final = re.compile(
     r"\b(?:in|one|single|only) (?:(?:one|all|a|single) )*(?:(lower)|upper)[- ]?case\b", re.IGNORECASE
 )
+_LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
+"""The label of an option before its text."""
+
 _FEW_WORDS: Final = 3
+_LEAST: Final = 2
 _SYNTHETIC: Final = "«"
 _TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
 """Filters that leave the words of a completion as they are."""
@@ -184,10 +188,24 @@ def asked_form(study: Study) -> Iterator[Finding]:
     scored = _scored(study)
     scored = [] if any(_SYNTHETIC in one for one in scored) else scored
     yield from _other_labels(study, scored)
+    yield from _letters_for_numbers(study, scored)
     if study.generates:
         yield from _letter_or_number(study, scored)
     elif all(one.isdigit() for one in scored):
-        yield from _outside_range(study, scored)
+        yield from _outside_range(study, scored, len(scored))
+
+
+def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield letters that are listed and scored where the number of an option is asked for, or the reverse."""
+    listed = listed_labels(study.instances[0])
+    if len(listed) < _LEAST or not scored or not set(scored) <= set(listed):
+        return
+    is_letters = listed[0].isalpha()
+    asked, other = study.contract.of("number"), study.contract.of("letter")
+    asked, other = (asked, other) if is_letters else (other, asked)
+    if any(form.is_certain for form in asked) and not other:
+        message = f"the prompt asks for a {asked[0].form}, and each option has a {'letter' if is_letters else 'number'}"
+        yield finding(message, f"{asked[0].said[:60]}; listed are {', '.join(listed)}", "doc_to_text", 0)
 
 
 def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
@@ -233,6 +251,7 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     """Yield the text of an option as gold where its letter is asked for, and words where a number is."""
     for instance in study.instances[:1] if study.contract.of("letter") else ():
         gold = instance.target.strip() if isinstance(instance.target, str) else ""
+        gold = _LABELLED.sub("", gold)
         option = rf"(?<!\w)[(\[]?([A-Z])[)\].:、：]+\s*{re.escape(gold)}(?!\w)"
         label = re.search(option, first_text(instance)) if len(gold) > 1 else None
         if label is not None:
@@ -262,9 +281,11 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
             return
 
 
-def _outside_range(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield a number that is scored, outside of the range that the prompt asks for."""
+def _outside_range(study: Study, scored: Sequence[str], count: int | None = None) -> Iterator[Finding]:
+    """Yield a number that is scored, outside of the range that the prompt asks for, of so many numbers."""
     limits = _LIMITS.search(_own_text(study))
+    if limits is not None and count not in (None, int(limits[2]) - int(limits[1]) + 1):
+        return
     outside = [gold for gold in scored if limits is not None and not _is_within(gold, int(limits[1]), int(limits[2]))]
     if limits is not None and outside:
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
@@ -291,5 +312,6 @@ def _scored(study: Study) -> list[str]:
     if choices is not None and not study.generates:
         return [one.strip() for instance in study.real_instances[:1] for one in choices_of(study, instance)]
     targets = [instance.target for instance in study.instances]
-    are_texts = all(isinstance(target, str) for target in targets)
-    return [one.strip() for one in dict.fromkeys(targets)] if are_texts else []
+    if not all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets):
+        return []
+    return list(dict.fromkeys(str(target).strip() for target in targets))

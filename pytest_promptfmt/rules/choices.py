@@ -14,6 +14,9 @@ from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, q
 from pytest_promptfmt.study.gold import compares_likelihoods
 from pytest_promptfmt.systems import replaced_rules
 
+_FEW_MARKS: Final = 2
+"""Full stops of a text that is not an abbreviation, such as `U.S.`"""
+
 _FEW_WORDS: Final = 4
 _PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})
 _PAST_LINES: Final = re.compile(
@@ -183,7 +186,7 @@ def one_choice_unlike(study: Study) -> Iterator[Finding]:
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
         return
     texts = [each.strip() for each in choices]
-    marked = [each for each in texts if each[-1] in ".,;:!?)"]
+    marked = [each for each in texts if each[-1] in ".,;:!?)" and each.count(".") < _FEW_MARKS]
     if len(marked) == 1 < len(texts) and max(len(each.split()) for each in texts) < _FEW_WORDS:
         saw = ", ".join(texts)
         yield finding("one of the choices ends with a mark", saw, ("doc_to_choice", texts.index(marked[0])))

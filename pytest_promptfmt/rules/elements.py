@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.rules import Finding, Study
+from pytest_promptfmt.core.prompt import join
+from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, questions, scores_exact_match, written_texts
+from pytest_promptfmt.rules.rule_views import continuations, finding, questions, scores_exact_match, written_texts
 from pytest_promptfmt.study.layout import layout_of
+from pytest_promptfmt.study.study import constant_spans
 
 _PAIRS: Final = (
     ("premise", "hypothesis"),
@@ -22,8 +24,11 @@ _PAIRS: Final = (
 """Columns that a prompt shows next to each other, and alike."""
 
 _CUT_OFF: Final = re.compile(
-    r"(?:\S+ ){4,}(?:about|of|on|the|in|for|with|regarding|an?) *(?=\n[ \t]*\n|\Z)", re.IGNORECASE
+    r"(?:\S+ ){4,}(?:of|the|an?|(?<=with answers\) )(?:about|on|in)|(?<=questions )(?:about|on|in)) *(?=\n[ \t]*\n|\Z)",
+    re.IGNORECASE,
 )
+_INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
+_ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
 _IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
 
 
@@ -68,6 +73,55 @@ def label_before_other_column(study: Study) -> Iterator[Finding]:
             saw = f"{label}: {{{{{field}}}}}"
             yield finding("a label is named like another column than the one after it", saw, "doc_to_text", field=field)
             return
+
+
+@also("PF240")
+def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
+    """Report a prompt that asks for a translation into another language than the label before the answer names.
+
+    Fix: name the same language in both.
+    """
+    languages: dict[str, list[str]] = data_table("contract")["languages"]
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        cue = layout_of(message.text).cue
+        name = cue.name.casefold() if cue is not None else ""
+        asked = {found.casefold() for found in _INTO.findall(join(constant_spans(instance)))} & set(languages)
+        if name in languages and asked and name not in asked:
+            saw = f"into {', '.join(sorted(asked)).title()}, and {name.title()}:"
+            yield finding("the prompt asks for another language than its label names", saw, "doc_to_text", instance)
+
+
+@also("PF242", severity=Severity.ERROR)
+def cue_in_answer(study: Study) -> Iterator[Finding]:
+    """Report an answer that begins with the label that the prompt ends with, which is then there twice.
+
+    Fix: remove the label from the answer.
+    """
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        cue = layout_of(message.text).cue
+        answers = [instance.target] if study.generates else continuations(instance)
+        texts = [answer.strip() for answer in answers if isinstance(answer, str)]
+        if cue is not None and texts and all(text.startswith(f"{cue.name}{cue.colon}") for text in texts):
+            saw = f"{cue.name}{cue.colon} and {texts[0][:40]}"
+            at = "doc_to_target" if study.generates else "doc_to_choice"
+            yield finding("the answer begins with the label that the prompt ends with", saw, at, instance)
+
+
+@also("PF280")
+def description_of_other_subject(study: Study) -> Iterator[Finding]:
+    """Report a description that names another subject than the subset of the data and the task have.
+
+    Fix: name the subject of this task; descriptions are often copied from a neighbouring one.
+    """
+    name, description = study.config.get("dataset_name"), study.written.description
+    subject = _ABOUT.search(description) if isinstance(description, str) else None
+    if subject is None or not isinstance(name, str) or name.casefold() not in study.task.name.casefold():
+        return
+    known = set(data_table("contract")["subjects"].split())
+    own, named = (set(re.findall("[a-z]+", text.casefold())) for text in (name, subject[1]))
+    if own & known and named & known and not own & named:
+        saw = f"{subject[1]}; the data is {name}"
+        yield finding("the description names another subject than the data", saw, "description")
 
 
 @also("PF240")

@@ -119,6 +119,15 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
                 instance,
                 do="score a label for each option",
             )
+        if (
+            _is_written_out(study)
+            and study.has_choices
+            and 1 < len(listed) < len(labels)
+            and listed == labels[: len(listed)]
+        ):
+            saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
+            message = "more labels are scored than options are listed"
+            yield finding(message, saw, "doc_to_choice", instance, severity=Severity.WARNING)
         if len(listed) == len(labels) and listed != labels:
             saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
             yield finding("the scored labels are not those of the listed options", saw, "doc_to_choice", instance)
@@ -129,7 +138,8 @@ def _letters_written(study: Study) -> list[str]:
     golds = {str(instance.target).strip() for instance in study.real_instances} if study.generates else set()
     count = len(listed_labels(study.instances[0])) if golds and not study.has_own_scorer else 0
     labels = [chr(ord("A") + number) for number in range(count)]
-    return labels if golds <= set(labels) and not looks_for_answers(study.task) else []
+    is_shown = any(re.search(_LISTED.format(label), first_text(study.instances[0])) for label in labels)
+    return labels if golds <= set(labels) and not is_shown and not looks_for_answers(study.task) else []
 
 
 def _is_written_out(study: Study) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
@@ -67,9 +68,21 @@ def no_cue(study: Study) -> Iterator[Finding]:
         text = message.text.rstrip()
         last = [option for option in layout_of(text).listed[-2:] if option.label.isupper()]
         is_end = len(last) == 2 and text[last[0].start :].count("\n") == 1 and text.count("\n") > 1
-        if is_end and not _SAYS_HOW.search(join(constant_spans(instance))):
+        layout = layout_of(text)
+        start = layout.listed[0].start if layout.listed else 0
+        cues = (label for label in layout.labels if label.name in _answer_labels())
+        before = next((cue for cue in cues if not text[cue.end : start].strip(" \n([") and cue.end < start), None)
+        if is_end and before is not None:
+            saw = text[before.start : before.start + 40]
+            yield finding("the answer cue is before the options", saw, "doc_to_text", instance)
+        elif is_end and not _SAYS_HOW.search(join(constant_spans(instance))):
             saw = message.text[-40:]
             yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
+
+
+def _answer_labels() -> set[str]:
+    table: dict[str, list[str]] = data_table("contract")["answer_labels"]
+    return {label for labels in table.values() for label in labels}
 
 
 @also("PF240")
@@ -169,9 +182,10 @@ def options_in_other_order(study: Study) -> Iterator[Finding]:
         if place is None:
             return
         scored = [choice.strip() for choice in choices_of(study, instance)]
-        for name, values in instance.doc.items():
-            texts = [str(value).strip() for value in values] if isinstance(values, list) else []
-            if len(set(texts)) > 1 and scored != texts and sorted(scored) == sorted(texts):
+        listed = {name: value for name, value in instance.doc.items() if isinstance(value, list)}
+        lists = {name: [str(one).strip() for one in value] for name, value in listed.items()}
+        for name, texts in lists.items() if scored not in lists.values() else ():
+            if len(set(texts)) > 1 and sorted(scored) == sorted(texts):
                 saw = f"{', '.join(scored)[:60]} are scored, {name} has {', '.join(texts)[:60]}"
                 message = "the choices are scored in another order than in their column"
                 yield finding(message, saw, "doc_to_choice", instance, field=name)

@@ -31,7 +31,6 @@ _EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[
 """An example without quotes: `in square brackets, like [A]`."""
 
 _LISTED: Final = 2
-_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _VERB_AFTER: Final = 20
 """Characters after a quotation within which Chinese, Japanese and Korean have the verb."""
 
@@ -44,7 +43,15 @@ _CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?
 _ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
 """The words before a list of labels."""
 
-_PAIR: Final = r"(?<!\w)({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})(?!\w)"
+_CJK_LETTERS: Final = r"\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af"
+_CJK: Final = re.compile(f"[{_CJK_LETTERS}]")
+_NO_WORD_BEFORE: Final = rf"(?<![^\W{_CJK_LETTERS}])"
+_NO_WORD_AFTER: Final = rf"(?![^\W{_CJK_LETTERS}])"
+"""Where a word begins and ends; Chinese, Japanese and Korean ones follow each other without a space."""
+
+_PAIR: Final = (
+    _NO_WORD_BEFORE + r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})" + _NO_WORD_AFTER
+)
 _CONDITIONS: Final = re.compile(
     r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
     r"[^.\n]{1,80}?"

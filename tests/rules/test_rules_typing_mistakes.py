@@ -176,7 +176,8 @@ WRITTEN = "Q: Does tin rust?\\nA: No.\\n\\nQ: Does steel rust?\\nA: Yes."
 @pytest.mark.parametrize(("label", "is_reported"), [("问题", True), ("問題", False)])
 def test_solved_examples_without_blank_lines_have_a_layout_as_well(label: str, is_reported: bool) -> None:
     shown = f"{label}：邊個起咗呢條橋？\n答案：伊藤\n{label}：而家幾多度？\n答案：三\n"
-    assert ("PF807" in codes(doc_to_text=f"請回答。\n{shown}問題：{{{{question}}}}\n答案：")) is is_reported
+    text = f"請回答。\n{shown}問題：{{{{question}}}}\n答案："
+    assert ("PF807" in codes(doc_to_text=text, doc_to_choice=["伊藤", "三"])) is is_reported
 
 
 @pytest.mark.parametrize(("end", "is_reported"), [("", True), ("\\nA:", False)])
