@@ -38,6 +38,10 @@ class WrittenTemplate:
     text: TemplateText
 
 
+_MEDIA_KEYS: Final = ("doc_to_image", "doc_to_audio", "doc_to_visual", "doc_to_messages")
+"""Keys of lm-eval and lmms-eval that give images or sound."""
+
+
 class Configuration:
     """The configuration of a task, and what follows from it without docs and prompts."""
 
@@ -121,7 +125,7 @@ class Configuration:
     @property
     def media_keys(self) -> tuple[str, ...]:
         """Return the keys that give the images or sound of a prompt, which are not rendered."""
-        return tuple(key for key in ("doc_to_image", "doc_to_audio") if self.config.get(key) is not None)
+        return tuple(key for key in _MEDIA_KEYS if self.config.get(key) is not None)
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:

@@ -340,3 +340,21 @@ def test_a_target_that_is_no_choice_is_a_mistake_only_with_real_docs(
     docs = replace(TaskDocs.in_memory([{"q": "Why?", "a": "13"}]), kind=kind)
     with pytest.raises(SyntheticDocsError if kind == "synthetic" else RenderError, match="outside the choices"):
         tuple(render_task(task, docs))
+
+
+def test_lmms_eval_passes_the_arguments_for_models_to_the_text(tmp_path: Path) -> None:
+    text = "def text(doc, lmms_eval_specific_kwargs=None):\n"
+    text += "    return doc['q'] + lmms_eval_specific_kwargs['post_prompt']\n"
+    (tmp_path / "utils.py").write_text(text, "utf-8")
+    keys = "lmms_eval_specific_kwargs: {default: {post_prompt: ' Yes or no?'}, qwen: {post_prompt: ' Y/N'}}\n"
+    write(tmp_path, t=f"task: t\ndoc_to_text: !function utils.text\ndoc_to_target: '{{{{a}}}}'\n{keys}")
+    task = bind_functions(read(tmp_path / "t.yaml").tasks[0], trusted=lambda _path: True)
+    assert task.doc_to_text({"q": "Is it?"}) == "Is it? Yes or no?"
+    docs = load_docs(task)
+    assert (docs.kind, set(docs.evaluated[0])) == ("synthetic", {"q", "a"})
+
+
+def test_images_of_lmms_eval_are_named_as_not_rendered(tmp_path: Path) -> None:
+    write(tmp_path, t=f"task: t\n{TASK}doc_to_visual: !function utils.images\n")
+    study = study_of(read(tmp_path / "t.yaml").tasks[0], tmp_path)
+    assert (study.media_keys, study.is_multimodal) == (("doc_to_visual",), True)
