@@ -28,17 +28,17 @@ Requests = list[list[Arguments]]
 """The arguments of the requests of each doc."""
 
 CAUSES: Final[Mapping[str, str]] = {
-    "redraws": "shots that equal the doc are replaced",
-    "first_n_leaves_doc_out": "first_n leaves the doc out",
-    "prefix_of_shot": "the gen_prefix of a shot is rendered from the shot",
-    "makes_turns": "shots are drawn and joined as messages",
+    "redraws": "replacing shots that equal the doc",
+    "first_n_leaves_doc_out": "first_n leaving the doc out",
+    "prefix_of_shot": "the doc that the gen_prefix of a shot is rendered from",
+    "makes_turns": "how shots are drawn and joined",
     "chat_delimiter": "the target delimiter before choices under a chat template",
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
     "renders_inputs": "choices that are inputs under a chat template",
     "generation": "default generation arguments",
     "keeps_newline": "newlines at the end of templates",
     "delimits_empty": "delimiters around empty answers of shots",
-    "ignored_shot_keys": "keys of fewshot_config that have an effect",
+    "ignored_shot_keys": "the keys of fewshot_config that have an effect",
 }
 """What differs between releases, by field of `Release`."""
 
@@ -90,9 +90,15 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     """Return how our requests differ from those that the installed lm-eval makes of the same docs."""
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
+        followed = study.settings.release
         for release in reversed(RELEASES):
             if _result(_requests_by, release, task, docs, shots, profile) == theirs:
                 return f"it makes the requests of lm-eval {release.version}"
+        for name, behaviour in CAUSES.items():
+            for value in {getattr(each, name) for each in RELEASES} - {getattr(followed, name)}:
+                changed = replace(followed, **{name: value})
+                if _result(_requests_by, changed, task, docs, shots, profile) == theirs:
+                    return f"it differs from lm-eval {followed.version} in {behaviour}"
         return f"lm-eval raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
 
     ours, theirs = _by(study.settings.release), lambda *asked: HarnessTask(*asked).requests

@@ -22,6 +22,14 @@ def installed() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+def fork_of(package: Path, fork: Path) -> None:
+    """Copy lm-eval without its tasks."""
+    shutil.copytree(package, fork / "lm_eval", ignore=shutil.ignore_patterns("tasks", "__pycache__"))
+    (fork / "lm_eval/tasks").mkdir()
+    for module in (package / "tasks").glob("*.py"):
+        shutil.copy(module, fork / "lm_eval/tasks")
+
+
 def project(folder: Path) -> Path:
     write_task(folder, "plain")
     write_task(folder, "choices", output_type="multiple_choice", doc_to_choice="[x, y]", num_fewshot="2")
@@ -50,12 +58,7 @@ def test_a_sample_is_always_the_same(tmp_path: Path) -> None:
 
 def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: Path) -> None:
     fork = tmp_path / "fork"
-    shutil.copytree(installed(), fork / "lm_eval", ignore=shutil.ignore_patterns("tasks", "__pycache__"))
-    (fork / "lm_eval/tasks").mkdir()
-    shutil.copy(installed() / "tasks/__init__.py", fork / "lm_eval/tasks")
-    for name in ("manager.py", "_factory.py", "_index.py", "_yaml_loader.py"):
-        if (installed() / "tasks" / name).exists():
-            shutil.copy(installed() / "tasks" / name, fork / "lm_eval/tasks")
+    fork_of(installed(), fork)
     (fork / "pyproject.toml").write_text('[project]\nversion = "0.4.12.dev0"\n', "utf-8")
     module = fork / "lm_eval/api/task.py"
     text = module.read_text("utf-8")
@@ -68,6 +71,19 @@ def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: 
     assert "doc 1, request 1: continuation, from character 1" in done.stdout
     assert "    lm-eval   <x>" in done.stdout
     assert "lm-eval 0.4.12.dev0: 2 tasks" in done.stdout
+
+
+def test_a_fork_that_differs_in_one_known_behaviour_is_named_by_it(tmp_path: Path) -> None:
+    package = installed()
+    fork = tmp_path / "fork"
+    fork_of(package, fork)
+    module = fork / "lm_eval/api/task.py"
+    text = module.read_text("utf-8")
+    old = "target_delimiter = self.config.target_delimiter\n            if apply_chat_template:"
+    assert old in text
+    module.write_text(text.replace(old, old.replace("if apply_chat_template", "if False")), "utf-8")
+    done = promptfmt(project(tmp_path / "mine"), "verify", "--lm-eval", str(fork), "--profile", "chat-chatml")
+    assert "in the target delimiter before choices under a chat template, 1 task: choices" in done.stdout
 
 
 def test_a_checkout_without_lm_eval_is_refused(tmp_path: Path) -> None:
@@ -90,10 +106,10 @@ def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None
     keys = {"fewshot_config": '{fewshot_delimiter: "###"}', "training_split": "train", "num_fewshot": "2"}
     write_task(tmp_path, "keyed", generation_kwargs="{until: [x]}", **keys)
     done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
-    assert "keys of fewshot_config that have an effect, 1 task: keyed" in done.stdout
+    assert "the keys of fewshot_config that have an effect, 1 task: keyed" in done.stdout
     assert done.returncode == 1
     back = promptfmt(tmp_path, "diff", "--harness", "0.4.13..0.4.9", "--profile", "plain")
-    assert "keys of fewshot_config that have an effect, 1 task: keyed" in back.stdout
+    assert "the keys of fewshot_config that have an effect, 1 task: keyed" in back.stdout
 
 
 @pytest.mark.parametrize("written", ["0.4.9", "0.4.9..", "main..0.4.9", "0.4.9..0.5.0"])
