@@ -12,7 +12,8 @@ from pytest_promptfmt.cli import app
 from pytest_promptfmt.cli.explain import sample
 from pytest_promptfmt.formats import Format, known_formats
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "formats-catalogue.md"
 
 
 def write_catalogue(page: Path) -> tuple[int, str]:
@@ -20,10 +21,11 @@ def write_catalogue(page: Path) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
-def test_catalogue_in_the_documentation_is_up_to_date(tmp_path: Path) -> None:
-    page = Path(shutil.copy(PAGE, tmp_path))
+@pytest.mark.parametrize("name", ["formats.md", "formats-catalogue.md"])
+def test_catalogue_in_the_documentation_is_up_to_date(tmp_path: Path, name: str) -> None:
+    page = Path(shutil.copy(DOCS / name, tmp_path))
     assert write_catalogue(page) == (0, "")
-    assert page.read_text("utf-8") == PAGE.read_text("utf-8"), "run `promptfmt docs --page docs/formats.md`"
+    assert page.read_text("utf-8") == (DOCS / name).read_text("utf-8"), f"run `promptfmt docs --page docs/{name}`"
 
 
 def test_catalogue_restores_a_section_that_was_edited_and_leaves_the_rest(tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_docs_without_anything_to_write_is_refused() -> None:
 def test_documentation_names_every_field() -> None:
     from pytest_promptfmt.formats.format import PROMPT_FIELDS
 
-    page = PAGE.read_text("utf-8")
+    page = (DOCS / "formats.md").read_text("utf-8")
     assert not [name for name in PROMPT_FIELDS if f"| `{name}` |" not in page]
 
 
