@@ -43,15 +43,8 @@ _CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?
 _ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
 """The words before a list of labels."""
 
-_CJK_LETTERS: Final = r"\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af"
-_CJK: Final = re.compile(f"[{_CJK_LETTERS}]")
-_NO_WORD_BEFORE: Final = rf"(?<![^\W{_CJK_LETTERS}])"
-_NO_WORD_AFTER: Final = rf"(?![^\W{_CJK_LETTERS}])"
-"""Where a word begins and ends; Chinese, Japanese and Korean ones follow each other without a space."""
-
-_PAIR: Final = (
-    _NO_WORD_BEFORE + r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})" + _NO_WORD_AFTER
-)
+_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+_PAIR: Final = r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})"
 _CONDITIONS: Final = re.compile(
     r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
     r"[^.\n]{1,80}?"
@@ -315,10 +308,20 @@ def _label_sets(text: str) -> Iterator[AskedForm]:
     for match in _CONDITIONS.finditer(text):
         named.update(label.casefold() for label in match.group(1, 2))
         yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
-    for one, other in data_table("contract")["pairs"]:
-        pair = re.search(_PAIR.format(one, _ors(), other), text, re.IGNORECASE)
-        if pair is not None and one not in named:
+    for pattern in _pairs():
+        pair = pattern.search(text)
+        if pair is not None and pair[1].casefold() not in named:
             yield AskedForm(form="labels", labels=(pair[1], pair[2]), said=pair[0], start=pair.start())
+
+
+@cache
+def _pairs() -> list[re.Pattern[str]]:
+    """Return what finds each pair of labels; Chinese words follow each other without a space."""
+    found = []
+    for one, other in data_table("contract")["pairs"]:
+        before, after = ("", "") if _CJK.search(one) else (r"(?<!\w)", r"(?!\w)")
+        found.append(re.compile(f"{before}{_PAIR.format(one, _ors(), other)}{after}", re.IGNORECASE))
+    return found
 
 
 @cache

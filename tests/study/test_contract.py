@@ -69,3 +69,11 @@ def test_letters_that_only_describe_how_to_write_are_not_asked_for() -> None:
 
 def test_a_sentence_that_the_prompt_has_begun_continues_after_it() -> None:
     assert without_begun(["The answer is 7", "#### 7", "#### 7"], "The answer is") == [" 7", "#### 7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [("请回答是或否。", ("是", "否")), ("Answer yes or no.", ("yes", "no")), ("是否正确", ()), ("I know or yes.", ())],
+)
+def test_pairs_of_labels_are_words_and_chinese_ones_need_no_space(text: str, labels: tuple[str, ...]) -> None:
+    assert tuple(label for form in contract_of(text).of("labels") for label in form.labels) == labels
