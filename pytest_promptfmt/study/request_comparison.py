@@ -91,14 +91,14 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         followed = study.settings.release
-        for release in reversed(RELEASES):
-            if _result(_requests_by, release, task, docs, shots, profile) == theirs:
-                return f"it makes the requests of lm-eval {release.version}"
         for name, behaviour in CAUSES.items():
             for value in {getattr(each, name) for each in RELEASES} - {getattr(followed, name)}:
                 changed = replace(followed, **{name: value})
                 if _result(_requests_by, changed, task, docs, shots, profile) == theirs:
                     return f"it differs from lm-eval {followed.version} in {behaviour}"
+        for release in reversed(RELEASES):
+            if _result(_requests_by, release, task, docs, shots, profile) == theirs:
+                return f"it makes the requests of lm-eval {release.version}"
         return f"lm-eval raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
 
     ours, theirs = _by(study.settings.release), lambda *asked: HarnessTask(*asked).requests

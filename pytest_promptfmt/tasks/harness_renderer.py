@@ -37,7 +37,8 @@ Arguments = tuple[Any, ...]
 
 _DROPPED: Final = (
     *("dataset_kwargs", "dataset_path", "dataset_name", "custom_dataset", "process_docs", "metric_list", "filter_list"),
-    *("process_results", "should_decontaminate", "class", "include", "metadata", *OWN_KEYS, *STRUCTURAL_KEYS),
+    *("process_results", "should_decontaminate", "class", "include", "metadata", "task_alias", "group_alias"),
+    *(*OWN_KEYS, *STRUCTURAL_KEYS),
 )
 """The keys that no prompt is made of, or that our docs take the place of."""
 
