@@ -208,7 +208,7 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
         if (incomplete := _incomplete.get(module.__name__)) is not None:
             raise incomplete
     except ImportFailedError as failure:
-        raise FunctionError(failure.message, position=ref.position, hint=failure.hint) from failure.__cause__
+        raise failure.about("", ref.position) from failure.__cause__
     return module
 
 

@@ -80,8 +80,8 @@ class ImportFailedError(Exception):
         self.resource = resource
 
     def about(self, what: str, position: Position | None) -> FunctionError:
-        """Return the error for what was to be imported."""
-        message = f"{what}: {self.message}"
+        """Return the error for what was to be imported, "" for a file by itself."""
+        message = f"{what}: {self.message}" if what else self.message
         if self.resource is not None:
             error: FunctionError = MissingResourceError(message, self.resource, position=position)
         else:

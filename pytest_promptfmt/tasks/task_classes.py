@@ -27,6 +27,7 @@ from pytest_promptfmt.core.prompt import Instance, Place, Request
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.tasks.functions import load_function
+from pytest_promptfmt.tasks.harness import harness_around, installed_harness
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler
 from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.task_config import task_from_config, value_kinds
@@ -43,6 +44,12 @@ class TaskClassUnavailableError(UnavailableError):
     """A task class that cannot be imported here, for want of lm-eval or of another package."""
 
     reason = "Python task classes need lm-eval and the packages that they import"
+
+
+class OtherReleaseError(UnavailableError):
+    """A task class of a checkout that fails with the interface of the lm-eval that is installed."""
+
+    reason = "Python task classes of a checkout, which need its lm-eval instead of the one that is installed"
 
 
 def is_of_lm_eval(ref: FunctionRef) -> bool:
@@ -119,7 +126,7 @@ class LmEvalClass(Assembly):
         try:
             found = load_function(self.ref, trusted=trusted, time_limit=time_limit)
         except FunctionError as error:
-            if not error.lacks_resource:
+            if isinstance(error, UnavailableError) or not error.lacks_resource:
                 raise
             raise TaskClassUnavailableError(error.message, position=task.position("class"), hint=error.hint) from error
         if not isinstance(found, type):
@@ -173,8 +180,15 @@ class LmEvalClassAssembler(LmEvalAssembler):
             raised = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
             place = Place(self._task.id, number)
             message = f"construct_requests {place} raised {raised}"
+            if _is_of_other_release(self._task.path):
+                raise OtherReleaseError(message, position=self._task.position("class")) from error
             raise RenderError(message, position=self._task.position("class")).naming(str(place)) from error
         return replace(instance, requests=tuple(_shown(own, instance)))
+
+
+def _is_of_other_release(path: Path | None) -> bool:
+    around, installed = harness_around(path.parent.resolve()) if path is not None else None, installed_harness()
+    return around is not None and installed is not None and around.release != installed.release
 
 
 def _made(found: type, task: Task) -> Any:

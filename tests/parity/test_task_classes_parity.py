@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,25 @@ def test_a_class_whose_packages_are_missing_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="a_package_of_nobody") as raised:
         bind_functions(file.tasks[0], trusted=lambda _path: True)
     assert type(raised.value).__name__ == "MissingResourceError"
+
+
+@pytest.mark.parametrize(("release", "kind"), [("0.4.3", "OtherReleaseError"), ("", "RenderError")])
+def test_a_class_of_a_checkout_that_fails_with_the_installed_lm_eval_is_skipped(
+    tmp_path: Path, release: str, kind: str
+) -> None:
+    release = release or version("lm_eval")
+    (tmp_path / "lm_eval" / "tasks").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "lm_eval"\nversion = "{release}"\n', "utf-8")
+    folder = tmp_path / "own"
+    folder.mkdir()
+    quiz(folder, "Written")
+    early = "Instance(request_type='generate_until', doc=doc, arguments=(ctx, {}), idx=0, **kwargs)"
+    code = f"    def construct_requests(self, doc, ctx, **kwargs):\n        return {early}\n"
+    (folder / "quiz_task.py").write_text(f"{QUIZ}\n\nclass Early(Written):\n{code}", "utf-8")
+    (folder / "quiz.yaml").write_text((folder / "quiz.yaml").read_text("utf-8").replace("Written", "Early"), "utf-8")
+    file = read_task_file(folder / "quiz.yaml")
+    assert file is not None
+    task = bind_functions(file.tasks[0], trusted=lambda _path: True)
+    with pytest.raises(Exception, match="chat_template") as raised:
+        list(task.render(profile=PLAIN))
+    assert type(raised.value).__name__ == kind

@@ -52,7 +52,7 @@ def test_completions_are_read_by_the_class_in_battery_and_recordings(project: Pr
 
 def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
     project.write("quiz.py", QUIZ + WRONG)
-    project.write("broken.py", "import nothing_of_that_name\n")
+    project.write("broken.py", "import json.nothing_of_that_name\n")
     project.write("ends.py", "import os\nos._exit(3)\n")
     project.write("odd.py", "class Odd(BaseException): ...\nraise Odd('x')\n")
     project.write("good.yaml", yaml_of("Quiz"))
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
         r"import_odd\.yaml:1:\d+: .*does not import \(odd\.py:2\): Odd: x",
         r"Hangs did not finish within 2 s",
         r"quizz\.yaml:1:\d+: class: quiz\.py has no 'Quizz'\n  hint: did you mean 'Quiz'",
-        r"import_fails\.yaml:1:\d+: .*does not import \(broken\.py:1\): no module named 'nothing_of_that_name'",
+        r"import_fails\.yaml:1:\d+: .*does not import \(broken\.py:1\): no module named 'json.nothing_of_that_name'",
         r"import_ends\.yaml:1:\d+: .*ends the program when it is imported",
         r"no_module\.yaml:1:\d+: .*neither nowhere\.py nor an installed module 'nowhere'",
         r"no_file\.yaml:3:\d+: .*missing\.jsonl",
@@ -129,7 +129,7 @@ def test_classes_are_found_in_the_modules_of_the_setting(project: Project) -> No
     docs = '    PROMPTFMT_DOCS = [{"q": "Is it?"}]\n'
     hidden = CLASS.format(name="_Hidden")
     project.write("tasks/tasks_a.py", f"from pathlib import Path\n{QUIZ}{docs}{hidden}\nclass Plain: pass\n")
-    project.write("tasks/tasks_b.py", "import nothing_of_that_name\n")
+    project.write("tasks/tasks_b.py", "import json.nothing_of_that_name\n")
     project.write("tasks/tasks_c.py", "x = 1\n")
     project.write("tasks/other.py", CLASS.format(name="Other"))
     assert project.collected("--promptfmt", "--promptfmt-profile", "plain", "tasks") == [
@@ -139,7 +139,7 @@ def test_classes_are_found_in_the_modules_of_the_setting(project: Project) -> No
     ]
     result = project.run("tasks", "--promptfmt-profile", "plain", "--snapshot-update")
     result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["*tasks_b.py: *no module named 'nothing_of_that_name'"])
+    result.stdout.fnmatch_lines(["*tasks_b.py: *no module named 'json.nothing_of_that_name'"])
     result.stdout.fnmatch_lines(["*tasks_c.py: this module defines no task class"])
 
 
@@ -314,3 +314,13 @@ def test_rows_in_the_tree_of_docs_are_those_of_a_class_without_others(project: P
     assert shown.keys() == {"Quiz", "named"}
     assert "Is fire cold?" in shown["Quiz"]
     assert "Is ice cold?" in shown["named"]
+
+
+def test_a_module_whose_classes_need_a_package_that_is_not_installed_is_skipped(project: Project) -> None:
+    base = "from a_package_of_nobody.tasks import Base\n\nclass Derived(Base):\n    pass\n"
+    project.write("derived.py", base)
+    project.write("derived_too.yaml", yaml_of("Derived", "derived") + "task: derived_too\n")
+    project.write("pytest.ini", "[pytest]\npromptfmt_task_modules = *.py\npromptfmt_profiles = plain\n")
+    result = project.run("-m", "not promptfmt_lint")
+    assert result.parseoutcomes().get("failed", 0) == 0
+    result.stdout.fnmatch_lines(["*package 'a_package_of_nobody' is not installed*pip install a-package-of-nobody*"])
