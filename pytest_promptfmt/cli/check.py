@@ -138,16 +138,17 @@ def _print(
 
 
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
-    """Yield each distinct problem of snapshots and answers in full, a summary of them, and the findings."""
+    """Yield the findings, then each distinct problem of snapshots and answers in full, and a summary of those."""
     from pytest_promptfmt.results.lint_lines import explained_lines
     from pytest_promptfmt.results.terminal import sections
 
+    yield from explained_lines(result, is_verbose=verbose)
     details = [cluster.detail for cluster in result.unexplained if cluster.detail]
     for detail in details if verbose else details[:_SHOWN_DETAILS]:
-        yield from (*detail.splitlines(), "")
-    findings = explained_lines(result, is_verbose=verbose)
-    for _, lines in sections(result, verbosity=int(verbose), findings=findings):
-        yield from lines
+        yield from ("", *detail.splitlines())
+    lines = [line for _, shown in sections(result, verbosity=int(verbose), findings=()) for line in shown]
+    yield from ([""] if lines and (details or result.findings) else [])
+    yield from lines
 
 
 def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, int | None, str, Sequence[str]]]:
