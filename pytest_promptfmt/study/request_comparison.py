@@ -92,7 +92,7 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         followed = study.settings.release
         for name, behaviour in CAUSES.items():
-            for value in {getattr(each, name) for each in RELEASES} - {getattr(followed, name)}:
+            for value in dict.fromkeys(getattr(each, name) for each in RELEASES):
                 changed = replace(followed, **{name: value})
                 if _result(_requests_by, changed, task, docs, shots, profile) == theirs:
                     return f"it differs from lm-eval {followed.version} in {behaviour}"
