@@ -174,18 +174,23 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place(),
             Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
         )
-    if "training" in trial.kinds and "call-finished" in trial.sent:
-        called = trial.conversations["call-finished"]
-        asked = trial.without_generation_prompt(called, State(count=2))
-        answered = trial.render(called, State(count=3)).text
-        if asked is not None and answered is not None and not answered.startswith(asked):
-            at = first_difference(asked, answered)
-            yield called.finding(
-                "a tool result changes the call before it",
-                f"{excerpt(asked, at)!r} becomes {excerpt(answered, at)!r}",
-                trial.place(),
-                Severity.WARNING,
-            )
+    for name, message, severity in _FOLLOWED:
+        if name in trial.sent and (severity is Severity.INFO or "training" in trial.kinds):
+            answered = trial.conversations[name]
+            finished = trial.without_generation_prompt(answered, State(count=2))
+            later = trial.render(answered, State(count=3)).text
+            at = first_difference(finished or "", later or "")
+            # Another end of the last answer has a rule.
+            if finished is not None and later is not None and at < len(finished) and ANSWER not in finished[:at]:
+                saw = f"{excerpt(finished, at)!r} becomes {excerpt(later, at)!r}"
+                yield answered.finding(message, saw, trial.place_of("loop.last"), severity)
+
+
+_FOLLOWED: Final = (
+    ("turns", "a later message changes a finished answer", Severity.INFO),
+    ("call-finished", "a tool result changes the call before it", Severity.WARNING),
+)
+"""Conversations of an answer and a message that follows it, with the severity of a change; calls count in training."""
 
 
 def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:

@@ -120,7 +120,7 @@ HITS_AND_SILENCES = {
     "PF427": (replace(QWEN3, task=BEGUN), replace(QWEN2, task=BEGUN)),
     "PF439": (Case(template="axolotl-chatml", more=WITH_TOOLS), QWEN3),
     "PF440": (Case(template="GLM-4.7-Flash"), QWEN2),
-    "PF441": (Case(template="axolotl-metharme"), QWEN2),
+    "PF441": (QWEN3, QWEN2),
     "PF442": (QWEN3, QWEN2),
 }
 OPENED = "output_type: generate_until\ngeneration_kwargs: {until: ['\\n'], max_gen_toks: 64}"
