@@ -20,11 +20,11 @@ def why(
     no_code: NoCode = False,
 ) -> None:
     """Print for each task file whether the next run tests it or shows the outcomes of an earlier run, and why."""
-    from pytest_promptfmt.plugin.cache_states import cache_states
+    from pytest_promptfmt.plugin.collected import decisions
 
-    states = cache_states(paths, pytest_options(no_code=no_code))
-    for path, reason in states.reasons.items():
-        say(f"{display_path(path)}: {'shown again' if path in states.held else 'runs'}: {reason}")
+    _, found = decisions(paths, pytest_options(no_code=no_code))
+    for path, decision in found.items():
+        say(f"{display_path(path)}: {decision}")
 
 
 def cache(
@@ -37,21 +37,21 @@ def cache(
     No test runs. `promptfmt why FILE` prints the reason for each file.
     """
     from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
-    from pytest_promptfmt.plugin.cache_states import cache_states
+    from pytest_promptfmt.plugin.collected import decisions
 
-    states = cache_states(paths or [], pytest_options(no_code=no_code))
-    if states.store is None:
+    store, found = decisions(paths or [], pytest_options(no_code=no_code))
+    if store is None:
         say("nothing is cached: there is no cache folder outside the repository")
         return
-    file = states.store / FILE_NAME
+    file = store / FILE_NAME
     size = file.stat().st_size if file.is_file() else 0
     say(f"{file}: {size / 1e6:,.1f} MB")
     if clear:
-        remove_store(states.store)
+        remove_store(store)
         say("removed")
         return
-    say(f"{len(states.held):,} of {len(states.reasons):,} task files are shown again")
-    misses = Counter(reason for path, reason in states.reasons.items() if path not in states.held)
+    misses = Counter(decision.reason for decision in found.values() if decision.file is None)
+    say(f"{len(found) - misses.total():,} of {len(found):,} task files are shown again")
     for reason, number in misses.most_common(_MOST_REASONS):
         say(f"{number:,} run: {reason}")
     if len(misses) > _MOST_REASONS:

@@ -50,13 +50,16 @@ class CachedFile:
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
     are. `counted` are all items for a run that shows only outcomes, None if some have to be shown. `read` returns the
-    text of the results of items. A file that `brings_profiles` does not use the profiles of the run.
+    text of the results of items. A file that `brings_profiles` does not use the profiles of the run. `profiles` are the
+    keys of those that its items use, `introduces` of those that no file before it had: it has the findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
     brings_profiles: bool
+    profiles: frozenset[str]
+    introduces: frozenset[str]
     is_quiet: bool
     quiet: Counted
     counted: Counted | None
@@ -72,6 +75,8 @@ class CachedFile:
             claims=tuple((str(a), str(b)) for a, b in row["claims"]),
             size=int(row["size"]),
             brings_profiles=row["brings_profiles"] is True,
+            profiles=frozenset(map(str, row["profiles"])),
+            introduces=frozenset(map(str, row["introduces"])),
             is_quiet=row["is_quiet"] is True,
             quiet=quiet,
             counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),

@@ -56,12 +56,14 @@ class CachedFolder:
 
     `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
     `RUN_AGAIN`, or has the digest of its inputs: a run with other options or another environment may have stored other
-    outcomes since. The quiet ones are `counted` together; `first` is one of their snapshots, as file, task and profile.
+    outcomes since. The quiet ones are `counted` together, and use `profiles` that files before them introduce; `first`
+    is one of their snapshots, as file, task and profile.
     """
 
     children: tuple[tuple[str, str | None], ...]
     counted: Counted
     first: tuple[str, str, str] | None
+    profiles: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class FileResult:
     @property
     def state(self) -> str | None:
         """Return the state of the file in the row of its folder."""
-        return QUIET if self.made is not None and self.row["is_quiet"] else self.made
+        is_quiet = self.made is not None and self.row["is_quiet"] and not self.row["introduces"]
+        return QUIET if is_quiet else self.made
 
 
 class CachedFolders:
@@ -122,6 +125,7 @@ class CachedFolders:
                 children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
                 counted=Counted.read(row["counted"]),
                 first=None if row["first"] is None else _snapshot(*map(str, row["first"])),
+                profiles=frozenset(map(str, row["profiles"])),
             )
         except Exception:  # invalid data of any kind
             return None
@@ -228,6 +232,7 @@ class CachedFolders:
             "children": states,
             "counted": together(rows),
             "first": next(snapshots_in(rows), None),
+            "profiles": sorted({profile for _, each in rows for profile in each["profiles"]}),
         }
         tasks = (
             (task, child, line, column)

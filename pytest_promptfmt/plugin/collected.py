@@ -18,10 +18,12 @@ import pytest
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.inputs.store import store_folder
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.items.item import LoadItem
+from pytest_promptfmt.plugin.items.item import LoadItem, PromptItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
+from pytest_promptfmt.plugin.outcome_cache import Decision
 from pytest_promptfmt.plugin.progress import Progress
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged
@@ -178,6 +180,42 @@ def start(arguments: Sequence[str], plugin: object) -> int:
         hint = "if a conftest.py is at fault, try --no-code, which reads none; else please report it"
         raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)
     return int(status)
+
+
+# -- what the next run would do ----------------------------------------------------------------------------------------
+
+
+def decisions(paths: Sequence[Path], options: Sequence[str]) -> tuple[Path | None, dict[Path, Decision]]:
+    """Return the store of a project, None for none, and what the next run does with each task file in these paths.
+
+    Raises SettingsError if pytest cannot run.
+    """
+    decider = _Decider()
+    status = start([*options, *map(str, paths)], decider)
+    if decider.found is None:
+        raise SettingsError(f"pytest ended with status {status} before it had collected anything")
+    return decider.found
+
+
+class _Decider:
+    """A plugin that takes the decisions about the collected files instead of running them."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Path | None, dict[Path, Decision]] | None = None
+        self._files: dict[Path, None] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        for item in items:
+            if isinstance(item, Unchanged | PromptItem):
+                self._files |= dict.fromkeys(item.paths if isinstance(item, Unchanged) else [item.path])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        cache = session.config.stash[RUN].cache
+        self.found = store_folder(session.config.rootpath), {path: cache.decision(path) for path in self._files}
+        cache.store.is_on = False  # nothing ran, so nothing is written
+        return True
 
 
 # -- a run of all tests ------------------------------------------------------------------------------------------------

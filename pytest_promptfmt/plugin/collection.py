@@ -56,7 +56,7 @@ class TaskFileNode(pytest.File):
         run = self.config.stash[RUN]
         folders = run.folders
         root = folders.root_of(self.path, self.session)
-        run.cache.file(self.path)
+        run.cache.decision(self.path)
         folders.index.asked.clear()
         try:
             settings = folders.settings_for(self.path)

@@ -49,7 +49,7 @@ def is_stored(shown: Shown) -> bool:
     """Return whether a row is a result of an item, with facts `about` it."""
     try:
         nodeid, (path, line, name), marker, repeats, place = shown["about"]
-        listed([nodeid, path, name, marker, repeats])
+        listed([nodeid, path, name, marker, repeats, *shown["introduces"]])
         if_any(number)(line)
         if_any(text)(place)
         _check(shown, nodeid)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -50,8 +51,24 @@ _VARIANT: Final = "?"
 
 VARYING: Final = "the order of a set, on which its prompts depend"
 SAME: Final = "all its inputs are the same"
-_MOST_VARIANTS: Final = 4
+_MOST_VARIANTS: Final = 6
 """The states of a file whose outcomes are side by side, such as those of several branches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a run does with a file, and why: `run` its tests, `show` cached outcomes again, or `skip` it.
+
+    It is skipped if all tests passed: they are only counted. `file` has the cached outcomes, None to run.
+    """
+
+    action: Literal["run", "show", "skip"]
+    reason: str
+    file: CachedFile | None = None
+
+    def __str__(self) -> str:
+        """Return the line of `promptfmt why`, without the file."""
+        return f"{'runs' if self.file is None else 'shown again'}: {self.reason}"
 
 
 class OutcomeCache:
@@ -72,13 +89,13 @@ class OutcomeCache:
         self.folders: CachedFolders | None = None
         if self.store.is_on and shows:
             self.folders = CachedFolders(config, self.store, self._inputs, self._contents, self._shared, folders)
+        self.profile_key = self._shared.profile_key
         self.watched = WatchedFiles(self._shared, folders, self._contents)
-        self._files: dict[str, CachedFile | None] = {}
+        self.decisions: dict[str, Decision] = {}
         self._found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
         self._planned: Counter[str] = Counter()
         self._parts: dict[str, set[str]] = defaultdict(set)
         self._unexplained: set[pytest.Item] = set()
-        self.reasons: dict[str, str] = {}
 
     @property
     def is_on(self) -> bool:
@@ -92,24 +109,36 @@ class OutcomeCache:
 
     # -- cached outcomes -----------------------------------------------------------------------------------------------
 
-    def file(self, path: Path) -> CachedFile | None:
-        """Return the cached outcomes of a task file, None if one of its inputs is not the same; `reasons` name it."""
-        if self.folders is None:
-            return None
+    def decision(self, path: Path) -> Decision:
+        """Return what to do with a task file: its cached outcomes hold if all its inputs are the same."""
+        return self._decide(path, None)
+
+    def decide(self, path: Path, introduces: Collection[str]) -> Decision:
+        """Return what to do with a task file that reports the findings about these profiles in this run."""
+        return self._decide(path, frozenset(introduces))
+
+    def _decide(self, path: Path, introduces: frozenset[str] | None) -> Decision:
         name = str(path)
-        if name not in self._files:
-            self._files[name] = None
-            reasons = []
-            for variant in self._variants(name):
-                try:
-                    self._files[name] = self._same(path, variant)
-                    break
-                except _DifferentError as difference:
-                    reasons.append(str(difference))
-                except Exception:  # invalid data of any kind
-                    reasons.append("its row is damaged")
-            self.reasons[name] = SAME if self._files[name] else next(iter(reasons), "") or self._refusal(name)
-        return self._files[name]
+        known = self.decisions.get(name)
+        if known is not None and (known.file is None or introduces in (None, known.file.introduces)):
+            return known
+        found = None
+        reasons = [] if self.folders is not None else ["nothing is cached in this run"]
+        for variant in self._variants(name) if self.folders is not None else ():
+            try:
+                found = self._same(path, variant, introduces)
+                break
+            except _DifferentError as difference:
+                reasons.append(str(difference))
+            except Exception:  # invalid data of any kind
+                reasons.append("its row is damaged")
+        if found is not None:
+            made = Decision("skip" if found.is_quiet else "show", SAME, found)
+        else:
+            made = Decision("run", next(iter(reasons), "") or self._refusal(name))
+            self._found.pop(name, None)
+        self.decisions[name] = made
+        return made
 
     def _variants(self, name: str) -> list[Mapping[str, Any]]:
         """Return the rows of a file for the states of its inputs, the newest first."""
@@ -122,7 +151,7 @@ class OutcomeCache:
             f"it runs each time because of {row[0]}" if isinstance(row, list) and row else "it has no cached outcomes"
         )
 
-    def _same(self, path: Path, row: Mapping[str, Any]) -> CachedFile:
+    def _same(self, path: Path, row: Mapping[str, Any], introduces: frozenset[str] | None) -> CachedFile:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
         context = self._shared.digest(self._folders.settings_for(path))
         if context == OTHER or row["context"] != context:
@@ -132,6 +161,8 @@ class OutcomeCache:
                 raise _DifferentError(f"{self._shown(key)} changed")
         if not self._has_same_answers(row):
             raise _DifferentError("other tasks have the names that it uses")
+        if introduces is not None and introduces != frozenset(row["introduces"]):
+            raise _DifferentError("it is the first file of the run with other profiles")
         kept = self._summary_of(path, digest_of_inputs(row, self.places))
         found = self._cached(path, kept)
         if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
@@ -188,10 +219,16 @@ class OutcomeCache:
 
     def shown(self, item: pytest.Item) -> Shown | None:
         """Return the cached result of an item, if it holds and can be shown."""
-        cached = self._files.get(str(item.path))
-        if cached is None or getattr(item, "introduces", None) or cached.size != self._planned[str(item.path)]:
+        decision = self.decisions.get(str(item.path))
+        cached = decision.file if decision is not None else None
+        if cached is None or item in self._unexplained or cached.size != self._planned[str(item.path)]:
             return None  # some rules use the other items of the run
-        return None if item in self._unexplained else cached.items.get(name_of(item))
+        shown = cached.items.get(name_of(item))
+        return shown if shown is not None and shown["introduces"] == sorted(self._introduced_by(item)) else None
+
+    def _introduced_by(self, item: pytest.Item) -> Iterable[str]:
+        """Return the keys of the profiles about which an item has the findings."""
+        return map(self.profile_key, getattr(item, "introduces", None) or ())
 
     # -- the index -----------------------------------------------------------------------------------------------------
 
@@ -231,6 +268,12 @@ class OutcomeCache:
         """
         planned = list(items)
         self._planned = Counter(str(item.path) for item in planned)
+        introduced: dict[Path, set[str]] = defaultdict(set)
+        for item in planned:
+            if str(item.path) in self.decisions:
+                introduced[item.path].update(self._introduced_by(item))
+        for path, profiles in introduced.items():
+            self.decide(path, profiles)
         self._unexplained.clear()
         explained: set[tuple[str, str]] = set()
         for item in planned:
@@ -257,7 +300,7 @@ class OutcomeCache:
         rows: dict[str, dict[str, Any]] = {}
         tries = not is_cut and can_try(self._config)
         for name, watched in self.watched.files.items():
-            if not watched.items and self._files.get(name) is not None:
+            if not watched.items and name in self.decisions and self.decisions[name].file is not None:
                 continue  # its cached items were shown
             self._found.pop(name, None)
             context = self._shared.digest(watched.settings)
@@ -311,11 +354,13 @@ class OutcomeCache:
             "inputs": [self._inputs.keep(each) for each in inputs],
             "asked": [[*question, self._answered(*question)] for question in asked],
             "names": self._names() if asked else None,
+            "introduces": sorted(watched.introduces),
         }
 
     def _keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
         made_of = {"made": digest_of_inputs(row, self.places), "tasks": watched.tasks, "claims": watched.claims}
-        found = {**made_of, "brings_profiles": watched.brings_profiles, **summary(watched.items)}
+        about = {"brings_profiles": watched.brings_profiles, "profiles": sorted(watched.profiles)}
+        found = {**made_of, **about, "introduces": row["introduces"], **summary(watched.items)}
         self._found[name] = row["inputs"], found
         others = [each for each in self._variants(name) if each.get("made") not in (None, found["made"])]
         rows = [{"made": found["made"], **row}, *others[: _MOST_VARIANTS - 1]]
@@ -358,4 +403,4 @@ def _of_variant(path: Path | str, made: str) -> str:
 
 def digest_of_inputs(row: Mapping[str, Any], places: Places) -> str:
     """Return the digest of the inputs of a row, the same in each checkout."""
-    return places.digest((row["context"], row["inputs"], [list(each) for each in row["asked"]]))
+    return places.digest((row["context"], row["inputs"], [list(each) for each in row["asked"]], row["introduces"]))

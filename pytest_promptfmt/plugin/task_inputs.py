@@ -22,7 +22,7 @@ import pytest
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import VARIABLE as CACHE_VARIABLE, hub_caches
-from pytest_promptfmt.core.profile import RECORDED, SEPARATE_ENGINES
+from pytest_promptfmt.core.profile import RECORDED, SEPARATE_ENGINES, Profile
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.formats.format_registry import format_files
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
@@ -63,6 +63,7 @@ class SharedInputs:
         self._contents = contents
         self._inputs = inputs
         self._digests: dict[int, tuple[Settings, str]] = {}
+        self._profiles: dict[int, tuple[Profile, str]] = {}
         self._base: str | None = None
         self._places = contents.places
         self.is_library = self._places.is_library
@@ -92,6 +93,13 @@ class SharedInputs:
                 self._base = OTHER if OTHER in found else self._places.digest(found)
             own = [self._base, _plain(settings), *self._files_named_by(settings)]
             known = self._digests[id(settings)] = settings, OTHER if OTHER in own else self._places.digest(own)
+        return known[1]
+
+    def profile_key(self, profile: Profile) -> str:
+        """Return a text that is equal for equal profiles."""
+        known = self._profiles.get(id(profile))
+        if known is None:
+            known = self._profiles[id(profile)] = profile, self._places.digest(_plain(profile))
         return known[1]
 
     def _of_this_run(self) -> Iterator[object]:
@@ -181,7 +189,7 @@ class WatchedFile:
 
     `asked` are its questions to the index. It is `refused` for the first thing that is not an input. The cache of a
     hub, which its code `loads` from, is not known by the files that are traced. Its prompts `may_vary` with the order
-    of a set.
+    of a set. Its items use `profiles`, by their keys, and have the findings about those that it `introduces`.
     """
 
     settings: Settings
@@ -194,6 +202,8 @@ class WatchedFile:
     loads: bool = False
     may_vary: bool = False
     brings_profiles: bool = False
+    profiles: set[str] = field(default_factory=set)
+    introduces: set[str] = field(default_factory=set)
 
     def refuse(self, reason: str) -> None:
         """Do not cache the outcomes of the file."""
@@ -292,11 +302,11 @@ class WatchedFiles:
             return
         for path, digest in seen["wrote"]:
             self._contents.wrote(path, digest)
-        watched.items[name_of(item)] = (
-            {**shown, "counted": ["matched" for _ in shown["counted"]]} if seen["wrote"] else shown
-        )
-        if getattr(item, "introduces", None):
-            watched.refuse("findings about a profile")
+        introduces = sorted(map(self._shared.profile_key, getattr(item, "introduces", None) or ()))
+        watched.profiles.update(map(self._shared.profile_key, getattr(item, "met", ())))
+        watched.introduces.update(introduces)
+        counted = ["matched" for _ in shown["counted"]] if seen["wrote"] else shown["counted"]
+        watched.items[name_of(item)] = {**shown, "counted": counted, "introduces": introduces}
         if _is_renamed(shown):
             watched.refuse("a snapshot that another task leaves to this one")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])

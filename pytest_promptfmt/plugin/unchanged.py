@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
 from pytest_promptfmt.plugin.cached_files import CachedFile, Counted
 from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, CachedFolder
-from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
+from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.folders import KnownTask
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
@@ -56,15 +56,25 @@ class UnchangedFolder(pytest.Directory):
 
 
 class Unchanged(pytest.Item):
-    """An item for `files` of one folder that does not run: its outcomes are `counted`, or shown again."""
+    """An item for `files` of one folder that does not run: its outcomes are `counted`, or shown again.
+
+    `introduces` are the keys of the profiles about which it has the findings.
+    """
 
     files: Sequence[str]
     counted: Counted
     is_counted = True
+    introduces: Collection[str] = ()
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
         return f"<Unchanged {self.name}>"
+
+    @property
+    def paths(self) -> Iterator[Path]:
+        """Yield the paths of the files."""
+        folder = self.path.parent if isinstance(self, UnchangedItem) else self.path
+        return (folder / name for name in self.files)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return the file or folder."""
@@ -98,15 +108,10 @@ class UnchangedFiles(Unchanged):
             yield self.config.stash[RUN].expected.place(self.path / file, task, name)
 
     def apart(self) -> Iterator[pytest.Item]:
-        """Yield the items of the first file that has a profile, which run, and the unchanged items of the others."""
+        """Yield the unchanged item of each file, or the items of the file."""
         assert self.parent is not None
-        has_profile = False
-        for file in self.files:
-            path = self.path / file
-            same = unchanged(path, self.parent) if has_profile else None
-            for item in self.session.genitems(same or task_file_node(self.parent, path)):
-                has_profile = has_profile or isinstance(item.parent, TaskNode)
-                yield item
+        for path in self.paths:
+            yield from self.session.genitems(unchanged(path, self.parent) or task_file_node(self.parent, path))
 
 
 class UnchangedItem(Unchanged):
@@ -116,6 +121,7 @@ class UnchangedItem(Unchanged):
         super().__init__(**kwargs)
         self.cached = cached
         self.files = (self.path.name,)
+        self.introduces = cached.introduces
         shows_only_outcomes = self.config.stash[RUN].shows_only_outcomes
         self.is_counted = cached.is_quiet or shows_only_outcomes
         self.counted = cached.counted if cached.counted is not None and shows_only_outcomes else cached.quiet
@@ -179,7 +185,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     if not is_below_named(path, session):
         return None  # pytest passes here on its way to a folder that was named
     root = run.folders.root_of(path, session)
-    cached = run.cache.file(path)
+    cached = run.cache.decision(path).file
     if cached is None or (run.shows_only_outcomes and cached.counted is None):
         return None
     tasks = [(task, path, line, column) for task, _, _, line, column in cached.tasks]
@@ -242,37 +248,54 @@ def is_below_named(path: Path, session: pytest.Session) -> bool:
 def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, with unchanged files replaced by their own items if these have to run again.
 
-    These are the first file of each profile, which reports the findings about the profile; a failure that is stored
-    without its text, because it repeats one of another file, if no earlier item has the text; and a file with a task
-    that an earlier, changed file defines.
+    These are a file that comes first with other profiles than before, about which it reports the findings; a failure
+    that is stored without its text, because it repeats one of another file, if no earlier item has the text; and a file
+    with a task that an earlier, changed file defines.
     """
-    known: set[int] = set()
+    known: set[str] = set()
     explained: set[tuple[str, str]] = set()
-    for item in items:
-        if isinstance(item, UnchangedFiles):
-            folders = item.config.stash[RUN].folders
-            profiles = folders.settings_for(item.path / "-").profiles
-            is_overtaken = any(path.parent == item.path and path.name in item.files for path in folders.overtaken)
-            if known.issuperset(map(id, profiles)) and not is_overtaken:
+    waiting = [iter(items)]
+    while waiting:
+        item = next(waiting[-1], None)
+        if item is None:
+            waiting.pop()
+        elif isinstance(item, UnchangedFiles):
+            if _is_met(item, known):
                 yield item
             else:
-                known.update(map(id, profiles))
-                yield from item.apart()
-            continue
-        if not isinstance(item, UnchangedItem):
-            node = item.parent
-            known.update(map(id, node.profiles) if isinstance(node, TaskNode) else ())
+                waiting.append(item.apart())
+        elif isinstance(item, UnchangedItem):
+            same = _first_with(item, known)
+            if same is not None and (same.is_counted or _is_explained(same.cached, explained)):
+                known |= same.cached.profiles
+                yield same
+            else:
+                assert item.parent is not None
+                waiting.append(iter(item.session.genitems(task_file_node(item.parent, item.path))))
+        else:
+            known.update(map(item.config.stash[RUN].cache.profile_key, getattr(item, "met", ())))
             yield item
-            continue
-        folders = item.config.stash[RUN].folders
-        profiles = () if item.cached.brings_profiles else folders.settings_for(item.path).profiles
-        is_whole = known.issuperset(map(id, profiles)) and item.path not in folders.overtaken
-        if is_whole and (item.is_counted or _is_explained(item.cached, explained)):
-            yield item
-            continue
-        assert item.parent is not None
-        known.update(map(id, profiles))
-        yield from item.session.genitems(task_file_node(item.parent, item.path))
+
+
+def _is_met(item: UnchangedFiles, known: Set[str]) -> bool:
+    """Return whether files before these have introduced their profiles, and define none of their tasks."""
+    overtaken = item.config.stash[RUN].folders.overtaken
+    is_overtaken = any(path.parent == item.path and path.name in item.files for path in overtaken)
+    return item.cached.profiles <= known and not is_overtaken
+
+
+def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
+    """Return the item with the outcomes of its file as the first one with all profiles that are not known yet."""
+    run, new = item.config.stash[RUN], item.cached.profiles - known
+    if item.path in run.folders.overtaken:
+        return None
+    if new == item.cached.introduces:
+        return item
+    cached = run.cache.decide(item.path, new).file
+    if cached is None or item.parent is None or (run.shows_only_outcomes and cached.counted is None):
+        return None
+    same: UnchangedItem = UnchangedItem.from_parent(item.parent, name=item.name, path=item.path, cached=cached)
+    return same
 
 
 def _is_explained(cached: CachedFile, explained: set[tuple[str, str]]) -> bool:

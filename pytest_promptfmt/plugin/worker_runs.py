@@ -12,11 +12,14 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.collection import warn_of_file
@@ -95,6 +98,7 @@ class WorkerRuns:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Remove unchanged files from the items to run, and count them."""
         same = [item for item in session.items if isinstance(item, Unchanged)]
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         if same and not session.config.option.collectonly:
             waiting: list[Unchanged] = []
             for item in session.items:
@@ -104,11 +108,13 @@ class WorkerRuns:
                     self._before[item], waiting = waiting, []
             session.items[:] = [item for item in session.items if not isinstance(item, Unchanged)]
             self._after = waiting
-            reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
                 counted = [item for item in same if item.is_counted for _ in item.files]
                 reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._run.cache.plan(session.items)
+        if self._config.get_verbosity() > 1 and reporter is not None:
+            for path, decision in self._run.cache.decisions.items():
+                reporter.write_line(escape_controls(f"{display_path(Path(path))}: {decision}"))
         wants_times = session.config.option.durations is not None
         self._shows_phases = wants_times or has_other_plugins(self._config, ["pytest_runtest_logreport"])
         result = yield

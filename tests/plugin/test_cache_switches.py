@@ -23,8 +23,7 @@ pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers a
 
 FUNCTION = "from helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
 
-FILES = 2
-"""All but the first, which is run each time: it says what concerns the profiles of the run."""
+FILES = 3
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_a_tree_without_accepted_snapshots_is_not_tested_again(project: Project)
     project.settle()
     first, second = processes(project), processes(project)
     assert len(first) == 27
-    # The first files report about the profiles, and have the text of the failures that the others repeat.
+    # The first files have the text of the failures that the others repeat.
     kept = {name.partition(".yaml")[0] for name in first if first[name] == second[name]}
     assert kept >= {f"tasks/task{number}" for number in range(4, 9)}
     found = project.found("tasks")

@@ -143,7 +143,7 @@ def rename_task(project: Project) -> None:
 @pytest.mark.parametrize("name", EDITS)
 def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: str) -> None:
     warm(tree)
-    assert unchanged(tree) == 4
+    assert unchanged(tree) == 5
     EDITS[name](tree)
     first, fresh = result(tree), result(tree, "--promptfmt-no-cache")
     assert first == fresh == result(tree)
@@ -167,7 +167,7 @@ def test_a_file_of_helm_is_cached(tree: Project, edit: Callable[[Project], objec
     tree.write("tasks/helm/quiz.json", HELM)
     tree.accept("tasks")
     warm(tree)
-    assert unchanged(tree) == 5
+    assert unchanged(tree) == 6
     before = result(tree)
     edit(tree)
     after = result(tree)
@@ -202,7 +202,7 @@ def test_a_task_without_snapshot_is_run_until_it_has_one(tree: Project) -> None:
     for path in (tree.root / "tasks/docs/__prompts__").rglob("*.txt"):
         path.unlink()
     warm(tree)
-    assert unchanged(tree) == 3
+    assert unchanged(tree) == 4
     tree.edit("tasks/plain/arc.yaml", '"arc"', '"arc2"')
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
@@ -231,7 +231,7 @@ def add_format(project: Project) -> None:
 def test_a_format_beside_the_tasks_is_an_input(tree: Project, edit: Callable[[Project], object]) -> None:
     add_format(tree)
     warm(tree)
-    assert unchanged(tree) == 5
+    assert unchanged(tree) == 6
     edit(tree)
     assert result(tree)["exit"] == 1
     assert result(tree) == result(tree, "--promptfmt-no-cache")
@@ -371,12 +371,12 @@ def test_an_unchanged_folder_is_not_entered(tree: Project) -> None:
     warm(tree)
     tree.run("tasks")
     first = tree.run("tasks")
-    assert first.parseoutcomes() == {"passed": 4, "unchanged": 7}
-    first.stdout.fnmatch_lines(["collected 9 items", "21 snapshots passed."])
+    assert first.parseoutcomes() == {"unchanged": 8}
+    first.stdout.fnmatch_lines(["collected 6 items", "21 snapshots passed."])
     os.utime(tree.root / "tasks/plain/below/rte.yaml")
     again = tree.run("tasks")
-    assert again.parseoutcomes() == {"passed": 4, "unchanged": 7}
-    again.stdout.fnmatch_lines(["collected 11 items", "21 snapshots passed."])
+    assert again.parseoutcomes() == {"unchanged": 8}
+    again.stdout.fnmatch_lines(["collected 8 items", "21 snapshots passed."])
     for options in ([], ["--promptfmt-profile=plain"], [], ["-o", "promptfmt_docs=1"], []):
         assert result(tree, *options) == result(tree, *options, "--promptfmt-no-cache")
     assert result(tree) == result(tree, "--promptfmt-no-cache")
@@ -401,7 +401,7 @@ def test_a_file_that_is_run_each_time_lets_its_folder_be_passed_over(tree: Proje
     tree.accept("tasks")
     warm(tree)
     listed = tree.run("tasks")
-    assert listed.parseoutcomes()["unchanged"] == 4
+    assert listed.parseoutcomes()["unchanged"] == 5
     (folder,) = {row for row in folders_kept(tree) if row.endswith("tasks/docs")}
     assert dict(folders_kept(tree)[folder]) == {"late.yaml": None, "wic.yaml": ""}
     tree.edit("tasks/docs/clock.py", "time.time() > 0", "'now'")
@@ -546,7 +546,7 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     project.accept("tasks")
     warm(project)
     monkeypatch.setenv("OTHER", "1")
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
     monkeypatch.setenv("WORDING", "B")
     assert project.run("tasks", "-v").ret == pytest.ExitCode.TESTS_FAILED  # which goes into each folder
     monkeypatch.setenv("WORDING", "A")
@@ -569,11 +569,11 @@ def test_variables_that_change_what_tasks_find_are_inputs_of_all(
     project.write("conftest.py", "")
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
     monkeypatch.setenv(name, VARIABLES_OF_ALL[name])
     assert unchanged(project) == 0
     monkeypatch.delenv(name)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
 
 
 def test_a_module_elsewhere_on_the_path_of_imports_is_an_input(
@@ -588,7 +588,7 @@ def test_a_module_elsewhere_on_the_path_of_imports_is_an_input(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(project.root / folder) for folder in (".", "a", "b")))
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(project.root / folder) for folder in (".", "b", "a")))
     assert project.run("tasks").ret == pytest.ExitCode.TESTS_FAILED
 
@@ -604,7 +604,7 @@ def test_the_time_zone_is_an_input_of_code_that_uses_it(project: Project, monkey
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
     monkeypatch.setenv("TZ", "America/Lima")
     assert project.run("tasks").ret == pytest.ExitCode.TESTS_FAILED
 
@@ -663,7 +663,7 @@ def test_code_that_may_ask_for_something_else_is_run_each_time(project: Project,
     file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 0
+    assert unchanged(project) == 1
 
 
 def test_the_number_of_processors_is_an_input(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,7 +674,7 @@ def test_the_number_of_processors_is_an_input(project: Project, monkeypatch: pyt
     project.task("tasks/first.yaml")
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
     project.write("conftest.py", "import os\nos.cpu_count = lambda: 1000\n")
     settle(project)
     assert result(project) == result(project, "--promptfmt-no-cache")
@@ -697,7 +697,7 @@ def text(doc):
     project.accept("tasks")
     assert "uses no network unless it is asked to" in next(project.root.rglob("arc/plain.txt")).read_text("utf-8")
     warm(project)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
 
 
 @pytest.mark.slow
@@ -737,7 +737,7 @@ def test_code_that_asks_for_files_or_the_clock_is_run_each_time(project: Project
     project.task("tasks/z.yaml")
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 1
+    assert unchanged(project) == 2
 
 
 READING = """
@@ -768,7 +768,7 @@ def test_a_file_that_a_module_opened_once_counts_for_all_tasks_that_use_it(proje
         file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
     project.accept("tasks")
     warm(project)
-    assert unchanged(project) == 2  # the first one says what holds for its profile
+    assert unchanged(project) == 3
     project.write(f"tasks/{name}", "!")
     found = result(project)
     assert found["counts"] == {"changed": 6, "passed": 3}
@@ -859,7 +859,7 @@ def test_a_store_that_is_damaged_is_as_good_as_none(tree: Project, content: byte
     store = tree.store
     store.write_bytes(content)
     assert tree.run("tasks").ret == pytest.ExitCode.OK
-    assert unchanged(tree) == 4
+    assert unchanged(tree) == 5
 
 
 @pytest.mark.slow
@@ -941,4 +941,4 @@ def test_the_store_is_a_private_file_outside_the_rootdir(tree: Project) -> None:
 def test_clearing_the_cache_of_pytest_removes_the_outcomes(tree: Project) -> None:
     warm(tree)
     assert tree.run("tasks", "--cache-clear").parseoutcomes() == {"passed": 17}
-    assert unchanged(tree) == 4
+    assert unchanged(tree) == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -14,6 +14,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError, UnavailableError, display_path
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import accept_command, outcome_of, repeated_failure
@@ -55,8 +56,10 @@ class PromptItem(pytest.Item):
     runs_in_worker = True
     repeats: Literal["", "findings", "change"] = ""
     """The part of a failure that is shortened if an earlier item had the same."""
-    introduces: frozenset[str] | None = None
-    """The profiles that this item, the first of the run with them, reports findings about; None before it is known."""
+    met: Sequence[Profile] = ()
+    """The profiles that this item reports findings about if it is the first of the run with them."""
+    introduces: Sequence[Profile] | None = None
+    """Those of which it is the first; None before that is known."""
 
     def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
         # As text, which pytest 9.2 parses like the ids that it stored: else --lf and --ff find none of ours.

@@ -16,6 +16,7 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items import Kind, TaskLike
 from pytest_promptfmt.plugin.items.item import ItemFailedError, PromptItem, Selectable, TaskItem
 from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.failures import repeated_findings
 from pytest_promptfmt.rules.linter import LintResult, check_file, check_scoring
 from pytest_promptfmt.rules.rule_views import FileView
@@ -40,8 +41,8 @@ class LintItem(RuleItem):
     def __init__(self, *, profiles: Sequence[Profile], file: FileView | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.profiles = profiles
+        self.met = () if self.tested.assembly.brings_profiles else profiles
         self.file = file
-        self.introduces: frozenset[str] | None = None
 
     def check(self) -> LintResult:
         """Return the findings of the rules; raises PromptfmtError."""
@@ -49,7 +50,8 @@ class LintItem(RuleItem):
         study = self.study
         views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
         rules = run.folders.rules_for(self.path)
-        return run.linter.check(study, rules, views, file=self.file, introduces=self.introduces)
+        new = None if self.introduces is None else {study.settings.run_id(each.name) for each in self.introduces}
+        return run.linter.check(study, rules, views, file=self.file, introduces=new)
 
     def runtest(self) -> None:
         """Check; an error of rendering fails the item, unless something is unavailable."""
@@ -151,14 +153,15 @@ class LintKind(Kind):
             yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Report profile-level findings once, on the first item that uses the profile."""
+        """Report profile-level findings once, on the first item that uses the profile; unchanged files have theirs."""
+        shown = {key for item in session.items if isinstance(item, Unchanged) for key in item.introduces}
         known: list[Profile] = []
         for item in session.items:
-            if isinstance(item, LintItem) and not item.tested.assembly.brings_profiles:
-                new = [profile for profile in item.profiles if profile not in known]
-                settings = self.run.folders.settings_of(item.tested)
-                item.introduces = frozenset(settings.run_id(profile.name) for profile in new)
+            if isinstance(item, LintItem):
+                item.introduces = new = [profile for profile in item.met if profile not in known]
                 known += new
+                if shown:
+                    item.introduces = [each for each in new if self.run.cache.profile_key(each) not in shown]
 
     def file_items(self, node: pytest.File, view: FileView, /) -> Iterator[pytest.Item]:
         """Yield the item of the file."""
