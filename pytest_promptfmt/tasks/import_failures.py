@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -156,10 +156,12 @@ def can_wait(name: str, beside: Path | None) -> bool:
     package = name.partition(".")[0]
     if getattr(sys.modules.get(package), "__file__", None) or package in _installed():
         return False
-    for folder in beside.parents if beside is not None else ():
+    around: Sequence[Path] = beside.parents if beside is not None else ()
+    for folder in around:
         if not gate.is_allowed(folder / "-"):
             break
-        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+        is_own = (folder / package).is_dir() and folder / package not in around  # which may share the name by chance
+        if is_own or (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file():
             return False
     alike = [each for each in _installed() if abs(len(each) - len(package)) <= 1]
     return package in _DISTRIBUTIONS or not difflib.get_close_matches(package, alike, n=1, cutoff=_CLOSE)

@@ -152,3 +152,10 @@ def test_tasks_are_skipped_with_one_reason_for_each_package(project: Project) ->
     assert [step for step in shown["next_steps"] if "pip install a-package-of-nobody" in step]
     strict = project.run("tasks", "--promptfmt-strict", "--promptfmt-profile=plain", "-m", "promptfmt_snapshot")
     assert strict.parseoutcomes()["failed"] == 2
+
+
+def test_a_folder_of_tasks_with_the_name_of_a_package_does_not_hide_that_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a_package_of_nobody").mkdir()
+    utils = "import a_package_of_nobody\nLIMIT = 2 * a_package_of_nobody.LIMIT\n"
+    with pytest.raises(MissingResourceError):
+        bound(task_with(tmp_path / "a_package_of_nobody", utils + SCORES))
