@@ -273,6 +273,8 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
     count: Counter[str] = Counter()
     for found in kept:
         rule, finding, profile = found.rule, found.finding, found.profile
+        if rule.scope == "template" and run.is_about_template:
+            profile = ""  # its only one
         severity = rule.severity
         if finding.severity is not None and _MILDER[finding.severity] > _MILDER[severity]:
             severity = finding.severity
