@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 TASK = (
     'task: arc\ntest_split: test\noutput_type: generate_until\ndoc_to_text: "Q: {{question}}\\nA:"\ndoc_to_target: a\n'
@@ -111,7 +113,6 @@ WORKFLOW = "pytest_promptfmt/data/init/workflow.yaml"
 ACTION, COMMENT = "action.yml", "comment/action.yml"
 
 
-@pytest.mark.slow
 def test_the_comment_says_what_changed_against_the_base_and_every_step_to_pass(repository: Path) -> None:
     file, commenting = ACTION, COMMENT
     comment = repository / "commented-11.md"

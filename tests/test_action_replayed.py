@@ -15,7 +15,7 @@ import pytest
 from promptfmt_command import git
 from test_action import ACTION, COMMENT, GH, ROOT, TASK, WORKFLOW, run, steps
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")]
 
 MODULES = (
     *(name for name in sorted(sys.stdlib_module_names) if not name.startswith("_")),

@@ -25,6 +25,8 @@ sys.modules |= dict.fromkeys(("resource", "fcntl", "termios", "pwd", "grp"))
 """
 IMPORT_ALL = """
 import importlib, pkgutil, pytest_promptfmt
+
+pytestmark = pytest.mark.slow
 for module in pkgutil.walk_packages(pytest_promptfmt.__path__, "pytest_promptfmt."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)

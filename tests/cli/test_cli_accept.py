@@ -12,6 +12,8 @@ from promptfmt_command import promptfmt, write_task
 
 from pytest_promptfmt.results.pending import last_run_around
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:

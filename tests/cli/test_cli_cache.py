@@ -8,7 +8,7 @@ from promptfmt_command import promptfmt
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 CLOCK = "import time\n\n\ndef text(doc):\n    return doc['question'] + str(time.time() > 0)\n"
 

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from promptfmt_command import promptfmt, write_task
 
+pytestmark = pytest.mark.slow
+
 
 def status(folder: Path, *options: str) -> int:
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from promptfmt_command import git, promptfmt, write_task
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from promptfmt_command import git, promptfmt, write_task
 
+pytestmark = pytest.mark.slow
+
 SHARED = """\
 test_split: test
 output_type: generate_until

@@ -17,6 +17,8 @@ from promptfmt_command import git, promptfmt, write_task
 
 from pytest_promptfmt.cli import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SNAPSHOTS = "__prompts__"
 HUB = ("models/own", "--origin", "people/own")
@@ -225,7 +227,6 @@ def test_a_command_writes_and_calls_what_its_row_says_and_no_code_with_no_code(
     assert all("-c core.fsmonitor=false -c core.hooksPath=/dev/null" in call for call in called)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_command_runs_code_where_its_row_says_so(repository: Path, ran: Path, name: str) -> None:

@@ -17,6 +17,7 @@ from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.engine.processes import CAN_FORK
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not CAN_FORK, reason="only worker processes are ended"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks at /proc"),
 ]
@@ -101,10 +102,10 @@ def test_a_process_that_leaves_its_group_is_ended(project: Project, then: str) -
     ("how", "options"),
     [
         ("interrupted", ()),
-        pytest.param("terminated", (), marks=pytest.mark.slow),
+        ("terminated", ()),
         ("killed", ()),
-        pytest.param("worker killed", (), marks=pytest.mark.slow),
-        pytest.param("interrupted", ("-n", "2"), marks=pytest.mark.slow),
+        ("worker killed", ()),
+        ("interrupted", ("-n", "2")),
     ],
 )
 def test_no_process_is_left(project: Project, how: str, options: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import FILE_NAME, store_folder
 from pytest_promptfmt.plugin.outcome_cache import digest_of_inputs
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 TASK = "tasks/t/t.yaml"
 SNAPSHOT = "tasks/t/__prompts__/t/t/plain.txt"

@@ -13,7 +13,7 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="limits are those of worker processes")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="limits are those of worker processes")]
 
 # No single value here is too large for the sandbox: it does not count what a namespace holds.
 GROWING = (
@@ -64,7 +64,6 @@ def test_code_that_ends_its_process_costs_nobody_else_anything(project: Project)
     assert "leaving::snapshot[plain] ended the process that it ran in, by signal 11" in said
 
 
-@pytest.mark.slow
 def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None:
     filters = [
         {"name": f"f{n}", "filter": [{"function": "regex", "regex_pattern": f"{BACKTRACKING}{n}"}]} for n in range(20)
@@ -132,7 +131,6 @@ def left_behind() -> list[str]:
     return found
 
 
-@pytest.mark.slow
 def test_a_busy_machine_gives_the_same_verdicts(project: Project) -> None:
     pattern = [{"name": "x", "filter": [{"function": "regex", "regex_pattern": r"(?i)answer is (\w+)"}]}]
     project.task("arc.yaml", output_type="generate_until", doc_to_target="{{answer}}", filter_list=pattern)

@@ -18,6 +18,8 @@ from plugin_project import Project
 
 import pytest_promptfmt
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(pytest_promptfmt.__file__).parent
 TOKEN = "TOKEN-VALUE-123"

@@ -14,7 +14,7 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 READERS: Final = {
     "ParquetFile": ("import pyarrow.parquet", "pyarrow.parquet.ParquetFile(path).read().to_pylist()[0]['word']"),

@@ -7,7 +7,7 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 WARNING = "the prompts of this file and 1 more depend on the order of a set; sort it"
 

@@ -13,7 +13,7 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of worker processes are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of worker processes are cached")]
 
 ENDLESS = """
 def text(doc):

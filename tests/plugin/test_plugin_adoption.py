@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 MISREAD: dict[str, Any] = {
     "doc_to_text": "Q: {{question}}\nThink, then end with 'The answer is X.'\nA:",
     "doc_to_target": "7",

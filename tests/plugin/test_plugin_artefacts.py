@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 IDENTITY = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
 
 
@@ -47,7 +49,7 @@ def write_changes(project: Project) -> None:
     git(project.root, "commit", "-qm", "after")
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_the_patch_makes_a_second_clone_green(changed: Project, tmp_path: Path, workers: tuple[str, ...]) -> None:
     before = changed.snapshots()
     result = changed.run("--promptfmt-patch", str(tmp_path / "accept.patch"), *workers)

@@ -84,6 +84,8 @@ def test_unrelated_edits_do_not_bring_findings_back(old: Project) -> None:
 HOUSE = """
 from pytest_promptfmt.rules import Family, Finding, Severity, rule
 
+pytestmark = pytest.mark.slow
+
 @rule("HOUSE001", "asks", severity=Severity.ERROR, family=Family.PROMPT)
 def asks(study):
     for saw in ("Q:", "A:"):

@@ -20,7 +20,7 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 FUNCTION = (
     "from tasks.code.helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
@@ -139,7 +139,6 @@ def rename_task(project: Project) -> None:
     path.write_text(path.read_text("utf-8").replace('"wic"', '"wic2"'), "utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITS)
 def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: str) -> None:
     warm(tree)
@@ -149,7 +148,6 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: s
     assert first == fresh == result(tree)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "edit",
     [
@@ -218,7 +216,6 @@ def add_format(project: Project) -> None:
     project.accept("tasks")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "edit",
     [
@@ -237,7 +234,6 @@ def test_a_format_beside_the_tasks_is_an_input(tree: Project, edit: Callable[[Pr
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
@@ -700,7 +696,6 @@ def text(doc):
     assert unchanged(project) == 2
 
 
-@pytest.mark.slow
 def test_many_edits_one_after_the_other_are_never_stale() -> None:
     script = Path(__file__).parents[2] / "benchmarks/stale_outcomes.py"
     done = subprocess.run([sys.executable, str(script), "--edits=12", "--seed=7"], capture_output=True, text=True)
@@ -862,7 +857,6 @@ def test_a_store_that_is_damaged_is_as_good_as_none(tree: Project, content: byte
     assert unchanged(tree) == 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project, seed: int) -> None:
     tree.edit("tasks/shared/boolq.yaml", "A:", "B:")  # whose failures would be shown again

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from plugin_project import Project
+
+pytestmark = pytest.mark.slow
 
 PROFILES = "plain chat-chatml chat-llama2 tokens-only"
 DEFINED = (

@@ -8,6 +8,8 @@ import numpy
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 
 def coded(project: Project, path: str, code: str) -> None:
     """Write a task whose question is made by a function beside it."""

@@ -109,6 +109,8 @@ COUNT_DIFFS = """
 import pytest_promptfmt.results.failures as failures
 import pytest_promptfmt.snapshots.changes as comparison
 
+pytestmark = pytest.mark.slow
+
 counted = {"diff": 0, "changes": 0}
 unified_diff, changes = failures.unified_diff, comparison.changes
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 DOC = {"question": "Is it?", "answer": "yes"}
 TEMPLATES = {
     "sums": "{{ " + " + ".join(["question"] * 3000) + " }}",

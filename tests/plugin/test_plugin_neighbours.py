@@ -90,7 +90,7 @@ def test_exit_codes_are_pytests_own(project: Project) -> None:
     assert project.run("tasks", "--snapshot-update").ret == pytest.ExitCode.OK
 
 
-@pytest.mark.parametrize("workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_a_diff_has_colours_where_the_terminal_has_them_and_nowhere_else(project: Project, workers: list[str]) -> None:
     project.task("tasks/arc.yaml")
     project.accept("tasks")
@@ -128,6 +128,8 @@ def test_annotations_and_pytests_html_report_name_the_task_file(
 EDITOR = """
 import inspect
 import pytest
+
+pytestmark = pytest.mark.slow
 
 def pytest_sessionfinish(session):
     for item in session.items:

@@ -13,6 +13,8 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
+pytestmark = pytest.mark.slow
+
 ORDER = (
     "import os\n\n\ndef pytest_collection_finish(session):\n"
     "    names = [item.nodeid for item in session.items]\n"

@@ -15,6 +15,8 @@ from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 NO_NETWORK = """
 import os, socket, sys
 
+pytestmark = pytest.mark.slow
+
 def refuse(*arguments, **_):
     with open(os.environ["PROMPTFMT_TEST_ASKED"], "a") as asked:
         print(sys.argv[:1], arguments, file=asked)

@@ -11,6 +11,8 @@ from promptfmt_command import git, promptfmt, write_task
 UTILS = '''
 import functools
 
+pytestmark = pytest.mark.slow
+
 
 def shout(text):
     """Return the text."""

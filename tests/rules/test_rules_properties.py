@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from linting import linted, study_of
@@ -19,6 +20,8 @@ from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.task_config import task_from_config
 from pytest_promptfmt.tasks.task_index import TaskIndex
+
+pytestmark = pytest.mark.slow
 
 SELECTION = Selection(rules=known_rules())
 CHAT = builtin_profile("chat-llama3")

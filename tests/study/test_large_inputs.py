@@ -8,12 +8,16 @@ import tracemalloc
 import weakref
 from pathlib import Path
 
+import pytest
+
 from pytest_promptfmt.core.profile import PLAIN, builtin_profile
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.snapshots.document import write_document
 from pytest_promptfmt.study import Studies, Study, seen_by
 from pytest_promptfmt.systems.task_files import load_tasks
+
+pytestmark = pytest.mark.slow
 
 TASK = """task: stones
 output_type: multiple_choice

@@ -15,7 +15,7 @@ from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.systems.templates import SYSTEM
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 CHATML = builtin_template("chatml")
 
@@ -98,12 +98,7 @@ EDITS: dict[str, Callable[[Project], object]] = {
 }
 
 
-QUICK = ("a template", "a tokenizer")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS]
-)
+@pytest.mark.parametrize("name", EDITS)
 def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(models: Project, name: str) -> None:
     warm(models)
     before = result(models)

@@ -17,6 +17,8 @@ from pytest_promptfmt import SettingsError, check_template
 from pytest_promptfmt.core.profile import ENGINES
 from pytest_promptfmt.systems.templates.engines import _ENGINES
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = """\
 {{- bos_token }}
 {%- for message in messages %}
