@@ -6,15 +6,12 @@ hundred tasks do not each pay for it.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +46,7 @@ from pytest_promptfmt.tasks.import_failures import (
     missing_package,
     missing_resource,
 )
+from pytest_promptfmt.tasks.rendering.field_mappings import with_model_arguments
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0
@@ -63,9 +61,6 @@ _FEWSHOT_FIELDS: Final = (
     "doc_to_target",
     "gen_prefix",
 )
-
-_MODEL_ARGUMENTS: Final = ("lmms_eval_specific_kwargs", "model_specific_prompt_kwargs")
-"""Keys of lmms-eval's tasks with arguments by model, the second its earlier name."""
 
 _MOST_MISSING: Final = 8
 """Packages that a module may be imported without."""
@@ -113,7 +108,7 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
         return bound_when_called(value, *keys)
 
     fields = {name: bound(getattr(task, name), name) for name in _TASK_FIELDS}
-    fields["doc_to_text"] = _with_model_arguments(fields["doc_to_text"], task.config)
+    fields["doc_to_text"] = with_model_arguments(fields["doc_to_text"], task.config)
     deferred = ((name, getattr(task.dataset, name), keys) for name, keys in _DATASET_FIELDS.items())
     dataset: dict[str, Any] = {name: bound_when_called(value, *keys) for name, value, keys in deferred}
     kwargs = task.dataset.kwargs
@@ -128,20 +123,6 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
         fewshot=replace(task.fewshot, **fewshot),
         **fields,
     )
-
-
-def _with_model_arguments(function: Any, config: Mapping[Any, Any]) -> Any:
-    """Return a function with what lmms-eval 0.5 passes after the doc: the arguments for a model without its own."""
-    given = next((config[key] for key in _MODEL_ARGUMENTS if isinstance(config.get(key), Mapping)), None)
-    if given is None or not callable(function):
-        return function
-    try:
-        inspect.signature(function).bind({}, given)
-    except (TypeError, ValueError):
-        return function
-    chosen: Mapping[Any, Any] = next(filter(None, map(given.get, ("default", "dataset"))), {})
-    arguments = copy.deepcopy({**given, **(chosen if isinstance(chosen, Mapping) else {})})
-    return wraps(function)(lambda doc: function(doc, arguments))
 
 
 def load_function(

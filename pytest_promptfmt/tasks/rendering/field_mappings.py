@@ -7,8 +7,11 @@ lm-eval 0.4.13.
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
-from collections.abc import Callable, Collection, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -25,6 +28,9 @@ from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
 from pytest_promptfmt.core.task import UNSET, FunctionRef, Spec, Task, TextTemplate, Unset
 from pytest_promptfmt.tasks.import_failures import lacking
 from pytest_promptfmt.tasks.rendering.jinja import Piece, Template, compile_template, explain
+
+_MODEL_ARGUMENTS: Final = ("lmms_eval_specific_kwargs", "model_specific_prompt_kwargs")
+"""Keys of lmms-eval's tasks with arguments by model, the second its earlier name."""
 
 FUNCTION_SECONDS: Final = 10.0
 """How long one call of a user's function may take."""
@@ -295,3 +301,17 @@ def fields_of(
         shots = getattr(task.fewshot, name, UNSET)
         if not isinstance(shots, Unset):
             yield ("fewshot_config", name), shots
+
+
+def with_model_arguments(function: Any, config: Mapping[Any, Any]) -> Any:
+    """Return a function with what lmms-eval 0.5 passes after the doc: the arguments for a model without its own."""
+    given = next((config[key] for key in _MODEL_ARGUMENTS if isinstance(config.get(key), Mapping)), None)
+    if given is None or not callable(function):
+        return function
+    try:
+        inspect.signature(function).bind({}, given)
+    except (TypeError, ValueError):
+        return function
+    chosen: Mapping[Any, Any] = next(filter(None, map(given.get, ("default", "dataset"))), {})
+    arguments = copy.deepcopy({**given, **(chosen if isinstance(chosen, Mapping) else {})})
+    return wraps(function)(lambda doc: function(doc, arguments))
