@@ -65,22 +65,23 @@ def test_one_edit_is_one_cluster_whatever_tokenizer_and_template_a_profile_has(p
 
 def test_what_stops_many_tasks_is_one_line_with_their_number_also_where_it_names_them(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\npromptfmt_lint = false\npromptfmt_profiles = plain\n")
+    project.write("tasks/own/own.py", "import json as n\n\nclass Own(n.Base):\n    pass\n\ntext = str\n")
     for name in ("af", "de", "fr"):
         lines = f"task: in_{name}\ntest_split: test\noutput_type: generate_until\ndoc_to_target: answer\n"
         docs = "metadata: {promptfmt: {docs: [{question: Why?, answer: x, number: 3}]}}\n"
         project.write(f"tasks/{name}/in.yaml", f'{lines}doc_to_text: "{{{{ number.upper() }}}}"\n{docs}')
-        project.write(
-            f"tasks/{name}/own.py", "import no_such_package as n\n\nclass Own(n.Base):\n    pass\n\ntext = str\n"
-        )
         function = "doc_to_text: !function own.text\n"
-        project.write(f"tasks/{name}/own.yaml", f"{lines.replace('in_', 'own_')}{function}{docs}")
+        project.write(f"tasks/own/{name}.yaml", f"{lines.replace('in_', 'own_')}{function}{docs}")
     for workers in ((), ("-n", "2")):
         result = project.run("tasks", "--promptfmt-json=result.json", *workers)
         clusters = json.loads((project.root / "result.json").read_text("utf-8"))["clusters"]
         assert {(cluster["category"], cluster["tasks"]) for cluster in clusters} == {("error", 3)}
         assert len(clusters) == 2
         result.stdout.fnmatch_lines_random(
-            ["error, 3 items of 3 tasks: *in.yaml*'int object' has no attribute 'upper'*", "*no_such_package*"]
+            [
+                "error, 3 items of 3 tasks: *in.yaml*'int object' has no attribute 'upper'*",
+                "error, 3 items of 3 tasks: *module 'json' has no attribute 'Base'*",
+            ]
         )
 
 
