@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 HIDE = """
 import asyncio, ctypes, multiprocessing, os, signal, subprocess, sys, tempfile  # which ask for some of it themselves
@@ -25,8 +27,6 @@ sys.modules |= dict.fromkeys(("resource", "fcntl", "termios", "pwd", "grp"))
 """
 IMPORT_ALL = """
 import importlib, pkgutil, pytest_promptfmt
-
-pytestmark = pytest.mark.slow
 for module in pkgutil.walk_packages(pytest_promptfmt.__path__, "pytest_promptfmt."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)

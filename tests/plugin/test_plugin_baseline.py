@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ("--promptfmt-baseline", "baseline.jsonl", "-o", "promptfmt_lint=true")
 
 
@@ -83,8 +85,6 @@ def test_unrelated_edits_do_not_bring_findings_back(old: Project) -> None:
 
 HOUSE = """
 from pytest_promptfmt.rules import Family, Finding, Severity, rule
-
-pytestmark = pytest.mark.slow
 
 @rule("HOUSE001", "asks", severity=Severity.ERROR, family=Family.PROMPT)
 def asks(study):

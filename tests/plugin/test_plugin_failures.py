@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 MANY = 60
 
 
@@ -108,8 +110,6 @@ def test_one_edit_that_changes_many_tasks_is_shown_once(project: Project) -> Non
 COUNT_DIFFS = """
 import pytest_promptfmt.results.failures as failures
 import pytest_promptfmt.snapshots.changes as comparison
-
-pytestmark = pytest.mark.slow
 
 counted = {"diff": 0, "changes": 0}
 unified_diff, changes = failures.unified_diff, comparison.changes

@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 AMBER = "def test_amber(snapshot):\n    assert snapshot == {'a': 1}\n"
 REMARKABLE = (
     "group: suite\ntask:\n  - task: inline\n    include: base_yaml\n    dataset_path: nowhere/x\n"
@@ -128,8 +130,6 @@ def test_annotations_and_pytests_html_report_name_the_task_file(
 EDITOR = """
 import inspect
 import pytest
-
-pytestmark = pytest.mark.slow
 
 def pytest_sessionfinish(session):
     for item in session.items:

@@ -11,11 +11,11 @@ from plugin_project import Project
 
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
+pytestmark = pytest.mark.slow
+
 # Python imports this module at the start of every process that has its folder on the path.
 NO_NETWORK = """
 import os, socket, sys
-
-pytestmark = pytest.mark.slow
 
 def refuse(*arguments, **_):
     with open(os.environ["PROMPTFMT_TEST_ASKED"], "a") as asked:

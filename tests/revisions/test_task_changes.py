@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from promptfmt_command import git, promptfmt, write_task
 
+pytestmark = pytest.mark.slow
+
 UTILS = '''
 import functools
-
-pytestmark = pytest.mark.slow
 
 
 def shout(text):
