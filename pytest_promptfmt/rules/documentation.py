@@ -131,7 +131,7 @@ def index_page(rules: Iterable[Rule]) -> str:
         "# Rules",
         "",
         "The rules of `pytest --promptfmt`. Errors fail, warnings are listed at the end of the run, infos only with",
-        "`-v` or if you select their rule. [rules.md](../rules.md) explains how to select, ignore and write rules.",
+        "`-v` or if you select their rule. [Rules](../rules.md) explains how to select, ignore and write rules.",
         "Keys that are missing in an example are those of an ordinary task with a question, choices and an answer.",
         "`promptfmt docs` writes these pages.",
         "",

@@ -150,6 +150,26 @@ def _properties(keys: Mapping[str, Setting]) -> dict[str, Any]:
     return {key: {**each.kind.schema, "description": each.key_help or each.help} for key, each in keys.items()}
 
 
+_TITLES: Final = {
+    "baseline.md": "Baselines",
+    "chat-templates.md": "Chat templates",
+    "ci.md": "Continuous integration",
+    "docs-sources.md": "Docs of a task",
+    "formats.md": "Formats",
+    "lm-eval.md": "lm-evaluation-harness",
+    "models.md": "A model in the loop",
+    "profiles.md": "Profiles",
+    "report.md": "The HTML report",
+    "rules.md": "Rules",
+    "scoring.md": "Answers and scores",
+    "security.md": "Untrusted files",
+    "snapshots.md": "Snapshots",
+    "task-classes.md": "Task classes",
+    "versions.md": "Versions",
+}
+"""The pages of the docs about settings, with their titles."""
+
+
 def settings_tables() -> Mapping[str, str]:
     """Return name to Markdown of the tables that the docs have of settings."""
     return {
@@ -174,7 +194,7 @@ def _more(setting: Setting) -> Iterator[str]:
     if setting.option and setting.is_repeatable:
         yield "Repeatable."
     if setting.page:
-        yield f"See [{setting.page}]({setting.page})."
+        yield f"See [{_TITLES[setting.page]}]({setting.page})."
 
 
 def _ini_values() -> Iterator[tuple[str, str]]:
