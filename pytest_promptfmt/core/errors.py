@@ -224,7 +224,9 @@ def is_misspelt(name: str, known: Iterable[str]) -> bool:
     """Return whether an unknown name is so close to a known one that it is a mistake, not another harness's name."""
     import difflib
 
-    return bool(difflib.get_close_matches(name, list(known), n=1, cutoff=0.85))
+    names = list(known)
+    has_swapped_letters = any(sorted(name) == sorted(each) for each in names)
+    return has_swapped_letters or bool(difflib.get_close_matches(name, names, n=1, cutoff=0.85))
 
 
 _MOST_SHOWN: Final = 500

@@ -146,6 +146,7 @@ OPENS_BY_ITSELF = {
     "rules/documentation.py": "examples in our own docstrings",
     "rules/fixing.py": "a file that it is about to write",
     "cli/explain.py": "our own pages",
+    "cli/verify.py": "what its own run has written",
     "cli/init.py": "our own data, metadata of this distribution, and the settings of the repository that adopts",
     "core/data_tables.py": "our own data",
     "core/profile.py": "our own data",

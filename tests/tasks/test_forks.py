@@ -20,6 +20,7 @@ from pytest_promptfmt.core.errors import (
     Position,
     RenderError,
     ScoringError,
+    SourceError,
     SyntheticDocsError,
     UnavailableError,
 )
@@ -293,6 +294,20 @@ def test_a_function_may_have_a_path_before_0_4_12(tmp_path: Path, release: str, 
     assert file.yaml is not None
     view = FileView(path=file.path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
     assert [each.severity or Severity.WARNING for each in forks.early_yaml(view)] == [severity]
+
+
+@pytest.mark.parametrize(("release", "is_read"), [("0.4.11", True), ("0.4.12", False)])
+def test_a_file_may_be_included_twice_before_0_4_12(tmp_path: Path, release: str, *, is_read: bool) -> None:
+    side = "include: _base\n{}"
+    parts = {"_left": side.format("doc_to_text: q\n"), "_right": side.format("doc_to_target: a\n")}
+    folder = write(fork(tmp_path, release) / "own", t="task: t\ninclude: [_left, _right]\n")
+    for name, text in {**parts, "_base": "output_type: generate_until\n"}.items():
+        (folder / name).write_text(text, "utf-8")
+    if is_read:
+        assert read(folder / "t.yaml").tasks[0].output_type == "generate_until"
+    else:
+        with pytest.raises(SourceError, match="_base"):
+            read(folder / "t.yaml")
 
 
 def test_a_function_with_a_path_fails_since_0_4_12(tmp_path: Path) -> None:
