@@ -28,6 +28,7 @@ from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate,
 from pytest_promptfmt.study.contract import Contract, contract_of
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_completions
 from pytest_promptfmt.tasks import (
+    DEFAULT_COUNT,
     TaskRenderer,
     bind_functions,
     bind_scoring,
@@ -265,7 +266,8 @@ class Study(Configuration):
     @cached_property
     def local_docs(self) -> Sequence[Doc]:
         """Return the evaluated docs that are the user's own, many more than are rendered."""
-        if self.has_real_docs and self.renders_fields:
+        has_more = len(self.real_docs) >= (self.settings.docs or DEFAULT_COUNT)
+        if self.has_real_docs and self.renders_fields and has_more:
             with suppress(PromptfmtError), self._limit():
                 return load_docs(self.bound, count=_MOST_LOCAL, num_fewshot=0).evaluated
         return self.real_docs
