@@ -25,13 +25,18 @@ _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*
 _PER_TOKEN: Final = 10
 """Characters of a long token; a word has four or five."""
 
+_DEFAULT_BUDGET: Final = 256
+
 SHORT_WORDS: Final = 8
 """Words of an answer that is an answer and no reasoning."""
 
 
 def _longest_completion(task: Task) -> int:
-    """Return the characters of a degenerate completion, as far as the token budget has room for them."""
-    budget = token_budget(task)
+    """Return the characters of a degenerate completion, as far as the token budget has room for them.
+
+    lm-eval's models generate 256 tokens for a task that sets no budget; other systems have budgets of their own.
+    """
+    budget = token_budget(task) or (_DEFAULT_BUDGET if task.system == "lm-eval" else None)
     return DEGENERATE_LENGTH if budget is None else min(DEGENERATE_LENGTH, max(1, budget * _PER_TOKEN // 1000) * 1000)
 
 
