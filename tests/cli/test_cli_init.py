@@ -61,7 +61,7 @@ def test_a_baseline_of_init_holds_for_pytest_called_by_its_name(tmp_path: Path) 
     write_task(tmp_path, "coded", "TEXT")
     file = tmp_path / "tasks/coded.yaml"
     file.write_text(file.read_text("utf-8").replace('"TEXT"', "!function code.text"), "utf-8")
-    (tmp_path / "tasks/code.py").write_text("import tasks.nowhere\n\ndef text(doc):\n    return ''\n", "utf-8")
+    (tmp_path / "tasks/code.py").write_text("import json.nowhere\n\ndef text(doc):\n    return ''\n", "utf-8")
     assert promptfmt(tmp_path, "init", "--no-workflow", "--baseline").returncode == 0
     [line] = (tmp_path / "promptfmt-baseline.jsonl").read_text("utf-8").splitlines()[1:]
     command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "-m", "promptfmt_lint"]
