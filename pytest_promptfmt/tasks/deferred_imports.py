@@ -148,17 +148,25 @@ def restore_removed(source: bytes) -> None:
 
 
 @contextmanager
-def also_importable(folder: Path | None) -> Iterator[None]:
-    """Let the packages in a folder be imported inside the block, after those that are installed."""
-    if folder is None or str(folder) in sys.path:
+def also_importable(package: Path | None, version: str = "") -> Iterator[None]:
+    """Let a package be imported from its folder inside the block, after those that are installed.
+
+    It may ask for its own version, as lm-eval does when it is imported.
+    """
+    if package is None:
         yield
         return
-    sys.path.append(str(folder))
+    folder, finder = str(package.parent), _Absent(frozenset(), {package.name: version or "0"})
+    added = [] if folder in sys.path else [folder]
+    sys.path += added
+    sys.meta_path.append(finder)
     try:
         yield
     finally:
+        sys.meta_path.remove(finder)
         with suppress(ValueError):
-            sys.path.remove(str(folder))
+            for each in added:
+                sys.path.remove(each)
 
 
 @contextmanager
@@ -247,7 +255,8 @@ def _names_in(code: CodeType) -> Iterator[str]:
 @contextmanager
 def imported_without(names: Sequence[str]) -> Iterator[None]:
     """Let imports of these packages succeed inside the block; using anything of them fails."""
-    finder = _Absent(frozenset(name.partition(".")[0] for name in names))
+    packages = frozenset(name.partition(".")[0] for name in names)
+    finder = _Absent(packages, dict.fromkeys(packages, _AnyVersion("9999")))
     sys.meta_path.append(finder)
     try:
         yield
@@ -262,10 +271,11 @@ def imported_without(names: Sequence[str]) -> Iterator[None]:
 
 
 class _Absent(MetaPathFinder, Loader):
-    """Finds packages that are not installed, and their versions."""
+    """Finds packages that are not installed, and versions."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], versions: Mapping[str, str]) -> None:
         self._names = names
+        self._versions = versions
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         is_absent = fullname.partition(".")[0] in self._names
@@ -278,16 +288,20 @@ class _Absent(MetaPathFinder, Loader):
         pass
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        if context.name in self._names:
-            yield _AbsentDistribution()
+        version = self._versions.get(context.name or "")
+        if version is not None:
+            yield _OnlyVersion(version)
 
 
-class _AbsentDistribution(Distribution):
-    """The distribution of a package that is not there: its version satisfies each requirement."""
+class _OnlyVersion(Distribution):
+    """The distribution of a package that is not installed, of which only a version is known."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
 
     @property
     def version(self) -> str:
-        return _AnyVersion("9999")
+        return self._version
 
     def read_text(self, _filename: str) -> str | None:
         return None
@@ -297,6 +311,8 @@ class _AbsentDistribution(Distribution):
 
 
 class _AnyVersion(str):
+    """A version that satisfies each requirement."""
+
     __slots__ = ()
 
     def startswith(self, *_prefix: Any) -> bool:

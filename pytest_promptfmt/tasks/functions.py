@@ -284,7 +284,7 @@ def _module_beside(
         return loaded
 
     around = harness_around(file.parent)
-    checkout = around.folder.parent if around is not None and trusted(around.folder / "__init__.py") else None
+    checkout = around if around is not None and trusted(around.folder / "__init__.py") else None
 
     def load() -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, file, loader=SourceLoader(name, str(file)))
@@ -297,7 +297,8 @@ def _module_beside(
             with suppress(ImportError):
                 importlib.import_module("lm_eval.api.metrics")
         restore_removed(source)
-        with put_off(source), also_importable(checkout), imports_from_source():
+        package, version = (None, "") if checkout is None else (checkout.folder, checkout.release)
+        with put_off(source), also_importable(package, version), imports_from_source():
             spec.loader.exec_module(module)
         sys.modules[name] = module
         return module

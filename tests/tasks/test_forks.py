@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -294,6 +295,25 @@ def test_a_function_may_have_a_path_before_0_4_12(tmp_path: Path, release: str, 
     assert file.yaml is not None
     view = FileView(path=file.path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
     assert [each.severity or Severity.WARNING for each in forks.early_yaml(view)] == [severity]
+
+
+def test_a_checkout_that_is_not_installed_may_ask_for_its_own_version(tmp_path: Path) -> None:
+    package = tmp_path / "lmms_eval"
+    (package / "tasks/own").mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from importlib.metadata import version\n\nV = version('lmms_eval')\n", "utf-8"
+    )
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "lmms_eval"\nversion = "0.5.0"\n', "utf-8")
+    (package / "tasks/own/utils.py").write_text("from lmms_eval import V\n\ndef text(doc):\n    return V\n", "utf-8")
+    folder = write(package / "tasks/own", t="task: t\ndoc_to_target: a\ndoc_to_text: !function utils.text\n")
+    try:
+        bound = bind_functions(read(folder / "t.yaml").tasks[0], trusted=lambda _path: True)
+        assert bound.doc_to_text({}) == "0.5.0"
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lmms_eval"]:
+            del sys.modules[name]
+    with pytest.raises(PackageNotFoundError):
+        version("lmms_eval")
 
 
 @pytest.mark.parametrize(("release", "is_read"), [("0.4.11", True), ("0.4.12", False)])
