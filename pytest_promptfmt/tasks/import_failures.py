@@ -173,9 +173,11 @@ def _installed() -> frozenset[str]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised for."""
+    """Yield an error and those that it was raised for, each once: an error that is raised again can make a circle."""
     found: BaseException | None = error
-    while found is not None:
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
         yield found
         found = found.__cause__ or found.__context__
 
