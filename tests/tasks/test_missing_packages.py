@@ -13,6 +13,7 @@ from pytest_promptfmt.core.errors import FunctionError, MissingResourceError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.functions import bind_functions, bind_scoring
+from pytest_promptfmt.tasks.import_failures import missing_resource
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
 TASK = """\
@@ -159,3 +160,9 @@ def test_a_folder_of_tasks_with_the_name_of_a_package_does_not_hide_that_it_is_m
     utils = "import a_package_of_nobody\nLIMIT = 2 * a_package_of_nobody.LIMIT\n"
     with pytest.raises(MissingResourceError):
         bound(task_with(tmp_path / "a_package_of_nobody", utils + SCORES))
+
+
+def test_errors_that_are_each_others_context_have_an_end() -> None:
+    first, second = ValueError("one"), KeyError("two")
+    first.__context__, second.__context__ = second, first
+    assert missing_resource(first, None) is None
