@@ -117,6 +117,10 @@ class WorkerRuns:
                 reporter.write_line(escape_controls(f"{display_path(Path(path))}: {decision}"))
         wants_times = session.config.option.durations is not None
         self._shows_phases = wants_times or has_other_plugins(self._config, ["pytest_runtest_logreport"])
+        wants_each = self._wants_each(reporter)
+        again = [item for item in same if isinstance(item, UnchangedItem) and not item.is_counted]
+        shown = sum(1 for item in again for _ in item.stored(quiet=wants_each))
+        session.testscollected = len(session.items) + shown  # pytest's percentage is of it
         result = yield
         self._count(self._after)
         return result
@@ -124,7 +128,7 @@ class WorkerRuns:
     def _count(self, items: Iterable[Unchanged]) -> None:
         """Count unchanged files, and show the reports that are not only counted; in the order of collection."""
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        wants_each = self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
+        wants_each = self._wants_each(reporter)
         for item in items:
             if isinstance(item, UnchangedItem) and not item.is_counted:
                 if not wants_each:
@@ -144,6 +148,10 @@ class WorkerRuns:
             if place is not None:
                 snapshots.count(self._config, item, place, "matched", expected=self._run.expected)
                 self._matched -= 1
+
+    def _wants_each(self, reporter: Any) -> bool:
+        """Return whether the passed items of a file that is shown again are reported one by one."""
+        return self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
 
     def _show_again(self, items: Iterable[tuple[StoredItem, Mapping[str, Any]]]) -> None:
         """Show the reports of items again."""
