@@ -819,6 +819,7 @@ def test_a_file_that_failed_is_shown_again_and_not_run(neighbours: Project) -> N
     counts, known = fresh.parseoutcomes(), again.parseoutcomes()
     assert known.pop("unchanged") > 0
     assert known["failed"] == counts["failed"] > 4
+    assert tree.run("tasks").stdout.str().count("[100%]") == 1, "pytest's percentage counts what is shown again"
     for start in ("FAILED", "SKIPPED", "ERROR"):
         found = [[line for line in each.outlines if line.startswith(start)] for each in (fresh, again)]
         assert found[0] == found[1]
