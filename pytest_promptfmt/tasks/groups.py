@@ -113,7 +113,7 @@ class _Builder:
         self, name: str, config: Mapping[Any, Any], origins: _Origins, outer: _Overrides, route: tuple[str, ...]
     ) -> None:
         """Visit a group: `name` is its dotted name, `outer` what outer groups override, `route` the groups it is in."""
-        _check_aggregation(config, origins)
+        _check_aggregation(config, origins, self.index)
         overrides = {**_overriding(config, origins), **outer}
         members = config.get("task")
         if not isinstance(members, list):
@@ -319,7 +319,7 @@ def _at(path: Path | None, locate: Locate, key: str) -> Position | None:
     return locate((key,)) or (Position(path) if path is not None else None)
 
 
-def _check_aggregation(config: Mapping[Any, Any], origins: _Origins) -> None:
+def _check_aggregation(config: Mapping[Any, Any], origins: _Origins, index: TaskIndex) -> None:
     for entry, keys in _aggregations(config.get("aggregate_metric_list")):
         position = origins.at("aggregate_metric_list", *keys)
         if not isinstance(entry, Mapping) or "metric" not in entry:
@@ -332,7 +332,9 @@ def _check_aggregation(config: Mapping[Any, Any], origins: _Origins) -> None:
                     hint=did_you_mean(str(key), _AGGREGATE_KEYS),
                 )
         aggregation = entry.get("aggregation", "mean")
-        if aggregation != "mean" and not isinstance(aggregation, FunctionRef) and not callable(aggregation):
+        if aggregation == "mean" or isinstance(aggregation, FunctionRef) or callable(aggregation):
+            continue
+        if index.harness is None or aggregation not in index.harness.group_aggregations:
             raise SourceError(
                 f"aggregation must be mean or a !function, not {aggregation!r}",
                 position=origins.at("aggregate_metric_list", *keys, "aggregation"),

@@ -29,6 +29,10 @@ _CLONES: Final = ("", "lm-evaluation-harness", "lmms-eval")
 _CONFIGS: Final = ("config/task.py", "api/task.py")
 """The modules that define `TaskConfig`, by release."""
 
+_GROUPS: Final = "evaluator_utils.py"
+_AGGREGATED: Final = re.compile(rb"""["']aggregation["']\]\s*==\s*["'](\w+)["']""")
+"""The module that averages groups, and how it compares the name of an aggregation."""
+
 _NAMED: Final = re.compile(rb"(?m)^(task|group|tag)[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)")
 _INCLUDE: Final = re.compile(rb"(?m)^include[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)")
 _WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
@@ -90,6 +94,11 @@ class Harness:
                         return frozenset(each.id for each in fields if isinstance(each, ast.Name))
         return frozenset()
 
+    @cached_property
+    def group_aggregations(self) -> frozenset[str]:
+        """Return the names of aggregations that groups may have."""
+        return frozenset({"mean", *map(bytes.decode, _AGGREGATED.findall(self._read(self.folder / _GROUPS)))})
+
     def digest(self, paths: Iterable[str]) -> str:
         """Return the digest of what is in some of its files."""
         made = blake2b(digest_size=16)
@@ -108,15 +117,15 @@ class Harness:
 
     def places(self, *, with_tasks: bool) -> Iterator[str]:
         """Yield the paths that its description and, if wanted, its names are read from, folders with a slash."""
-        yield from map(str, (*self._stating_release, *(self.folder / name for name in _CONFIGS)))
+        yield from map(str, (*self._stating_release, *(self.folder / name for name in (*_CONFIGS, _GROUPS))))
         if with_tasks:
             yield from self.files()
             yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
 
     @property
     def description(self) -> list[Any]:
-        """Return what tasks use of it besides its names, in JSON's types: folder, release and keys of tasks."""
-        return [str(self.folder), self.release, sorted(self.task_keys)]
+        """Return what tasks and groups use of it besides its names, in JSON's types."""
+        return [str(self.folder), self.release, sorted(self.task_keys), sorted(self.group_aggregations)]
 
     @property
     def _stating_release(self) -> tuple[Path, ...]:

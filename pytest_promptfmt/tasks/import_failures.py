@@ -57,6 +57,10 @@ _DISTRIBUTIONS: Final[Mapping[str, str]] = MappingProxyType(
 """Packages whose distribution has another name, and those that only look like a misspelt module of Python."""
 
 
+_OF_REPOSITORIES: Final = frozenset({"common", "eval", "evals", "lib", "scripts", "src", "tasks", "utils"})
+"""Names of folders that are not those of packages, also where the module that imports one is in it."""
+
+
 class ImportFailedError(Exception):
     """An import that failed; `__cause__` is the original exception the first time.
 
@@ -160,7 +164,8 @@ def can_wait(name: str, beside: Path | None) -> bool:
     for folder in around:
         if not gate.is_allowed(folder / "-"):
             break
-        is_own = (folder / package).is_dir() and folder / package not in around  # which may share the name by chance
+        inside = folder / package in around and package not in _OF_REPOSITORIES  # it may share the name by chance
+        is_own = (folder / package).is_dir() and not inside
         if is_own or (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file():
             return False
     alike = [each for each in _installed() if abs(len(each) - len(package)) <= 1]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionRef, Locate, Task
+from pytest_promptfmt.tasks.harness import harness_of
 from pytest_promptfmt.tasks.prompt_library import prompt_fields
 
 FEWSHOT_KEYS: Final = (
@@ -181,6 +182,11 @@ class _Where:
     def __init__(self, path: Path | None, locate: Locate) -> None:
         self._path, self._locate = path, locate
 
+    def knows(self, key: Any) -> bool:
+        """Return whether the harness of the file has a key of tasks."""
+        harness = harness_of(self._path.parent.resolve()) if self._path is not None else None
+        return harness is not None and key in harness.task_keys
+
     def __call__(self, *keys: str | int) -> Position | None:
         while keys:
             found = self._locate(keys)
@@ -205,7 +211,7 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
     for key, value in config.items():
         if key in _TASK_KEYS:
             _check_value(key, value, _TASK_KEYS[key], where(key))
-        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known):
+        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known) and not where.knows(key):
             raise SourceError(f"unknown task key {key!r}", position=where(key), hint=_unknown_key_hint(key, known))
     _check_output_type(config, where)
     _check_tags(config.get("tag"), where)

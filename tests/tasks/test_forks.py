@@ -145,6 +145,27 @@ def test_an_answer_about_a_member_changes_with_its_file(tmp_path: Path) -> None:
     assert str(tasks / "metals.yaml") in TaskIndex([own]).places()
 
 
+def test_a_key_of_the_harness_that_looks_like_a_misspelt_one_stops_no_task(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    write(tasks, shown=f"task: shown\ndoc_to_image_id: x\n{TASK}")
+    with pytest.raises(SourceError, match="unknown task key 'doc_to_image_id'"):
+        read(tasks / "shown.yaml")
+    (tmp_path / "lm_eval/api/task.py").write_text(f"{CONFIG}    doc_to_image_id: object = None\n", "utf-8")
+    assert severities(tasks / "shown.yaml") == {"PF117": Severity.INFO}
+
+
+def test_a_group_may_have_an_aggregation_that_its_harness_has(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    write(tasks, g="group: g\ntask: [metals]\naggregate_metric_list: [{metric: acc, aggregation: weighted}]\n")
+    with pytest.raises(SourceError, match="aggregation must be mean"):
+        read(tasks / "g.yaml")
+    before = TaskIndex([tasks]).answer("harness", "")
+    averaging = 'if config["aggregation"] == "mean":\n    pass\nelif config["aggregation"] == "weighted":\n    pass\n'
+    (tmp_path / "lm_eval/evaluator_utils.py").write_text(averaging, "utf-8")
+    assert read(tasks / "g.yaml").unresolved == ()
+    assert TaskIndex([tasks]).answer("harness", "") != before
+
+
 @pytest.mark.parity
 def test_built_in_tasks_of_the_installed_harness_are_members(tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="looks into the installed one")

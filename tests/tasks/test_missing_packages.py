@@ -82,12 +82,15 @@ def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
         "import beside\n",  # it is there, but not on the path
         "from json import nothing_of_that_name\n",
         "import urlib\n",  # no package, but a slip
+        "from tasks.helpers import verify\n",  # of the repository, and not on the path
     ],
 )
 def test_a_mistaken_import_stays_an_error(tmp_path: Path, imports: str) -> None:
-    (tmp_path / "beside.py").write_text("", "utf-8")
+    folder = tmp_path / "tasks/sums"
+    folder.mkdir(parents=True)
+    (folder / "beside.py").write_text("", "utf-8")
     with pytest.raises(FunctionError, match="its module does not import") as caught:
-        bound(task_with(tmp_path, imports + SCORES))
+        bound(task_with(folder, imports + SCORES))
     assert not isinstance(caught.value, MissingResourceError)
 
 

@@ -28,6 +28,7 @@ from pytest_promptfmt.core.errors import (
     is_misspelt,
 )
 from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.tasks.harness import harness_around
 from pytest_promptfmt.tasks.scoring.budget import plain_key
 
 NUMBER_AFTER_HASHES: Final = r"#### (\-?[0-9\.\,]+)"
@@ -402,12 +403,15 @@ def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
 def unknown_filter(function: object, position: Position | None, known: Collection[str]) -> ScoringError:
     """Return the error for a filter that does not exist, or that only a fork may have: then it is unavailable."""
     is_mistake = not isinstance(function, str) or is_misspelt(function, known)
-    return (ScoringError if is_mistake else FilterUnavailableError)(
+    error = (ScoringError if is_mistake else FilterUnavailableError)(
         f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
         position=position,
         hint=did_you_mean(str(function), known)
         or "an installed lm-eval may register others, and a package name them as pytest_promptfmt.filters",
     )
+    if isinstance(error, FilterUnavailableError) and position is not None and harness_around(position.path.parent):
+        error.remedy = "pip install -e ."
+    return error
 
 
 def buildable_pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:
