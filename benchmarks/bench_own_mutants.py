@@ -46,8 +46,7 @@ ELSEWHERE: Final = {
     "settings/table.py": "tests/hostile/test_commands.py",
 } | dict.fromkeys(
     (
-        "plugin/*cache*.py", "plugin/unchanged.py", "plugin/task_inputs.py", "plugin/folders.py",
-        "inputs/contents.py", "inputs/store.py", "inputs/code_inputs.py", "inputs/traces.py",
+        "inputs/*.py", "plugin/caching.py", "plugin/unchanged.py",
     ),
     "tests/plugin/test_plugin_cache.py",
 )  # fmt: skip

@@ -1,5 +1,5 @@
 """The inputs of outcomes: what code and files may use, digests of it, and the store of earlier outcomes by them.
 
-Nothing in here depends on pytest, rules or runs. Two ask: a run, for the inputs that differ from those of an earlier
-one, and a comparison, for those that differ between two trees.
+Nothing in here depends on pytest. Two ask: a run, once for each file, whether its tests run or earlier outcomes hold
+(`OutcomeCache.decision`), and a comparison, for the inputs that differ between two trees.
 """

@@ -18,12 +18,12 @@ import pytest
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.inputs.folders import Folders
+from pytest_promptfmt.inputs.outcome_cache import Decision
 from pytest_promptfmt.inputs.store import store_folder
-from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.items.item import LoadItem, PromptItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
-from pytest_promptfmt.plugin.outcome_cache import Decision
 from pytest_promptfmt.plugin.progress import Progress
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged

@@ -55,7 +55,7 @@ class TaskFileNode(pytest.File):
         self._refused: list[LoadItem] = []
         run = self.config.stash[RUN]
         folders = run.folders
-        root = folders.root_of(self.path, self.session)
+        root = folders.root_of(self.path, self.session.isinitpath)
         run.cache.decision(self.path)
         folders.index.asked.clear()
         try:

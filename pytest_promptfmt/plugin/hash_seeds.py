@@ -28,11 +28,6 @@ _ISOLATION: Final = "pytest_promptfmt.plugin.isolation"
 _OPTION: Final = "--promptfmt-outcomes"
 
 
-def can_try(config: pytest.Config) -> bool:
-    """Return whether files may be run again: not in a run without code of the repository, which would run here."""
-    return not config.getoption("promptfmt_no_code") and not config.getoption("noconftest")
-
-
 def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
     """Return the files whose outcomes are not the same under each of some hash seeds; all if that is unknown."""
     if not files:

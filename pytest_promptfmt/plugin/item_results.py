@@ -11,18 +11,11 @@ import pytest
 
 from pytest_promptfmt.core.json_values import if_any, listed, number, text
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.inputs.cached_files import Shown
 from pytest_promptfmt.snapshots.extension import Counted
-
-Shown = Mapping[str, Any]
-"""The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
 
 _PHASES: Final = ("setup", "call", "teardown")
 _COUNTED: Final = frozenset(get_args(Counted))
-
-
-def is_quiet(shown: Shown) -> bool:
-    """Return whether an item passed without a warning."""
-    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
 
 
 def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:

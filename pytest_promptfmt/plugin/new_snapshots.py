@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from pytest_promptfmt.inputs.cached_files import Shown
 from pytest_promptfmt.inputs.store import mapping
 from pytest_promptfmt.plugin.collection import task_file_node
-from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import UnchangedItem
 

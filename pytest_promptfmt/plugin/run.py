@@ -16,7 +16,7 @@ import pytest
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES
-from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.results.baseline import BaselineRun, BaselineUpdate
 from pytest_promptfmt.results.run_result import Tally
 from pytest_promptfmt.results.writers import find_writer
@@ -32,7 +32,7 @@ from pytest_promptfmt.study import Studies
 from pytest_promptfmt.tasks import TaskIndex
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.outcome_cache import OutcomeCache
+    from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
 
 RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
 """The key of the run in the config."""

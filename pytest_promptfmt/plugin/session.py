@@ -21,8 +21,10 @@ from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.formats import base_format
+from pytest_promptfmt.inputs.outcome_cache import MET
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import Store, store_folder
+from pytest_promptfmt.plugin.caching import cache_of, collapses
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     TaskNode,
@@ -37,16 +39,13 @@ from pytest_promptfmt.plugin.interruption import Interruption
 from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
 from pytest_promptfmt.plugin.new_snapshots import with_new_collected
-from pytest_promptfmt.plugin.outcome_cache import MET, OutcomeCache
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
 from pytest_promptfmt.plugin.unchanged import (
     Unchanged,
     UnchangedFolder,
-    cache_folder,
     children_of,
-    collapses,
     expanded,
     is_below_named,
     unchanged,
@@ -99,8 +98,7 @@ def activate(config: pytest.Config) -> None:
     kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
-    folder, shows = cache_folder(run, workers)
-    run.use_cache(OutcomeCache(config, run.folders, folder, run.expected.tree, shows=shows))
+    run.use_cache(cache_of(run, workers))
     plugins = [
         PromptfmtPlugin(run),
         CollectionErrors(run),

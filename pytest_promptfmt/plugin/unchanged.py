@@ -12,15 +12,14 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
-from pytest_promptfmt.plugin.cached_files import CachedFile, Counted
-from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, CachedFolder
+from pytest_promptfmt.inputs.cached_files import CachedFile, Counted
+from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
+from pytest_promptfmt.inputs.folders import KnownTask
+from pytest_promptfmt.inputs.store import mapping
 from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
-from pytest_promptfmt.plugin.folders import KnownTask
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
-from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 
@@ -184,7 +183,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     run, session = parent.config.stash[RUN], parent.session
     if not is_below_named(path, session):
         return None  # pytest passes here on its way to a folder that was named
-    root = run.folders.root_of(path, session)
+    root = run.folders.root_of(path, session.isinitpath)
     cached = run.cache.decision(path).file
     if cached is None or (run.shows_only_outcomes and cached.counted is None):
         return None
@@ -208,7 +207,7 @@ def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder 
     if not is_below_named(folder / "-", parent.session):
         return None
     run = parent.config.stash[RUN]
-    root = run.folders.root_of(folder / "-", parent.session)
+    root = run.folders.root_of(folder / "-", parent.session.isinitpath)
     folders = run.cache.folders
     cached = folders.of(folder) if folders is not None else None
     if folders is None or cached is None:
@@ -316,35 +315,3 @@ def about(item: PromptItem) -> list[object]:
     """Return the fields of a `StoredItem` in JSON's types."""
     place: SnapshotPath | None = getattr(item, "place", None)
     return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]
-
-
-def cache_folder(run: Run, workers: int) -> tuple[Path | None, bool]:
-    """Return the folder of the cached outcomes, None for no cache, and whether this run shows them.
-
-    Only outcomes of workers are cached, because only those are traced. A run that writes each prompt has to render all.
-    """
-    config, outputs = run.config, run.outputs
-    if getattr(config, "cache", None) is None or hasattr(config, "workerinput"):
-        return None, False
-    folder = store_folder(config.rootpath)
-    if folder is not None and config.option.cacheclear:
-        remove_store(folder)
-    is_off = SettingLookup(config).value("no_cache") or not workers
-    if is_off or outputs.needs_views or outputs.needs_edits:
-        return None, False
-    updates = config.option.update_snapshots or config.option.update_new_snapshots_only
-    return folder, not (updates or outputs.baseline_update)
-
-
-def collapses(run: Run) -> bool:
-    """Return whether unchanged files may be shown as one item each: no option needs the items of tasks."""
-    option, settings = run.config.option, run.settings
-    names = ("keyword", "markexpr", "collectonly", "deselect", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
-    asked = (
-        getattr(option, "verbose", 0) > 0
-        or any(getattr(option, name, None) for name in names)
-        or settings.task_globs
-        or settings.formats
-        or option.include_snapshot_details
-    )
-    return run.cache.is_on and not asked and run.outputs.baseline is None

@@ -20,9 +20,9 @@ from plugin_project import Project
 import pytest_promptfmt
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.inputs.contents import Contents
+from pytest_promptfmt.inputs.outcome_cache import digest_of_inputs
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import FILE_NAME, store_folder
-from pytest_promptfmt.plugin.outcome_cache import digest_of_inputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 

@@ -15,16 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.inputs.cached_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.inputs.contents import OTHER, Contents
+from pytest_promptfmt.inputs.folders import INDEXED, Folders
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
-from pytest_promptfmt.plugin.cached_files import Counted, read_entry, snapshots_in, together, written_entry
-from pytest_promptfmt.plugin.folders import INDEXED, Folders
-from pytest_promptfmt.plugin.task_inputs import SharedInputs
+from pytest_promptfmt.inputs.task_inputs import RunInputs, SharedInputs
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, folded
 from pytest_promptfmt.systems import systems_for
@@ -37,11 +35,6 @@ KINDS: Final = (_FOLDERS, _TASKS)
 """The kinds of rows about one folder."""
 
 _BELOW_SNAPSHOTS: Final = f"{os.sep}{DIRECTORY}{os.sep}"
-
-_COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
-_COLLECTING_INI: Final = ("norecursedirs", "python_files")
-"""Options and settings of pytest that decide which files are collected in a folder."""
-
 
 QUIET: Final = ""
 """The state of a file whose tests all passed: it is counted with the other quiet files of its folder."""
@@ -90,14 +83,14 @@ class CachedFolders:
 
     def __init__(
         self,
-        config: pytest.Config,
+        run: RunInputs,
         store: Store,
         inputs: StoredInputs,
         contents: Contents,
         shared: SharedInputs,
         folders: Folders,
     ) -> None:
-        self._config = config
+        self._run = run
         self._store = store
         self._inputs = inputs
         self._contents = contents
@@ -287,11 +280,8 @@ class CachedFolders:
     @cached_property
     def _collecting(self) -> str:
         """Return the digest of the checkout, and of what decides which files pytest collects in a folder."""
-        config = self._config
-        options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
-        written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
-        named = sorted({os.path.abspath(each.partition("::")[0]) for each in config.args})  # where templates are tested
-        return digest_of(repr((str(config.rootpath), named, options, written)).encode("utf-8", "backslashreplace"))[:8]
+        whole = repr((str(self._run.rootdir), self._run.collecting()))
+        return digest_of(whole.encode("utf-8", "backslashreplace"))[:8]
 
 
 def folder_of(key: str) -> str:

@@ -16,27 +16,23 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
-
-import pytest
+from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import VARIABLE as CACHE_VARIABLE, hub_caches
 from pytest_promptfmt.core.profile import RECORDED, SEPARATE_ENGINES, Profile
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.formats.format_registry import format_files
+from pytest_promptfmt.inputs.cached_files import Shown, TaskRow
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, searched
+from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.native_files import NativeFiles
 from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
 from pytest_promptfmt.inputs.store import StoredInputs, mapping
 from pytest_promptfmt.inputs.traces import AccessedPaths
-from pytest_promptfmt.plugin.cached_files import TaskRow
-from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.item_results import Shown
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import TaskFile, functions_of
@@ -54,11 +50,44 @@ _PLACES: Final = (CACHE_VARIABLE, gate.VARIABLE)
 """The variables that name where caches are, and where this run may read and write."""
 
 
+class RunInputs(Protocol):
+    """The inputs that the program which runs the tests gives to all of them."""
+
+    @property
+    def rootdir(self) -> Path:
+        """Return the folder that paths of node ids begin at."""
+        ...
+
+    def plugins(self) -> Iterable[str]:
+        """Return the files of its plugins."""
+        ...
+
+    def options(self) -> Sequence[object]:
+        """Return the options and settings that change the result of a test."""
+        ...
+
+    def baseline(self) -> Path | None:
+        """Return the file of accepted findings, None for none."""
+        ...
+
+    def collecting(self) -> Sequence[object]:
+        """Return the options and settings that decide which files are collected in a folder."""
+        ...
+
+    def can_try_orders(self) -> bool:
+        """Return whether files may run again, to see whether the order of a set changes their outcomes."""
+        ...
+
+    def varying(self, files: Collection[Path]) -> frozenset[Path]:
+        """Return the files whose outcomes depend on the order of a set; all if that is unknown."""
+        ...
+
+
 class SharedInputs:
     """The inputs shared by the tasks of a folder."""
 
-    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents, inputs: StoredInputs) -> None:
-        self._config = config
+    def __init__(self, run: RunInputs, folders: Folders, contents: Contents, inputs: StoredInputs) -> None:
+        self._run = run
         self._folders = folders
         self._contents = contents
         self._inputs = inputs
@@ -80,7 +109,7 @@ class SharedInputs:
 
     def conftests_above(self, folder: Path) -> list[str]:
         """Return the paths of conftests from a folder up to the rootdir, also of missing ones."""
-        root = self._config.rootpath
+        root = self._run.rootdir
         chain = [folder, *folder.parents]
         return [f"{each}/conftest.py" for each in (chain[: chain.index(root) + 1] if root in chain else chain)]
 
@@ -104,21 +133,18 @@ class SharedInputs:
 
     def _of_this_run(self) -> Iterator[object]:
         """Yield the inputs of every task: versions, the code of this package and of conftests, options."""
-        config = self._config
-        root = str(config.rootpath)
+        root = str(self._run.rootdir)
         yield sys.implementation.name, tuple(sys.version_info), sys.platform, version("pytest-promptfmt")
         yield os.path.relpath(os.getcwd(), root), [getattr(sys.flags, name) for name in _FLAGS], locale.getencoding()
         yield self._digest_of_package()
         yield distributions()
         below = {folder for folder in search_path() if gate.is_below(folder, [root])}
         yield sorted((folder, sorted(importable_in(folder))) for folder in {root, *below})
-        plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
-        own = [name for name in plugins if name.startswith(root) and not self.is_library(name)]
+        own = {name for name in self._run.plugins() if name.startswith(root) and not self.is_library(name)}
         reached = reached_from(own, (root,), self.is_library)
         yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
         yield OTHER if reached.reads else None  # files that they open while pytest imports them are not traced
-        yield sys.warnoptions, config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
-        yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
+        yield sys.warnoptions, self._run.options(), sorted(self._folders.settings.repeat)
         yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] not in _PLACES)
         yield sorted(
             folder for folder in gate.allowed_folders() or () if not gate.is_below(folder, [os.path.realpath(root)])
@@ -128,8 +154,8 @@ class SharedInputs:
             [re.sub(f"^{re.escape(home)}(?=/)", "~", each) for each in hub_caches()],
             *(os.environ.get(name) for name in _METRICS),
         )
-        baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
-        yield None if baseline is None else self._contents.input(str(baseline))[:2], update
+        baseline = self._run.baseline()
+        yield None if baseline is None else self._contents.input(str(baseline))[:2]
 
     def _digest_of_package(self) -> str:
         files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(PACKAGE) for name in names)
@@ -295,7 +321,7 @@ class WatchedFiles:
         if str(path) in self.files:
             self.files[str(path)].refuse(reason)
 
-    def settle(self, item: pytest.Item, shown: Shown, seen: Mapping[str, Any]) -> None:
+    def settle(self, item: Node, shown: Shown, seen: Mapping[str, Any]) -> None:
         """Add the result of an item, and the trace of its worker; a snapshot that it wrote matches from then on."""
         watched = self.files.get(str(item.path))
         if watched is None:
@@ -325,7 +351,21 @@ class WatchedFiles:
                     watched.add(seen, is_of_module=module in watched.paths)
 
 
-def name_of(node: pytest.Item | pytest.Collector) -> str:
+class Node(Protocol):
+    """A collected file, task or item; an item may have `met` profiles, and `introduces` some of them."""
+
+    @property
+    def nodeid(self) -> str:
+        """Return the path of the file below the rootdir, and the names of the node."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """Return the file."""
+        ...
+
+
+def name_of(node: Node) -> str:
     """Return the part of a node id after the file."""
     return node.nodeid.partition("::")[2]
 

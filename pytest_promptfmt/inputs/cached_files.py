@@ -11,8 +11,10 @@ from typing import Any
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.inputs.store import mapping, parsed
-from pytest_promptfmt.plugin.item_results import Shown, is_quiet, is_stored
 from pytest_promptfmt.tasks import IndexEntry
+
+Shown = Mapping[str, Any]
+"""The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
 
 TaskRow = tuple[str, str, str | None, int | None, int | None]
 """A task as id, name, format, and its line and column."""
@@ -50,8 +52,9 @@ class CachedFile:
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
     are. `counted` are all items for a run that shows only outcomes, None if some have to be shown. `read` returns the
-    text of the results of items. A file that `brings_profiles` does not use the profiles of the run. `profiles` are the
-    keys of those that its items use, `introduces` of those that no file before it had: it has the findings about them.
+    text of the results of items, of which those that are not `is_valid` are left out. A file that `brings_profiles`
+    does not use the profiles of the run. `profiles` are the keys of those that its items use, `introduces` of those
+    that no file before it had: it has the findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -64,9 +67,10 @@ class CachedFile:
     quiet: Counted
     counted: Counted | None
     read: Callable[[], object]
+    is_valid: Callable[[Shown], bool]
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], read: Callable[[], object]) -> CachedFile:
+    def of(cls, row: Mapping[str, Any], read: Callable[[], object], is_valid: Callable[[Shown], bool]) -> CachedFile:
         """Return the file of a row; raises any error for invalid data."""
         quiet = Counted.read(row["quiet"])
         counted = row["counted"]
@@ -81,6 +85,7 @@ class CachedFile:
             quiet=quiet,
             counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),
             read=read,
+            is_valid=is_valid,
         )
 
     @cached_property
@@ -95,7 +100,7 @@ class CachedFile:
     def items(self) -> Mapping[str, Shown]:
         """Return the result of each item, by the rest of its node id, without invalid ones."""
         items = {str(key): mapping(shown) for key, shown in mapping(parsed(self._text)).items()}
-        return {key: shown for key, shown in items.items() if is_stored(shown)}
+        return {key: shown for key, shown in items.items() if self.is_valid(shown)}
 
     @property
     def is_complete(self) -> bool:
@@ -111,6 +116,11 @@ def read_entry(row: Any) -> IndexEntry:
     """Return the entry of a file in the index; raises any error for invalid data."""
     name, kind, path, parts, tags = row
     return IndexEntry(name, kind, Path(path), tuple(map(str, parts)), tuple(map(str, tags)))
+
+
+def is_quiet(shown: Shown) -> bool:
+    """Return whether an item passed without a warning."""
+    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------

@@ -11,25 +11,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import pytest
-
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs import facts
+from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, read_entry, summary, written_entry
+from pytest_promptfmt.inputs.cached_folders import KINDS, CachedFolders, FileResult, folder_of
 from pytest_promptfmt.inputs.contents import OTHER, Contents
+from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.places import Places, digest_of
 from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
-from pytest_promptfmt.plugin.cached_files import CachedFile, read_entry, summary, written_entry
-from pytest_promptfmt.plugin.cached_folders import KINDS, CachedFolders, FileResult, folder_of
-from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.hash_seeds import can_try, varying
-from pytest_promptfmt.plugin.item_results import Shown
-from pytest_promptfmt.plugin.task_inputs import SharedInputs, WatchedFile, WatchedFiles, name_of
+from pytest_promptfmt.inputs.task_inputs import Node, RunInputs, SharedInputs, WatchedFile, WatchedFiles, name_of
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.paths import Tree, take_written
 from pytest_promptfmt.tasks import IndexEntry
@@ -75,27 +71,35 @@ class OutcomeCache:
     """The outcomes of earlier runs, if the run `shows` them, and those of this one; without a `folder` it is off."""
 
     def __init__(
-        self, config: pytest.Config, folders: Folders, folder: Path | None, tree: Tree, *, shows: bool
+        self,
+        run: RunInputs,
+        folders: Folders,
+        folder: Path | None,
+        tree: Tree,
+        *,
+        shows: bool,
+        is_valid: Callable[[Shown], bool],
     ) -> None:
         kinds = (_OUTCOMES, _SUMMARIES, _ITEMS, _REFUSED, *KINDS)
-        self._config = config
-        self.places = Places(config.rootpath)
+        self._run = run
+        self._is_valid = is_valid
+        self.places = Places(run.rootdir)
         self.store = Store(folder, self.places, by_context=kinds, context=lambda: self._context)
         self._folders = folders
         self._tree = tree
         self._contents = Contents(self.places)
         self._inputs = StoredInputs(self.store, self._contents)
-        self._shared = SharedInputs(config, folders, self._contents, self._inputs)
+        self._shared = SharedInputs(run, folders, self._contents, self._inputs)
         self.folders: CachedFolders | None = None
         if self.store.is_on and shows:
-            self.folders = CachedFolders(config, self.store, self._inputs, self._contents, self._shared, folders)
+            self.folders = CachedFolders(run, self.store, self._inputs, self._contents, self._shared, folders)
         self.profile_key = self._shared.profile_key
         self.watched = WatchedFiles(self._shared, folders, self._contents)
         self.decisions: dict[str, Decision] = {}
         self._found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
         self._planned: Counter[str] = Counter()
         self._parts: dict[str, set[str]] = defaultdict(set)
-        self._unexplained: set[pytest.Item] = set()
+        self._unexplained: set[Node] = set()
 
     @property
     def is_on(self) -> bool:
@@ -198,7 +202,7 @@ class OutcomeCache:
     def _cached(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
         try:
             read = partial(self.store.text, _ITEMS, _of_variant(path, row["made"]))
-            return CachedFile.of(row, read)
+            return CachedFile.of(row, read, self._is_valid)
         except Exception:  # invalid data of any kind
             return None
 
@@ -217,7 +221,7 @@ class OutcomeCache:
         """Return the digest of the index's answer to a question; some answers are long, and given to many files."""
         return self.places.digest(self._folders.index.answer(question, about))
 
-    def shown(self, item: pytest.Item) -> Shown | None:
+    def shown(self, item: Node) -> Shown | None:
         """Return the cached result of an item, if it holds and can be shown."""
         decision = self.decisions.get(str(item.path))
         cached = decision.file if decision is not None else None
@@ -226,7 +230,7 @@ class OutcomeCache:
         shown = cached.items.get(name_of(item))
         return shown if shown is not None and shown["introduces"] == sorted(self._introduced_by(item)) else None
 
-    def _introduced_by(self, item: pytest.Item) -> Iterable[str]:
+    def _introduced_by(self, item: Node) -> Iterable[str]:
         """Return the keys of the profiles about which an item has the findings."""
         return map(self.profile_key, getattr(item, "introduces", None) or ())
 
@@ -255,13 +259,13 @@ class OutcomeCache:
 
     # -- outcomes of this run ------------------------------------------------------------------------------------------
 
-    def offer(self, node: pytest.Collector, children: Iterable[pytest.Item | pytest.Collector]) -> None:
+    def offer(self, node: Node, children: Iterable[Node]) -> None:
         """Note the children of a file or task: all of them have to run, also those that `-k` deselects."""
         parts = self._parts[str(node.path)]
         parts.discard(name_of(node))
         parts.update(map(name_of, children))
 
-    def plan(self, items: Iterable[pytest.Item]) -> None:
+    def plan(self, items: Iterable[Node]) -> None:
         """Note the items of the run after selection.
 
         A failure that repeats an earlier one is stored without its text: if no item before it has the text, it runs.
@@ -298,7 +302,7 @@ class OutcomeCache:
             self._contents.wrote(path, digest_of(content))
         self.watched.share_traces()
         rows: dict[str, dict[str, Any]] = {}
-        tries = not is_cut and can_try(self._config)
+        tries = not is_cut and self._run.can_try_orders()
         for name, watched in self.watched.files.items():
             if not watched.items and name in self.decisions and self.decisions[name].file is not None:
                 continue  # its cached items were shown
@@ -332,7 +336,7 @@ class OutcomeCache:
             for name in suspects
             if self.store.row(_REFUSED, name) == [VARYING, digest_of_inputs(rows[name], self.places)]
         }
-        found = {*map(Path, known), *varying(self._config, [Path(name) for name in suspects if name not in known])}
+        found = {*map(Path, known), *self._run.varying([Path(name) for name in suspects if name not in known])}
         for path in found:
             self.watched.files[str(path)].refuse(VARYING)
         return sorted(found)

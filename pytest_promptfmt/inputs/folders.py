@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import Task
@@ -107,16 +105,16 @@ class Folders:
             return settings.profiles
         return task_profiles(task, settings.profiles, settings.defined)
 
-    def root_of(self, file: Path, session: pytest.Session) -> Path:
+    def root_of(self, file: Path, is_named: Callable[[Path], bool]) -> Path:
         """Return the folder of the command line above a file, else the file's own folder.
 
-        Names are looked up below it, and two definitions of one name below it are a mistake.
+        Names are looked up below it, and two definitions of one name below it are a mistake. `is_named` states whether
+        the command line names a folder.
         """
         folder = file.parent
         root = self._roots.get(folder)
         if root is None:
-            named = (above for above in file.parents if session.isinitpath(above))
-            root = self._roots[folder] = next(named, folder)
+            root = self._roots[folder] = next(filter(is_named, file.parents), folder)
             self.index.add(root)
         return root
 

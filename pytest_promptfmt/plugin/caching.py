@@ -1,0 +1,100 @@
+"""Whether a run uses cached outcomes, and the inputs that pytest gives to all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
+from pytest_promptfmt.inputs.store import remove_store, store_folder
+from pytest_promptfmt.plugin.hash_seeds import varying
+from pytest_promptfmt.plugin.item_results import is_stored
+from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
+
+_COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
+_COLLECTING_INI: Final = ("norecursedirs", "python_files")
+"""Options and settings of pytest that decide which files are collected in a folder."""
+
+
+class PytestInputs:
+    """The inputs of a run of pytest; they are read when they are needed, because plugins may change them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.rootdir = config.rootpath
+
+    def plugins(self) -> Iterable[str]:
+        """Return the files of plugins and conftests."""
+        return (str(getattr(plugin, "__file__", "") or "") for plugin in self._config.pluginmanager.get_plugins())
+
+    def options(self) -> Sequence[object]:
+        """Return the options and settings that change the result of a test."""
+        config = self._config
+        filters = config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
+        update = SettingLookup(config).value("baseline_update")
+        return [*filters, config.get_verbosity() > 0, config.getoption("promptfmt"), update]
+
+    def baseline(self) -> Path | None:
+        """Return the file of accepted findings, None for none."""
+        baseline: Path | None = SettingLookup(self._config).value("baseline")
+        return baseline
+
+    def collecting(self) -> Sequence[object]:
+        """Return the options and settings that decide which files are collected in a folder."""
+        config = self._config
+        options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
+        written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
+        named = sorted({os.path.abspath(each.partition("::")[0]) for each in config.args})  # where templates are tested
+        return [named, options, written]
+
+    def can_try_orders(self) -> bool:
+        """Return whether files may run again: not in a run without code of the repository, which would run here."""
+        return not self._config.getoption("promptfmt_no_code") and not self._config.getoption("noconftest")
+
+    def varying(self, files: Collection[Path]) -> frozenset[Path]:
+        """Return the files whose outcomes depend on the order of a set; all if that is unknown."""
+        return varying(self._config, files)
+
+
+def cache_of(run: Run, workers: int) -> OutcomeCache:
+    """Return the cache of a run with so many workers."""
+    folder, shows = _folder_of(run, workers)
+    inputs = PytestInputs(run.config)
+    return OutcomeCache(inputs, run.folders, folder, run.expected.tree, shows=shows, is_valid=is_stored)
+
+
+def _folder_of(run: Run, workers: int) -> tuple[Path | None, bool]:
+    """Return the folder of the cached outcomes, None for no cache, and whether this run shows them.
+
+    Only outcomes of workers are cached, because only those are traced. A run that writes each prompt has to render all.
+    """
+    config, outputs = run.config, run.outputs
+    if getattr(config, "cache", None) is None or hasattr(config, "workerinput"):
+        return None, False
+    folder = store_folder(config.rootpath)
+    if folder is not None and config.option.cacheclear:
+        remove_store(folder)
+    is_off = SettingLookup(config).value("no_cache") or not workers
+    if is_off or outputs.needs_views or outputs.needs_edits:
+        return None, False
+    updates = config.option.update_snapshots or config.option.update_new_snapshots_only
+    return folder, not (updates or outputs.baseline_update)
+
+
+def collapses(run: Run) -> bool:
+    """Return whether unchanged files may be shown as one item each: no option needs the items of tasks."""
+    option, settings = run.config.option, run.settings
+    names = ("keyword", "markexpr", "collectonly", "deselect", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
+    asked = (
+        getattr(option, "verbose", 0) > 0
+        or any(getattr(option, name, None) for name in names)
+        or settings.task_globs
+        or settings.formats
+        or option.include_snapshot_details
+    )
+    return run.cache.is_on and not asked and run.outputs.baseline is None
