@@ -121,7 +121,8 @@ class WorkerRuns:
         wants_each = self._wants_each(reporter)
         again = [item for item in same if isinstance(item, UnchangedItem) and not item.is_counted]
         shown = sum(1 for item in again for _ in item.stored(quiet=wants_each))
-        session.testscollected = len(session.items) + shown  # pytest's percentage is of it
+        # pytest's percentage is of it; if it were 0 since all items are only counted, the run would fail.
+        session.testscollected = len(session.items) + shown or session.testscollected
         result = yield
         self._count(self._after)
         return result
