@@ -10,6 +10,7 @@ from typing import Final
 from pytest_promptfmt.answers.completions import Chain, Stages
 from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.trials import AnswerTrial
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -40,6 +41,12 @@ _LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
 """The label of an option before its text."""
 
 _FEW_WORDS: Final = 3
+_FEWEST_WORDS: Final = 6
+"""Different words of a text that show its language."""
+
+_ENGLISH_PAIRS: Final = 4
+"""Pairs of English answers, which are the first ones of the table."""
+
 _LEAST: Final = 2
 _SYNTHETIC: Final = "«"
 _TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
@@ -47,8 +54,8 @@ _TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
 
 _NO_LABELS: Final = frozenset({"json", "yaml", "xml", "markdown", "text", "english", "word", "number", "letter"})
 _NUMBER: Final = re.compile(r"[-+$€£]?[\d.,/]+ ?%?|[IVXLC]+")
-_WORDS: Final = re.compile(r"\w+")
-"""A word is at least one token."""
+_WORDS: Final = re.compile(r"[^\w\n]?\w+|[^\w\s]+")
+"""A word, with one mark before it, is at least one token, and so are other marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +194,8 @@ def asked_form(study: Study) -> Iterator[Finding]:
         return
     scored = _scored(study)
     scored = [] if any(_SYNTHETIC in one for one in scored) else scored
-    yield from _other_labels(study, scored)
+    others = list(_other_labels(study, scored))
+    yield from others or _english_labels(study, scored)
     yield from _letters_for_numbers(study, scored)
     if study.generates:
         yield from _letter_or_number(study, scored)
@@ -232,6 +240,17 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         if minds and not set(form.labels) & bare:
             yield finding("the prompt asks for answers in another letter case than is scored", saw, "doc_to_target", 0)
             return
+
+
+def _english_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a pair of answers such as yes and no, where the prompt has no word of English and names neither."""
+    pairs: list[list[str]] = data_table("contract")["pairs"]
+    bare = {one.casefold() for one in scored}
+    words = re.findall(r"[^\W\d_]+", _own_text(study).casefold())
+    is_english = len(set(words)) < _FEWEST_WORDS or not {*data_table("contract")["english"].split()}.isdisjoint(words)
+    if not is_english and any(bare == set(pair) for pair in pairs[:_ENGLISH_PAIRS]) and bare.isdisjoint(words):
+        saw = f"scored are {', '.join(scored)}; {_own_text(study)[:40]!r}"
+        yield finding("the answers are English words, and the prompt is in another language", saw, "doc_to_target", 0)
 
 
 def _has_word(text: str, word: str) -> bool:

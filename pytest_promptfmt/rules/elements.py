@@ -124,6 +124,21 @@ def description_of_other_subject(study: Study) -> Iterator[Finding]:
         yield finding("the description names another subject than the data", saw, "description")
 
 
+@also("PF280")
+def subset_of_other_language(study: Study) -> Iterator[Finding]:
+    """Report a subset of the data that is named by a language, where the task is named by another one.
+
+    Fix: name the subset of this language; it is often that of a neighbouring task.
+    """
+    name = study.config.get("dataset_name")
+    known = {code: language for language, codes in data_table("contract")["languages"].items() for code in codes}
+    named = {known[part] for part in re.split(r"[_\W]", study.task.name.casefold()) if part in known}
+    language = known.get(name.casefold()) if isinstance(name, str) else None
+    if language is not None and len(named) == 1 and language not in named and isinstance(name, str):
+        saw = f"{name}; the task is {study.task.name}"
+        yield finding("the subset of the data is of another language than the task", saw, "dataset_name")
+
+
 @also("PF240")
 def label_of_pair_missing(study: Study) -> Iterator[Finding]:
     """Report a column of a pair such as premise and hypothesis without a label, where the other one has its own.

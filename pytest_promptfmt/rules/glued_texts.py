@@ -38,7 +38,7 @@ _MANY_SPACES: Final = re.compile(r" {3}|\t")
 _ELEMENT: Final = re.compile(
     r"#{1,6} ?\w|```|[-*•](?= )"
     r"|(?![a-z\d\u2e80-\u9fff\u3040-\u30ff\uac00-\ud7af])[^\W_][^\s:：]{1,20}(?: [^\s:：]{1,12}){0,2}:(?=\s|$)"
-    r"|\(?[A-E][.)] ?$"
+    r"|\(?(?:[A-Ja-j]|\d)[.)．] ?$"
 )
 """A heading, a fence, a bullet, a label with its colon or the label of an option, at the start of a text."""
 

@@ -22,8 +22,15 @@ _GOLD_COLUMN: Final = re.compile(
     r"(?:correct|gold|right|true)?_?(?:answer|label|target|solution|choice|option|gold|correct)_?(?:text|str|name|value)?",
     re.IGNORECASE,
 )
-_MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,3}\.|(\*\*|__)[^*_]+\1\.?")
-"""A word or a few with a full stop, or anything in bold."""
+_MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
+"""A word or two with a full stop, which are no sentence, or anything in bold."""
+
+_SEVERAL: Final = re.compile(
+    r"\b(?:all|list|lists|several|multiple|each|every|words|names|items|tags|labels|entities|keywords|separate\w*|comma\w*|"
+    r"semicolon\w*|one per line)\b|[^\x00-\u024f]",
+    re.IGNORECASE,
+)
+"""Words of a prompt that asks for several things, and scripts in which they are not known."""
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
@@ -285,3 +292,30 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
     asked = "".join(join(constant_spans(instance)) for instance in study.instances[:1])
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
         yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")
+
+
+@also("PF702")
+def accepted_answers_joined(study: Study) -> Iterator[Finding]:
+    """Report all texts of a list as one gold answer, where the prompt asks for one thing.
+
+    Fix: use the list itself as target: each of its texts is then right.
+    """
+    if not study.generates or study.has_own_scorer or not scores_exact_match(study) or looks_for_answers(study.task):
+        return
+    asked = "".join(join(constant_spans(instance)) for instance in study.real_instances[:1])
+    joined = [(instance, _joined(instance)) for instance in study.real_instances if isinstance(instance.target, str)]
+    if any(joined) and not _SEVERAL.search(asked) and all(name for _, name in joined):
+        instance, name = joined[0]
+        saw = str(instance.target)[:60]
+        yield finding("all accepted answers are one gold answer", saw, "doc_to_target", instance, field=name)
+
+
+def _joined(instance: Instance) -> str | None:
+    """Return the column whose texts the gold answer joins with a mark between them; None if it is no list."""
+    for name, values in instance.doc.items():
+        texts = [str(one).strip() for one in values] if isinstance(values, list) else []
+        if len(texts) > 1 and all(texts):
+            mark = re.escape(str(instance.target).removeprefix(texts[0])[:3].strip()[:1])
+            if mark and re.fullmatch(rf"\s*{mark}\s*".join(map(re.escape, texts)), str(instance.target).strip()):
+                return name
+    return None

@@ -16,8 +16,10 @@ from pytest_promptfmt.rules.rule_views import (
     instruction_key,
     listed_labels,
     question_layout,
+    question_message,
 )
-from pytest_promptfmt.study.layout import follow_each_other, layout_of
+from pytest_promptfmt.study.contract import contract_of
+from pytest_promptfmt.study.layout import follow_each_other, layout_of, listing_of
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -91,10 +93,24 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
             scored = {str(one.target).strip() for one in study.real_instances}
         else:
             scored = {str(request.continuation).strip() for request in instance.requests}
-        if not scored or not all(one in _LETTERS for one in scored) or not _ASKS_LETTER.search(text):
+        if not scored or not all(one in _LETTERS for one in scored):
             return
-        if not any(re.search(_LISTED.format(one), text) for one in sorted(scored)):
+        if any(re.search(_LISTED.format(one), text) for one in sorted(scored)):
+            return
+        if _ASKS_LETTER.search(text):
             yield finding("the prompt asks for a letter, but lists no options", text[-80:], "doc_to_text", instance)
+        elif len(scored) > 1 and _has_bare_options(instance):
+            message = "letters are scored, but the options have none"
+            yield finding(message, text[-80:], "doc_to_text", instance)
+
+
+def _has_bare_options(instance: Instance) -> bool:
+    """Return whether the question shows all texts of a list in which no label is before any."""
+    text = question_layout(instance).text
+    lists = [value for value in instance.doc.values() if isinstance(value, list) and len(value) > 1]
+    return listing_of(question_message(instance), instance.doc) is None and any(
+        all(isinstance(one, str) and len(one.strip()) > 1 and one.strip() in text for one in value) for value in lists
+    )
 
 
 @also("PF249", severity=Severity.ERROR)
@@ -242,4 +258,5 @@ def number_of_options(study: Study) -> Iterator[Finding]:
 def asks_for_label_alone(instance: Instance) -> bool:
     """Return whether the prompt asks for the letter of an option, or for nothing but the answer."""
     text = join(constant_spans(instance))
-    return _LETTER.search(text) is not None or _ALONE.search(text) is not None
+    is_asked = _LETTER.search(text) is not None or _ALONE.search(text) is not None
+    return is_asked or any(form.is_certain for form in contract_of(text).of("letter"))

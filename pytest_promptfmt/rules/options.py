@@ -25,7 +25,7 @@ from pytest_promptfmt.rules.rule_views import (
     written_texts,
 )
 from pytest_promptfmt.study.configuration import read_template
-from pytest_promptfmt.study.layout import Listing, layout_of, listing_of
+from pytest_promptfmt.study.layout import Listing, follow_each_other, layout_of, listing_of
 from pytest_promptfmt.study.study import constant_spans
 
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
@@ -36,11 +36,11 @@ _NUMBERED: Final = re.compile(r"(\w*?)_?([a-j]|[A-J]|\d)")
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _OTHER_SCRIPTS: Final = 0x0500
 _SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
-_OPTION_LABEL: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{|\{%(?!-?\s*(?:end|el)))", re.M)
-"""The label of an option, directly before what prints it."""
-
 _FEWEST_OPTIONS: Final = 3
-_OPTION_VALUE: Final = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]*\{\{-?(.*?)-?\}\}", re.MULTILINE)
+_OPTION_VALUE: Final = re.compile(
+    r"(?:^|(?<=\s))[(\[]?([A-Ja-j]|\d)[)\].:：][ \t]*(?:\{\{-?(.*?)-?\}\}|\{%(?!-?\s*(?:end|el)))", re.MULTILINE
+)
+"""The label of an option in a template, directly before the expression or the tag that prints it."""
 
 
 @rule("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
@@ -106,17 +106,25 @@ def option_listed_twice(study: Study) -> Iterator[Finding]:
 
     Fix: print another choice for each option.
     """
-    for template in study.templates:
-        if template.keys[-1] != "doc_to_text":
-            continue
-        listed = [(found[1], " ".join(found[2].split())) for found in _OPTION_VALUE.finditer(template.source)]
-        for number, (label, value) in enumerate(listed):
-            twin = next((other for other, same in listed[:number] if same == value and other != label), None)
-            if twin is not None:
-                yield finding(
-                    "two options print the same column", f"{twin} and {label}: {{{{{value}}}}}", template.keys
-                )
-                return
+    listed = _printed_options(study)
+    for number, (label, value) in enumerate(listed):
+        twin = next((other for other, same in listed[:number] if same == value and other != label), None)
+        if twin is not None and value:
+            yield finding("two options print the same column", f"{twin} and {label}: {{{{{value}}}}}", "doc_to_text")
+            return
+
+
+def _printed_options(study: Study) -> list[tuple[str, str]]:
+    """Return the labels of options in the template of the question, each with the expression after it ("" for a tag).
+
+    Labels are of the kind of the first one: capitals, small letters or digits.
+    """
+    found = [(one[1], " ".join((one[2] or "").split())) for one in _OPTION_VALUE.finditer(question_template(study))]
+    return [one for one in found if _kind(one[0]) == _kind(found[0][0])]
+
+
+def _kind(label: str) -> tuple[bool, bool]:
+    return label.isdigit(), label.isupper()
 
 
 @rule("PF249", "uneven-labels-and-options", severity=Severity.ERROR, family=Family.PROMPT)
@@ -232,14 +240,12 @@ def columns_in_other_order(study: Study) -> Iterator[Finding]:
 
     Fix: print the columns in their order.
     """
-    for template in study.templates:
-        listed = [found[2].strip() for found in _OPTION_VALUE.finditer(template.source)]
-        ends = [found.group(1, 2) for name in listed if (found := _NUMBERED.fullmatch(name)) is not None]
-        letters = [end for _, end in ends]
-        if len(ends) == len(listed) > 1 == len({name for name, _ in ends}) and letters != sorted(letters):
-            saw = ", ".join(listed)
-            yield finding("the options are columns in another order than their names", saw, template.keys)
-            return
+    listed = [value for _, value in _printed_options(study)]
+    ends = [found.group(1, 2) for name in listed if (found := _NUMBERED.fullmatch(name)) is not None]
+    letters = [end for _, end in ends]
+    if len(ends) == len(listed) > 1 == len({name for name, _ in ends}) and letters != sorted(letters):
+        saw = ", ".join(listed)
+        yield finding("the options are columns in another order than their names", saw, "doc_to_text")
 
 
 def template_names(spec: object) -> frozenset[str]:
@@ -356,23 +362,20 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
 
 @also("PF249", severity=Severity.ERROR)
 def template_labels_out_of_order(study: Study) -> Iterator[Finding]:
-    """Report options whose labels are not A, B, C, … in order.
+    """Report options whose labels are not A, B, C or 1, 2, 3 in order.
 
-    Fix: give the options the labels A, B, C, … in order.
+    Fix: give the options their labels in order.
     """
-    labels = [match[1] for match in _OPTION_LABEL.finditer(question_template(study))]
-    if len(labels) < _FEWEST_OPTIONS or labels[0] != "A" or any(labels_out_of_order(study)):
+    labels = [label for label, _ in _printed_options(study)]
+    if len(labels) < _FEWEST_OPTIONS or labels[0] not in "Aa1" or any(labels_out_of_order(study)):
         return  # PF249 reports what a loop prints
-    runs = (
-        "".join(labels).split("A")[1:] if labels.count("A") == 1 or _is_listed_again(labels) else ["".join(labels)[1:]]
-    )
-    for run in runs:
-        if f"A{run}" != "ABCDEFGHIJ"[: len(run) + 1]:
-            yield finding("the labels of the options are not in order", ", ".join(labels), "doc_to_text")
-            return
+    first, text = labels[0], "".join(labels)
+    runs = text.split(first)[1:] if labels.count(first) == 1 or _is_listed_again(labels) else [text[1:]]
+    if any(not follow_each_other([first, *run]) for run in runs):
+        yield finding("the labels of the options are not in order", ", ".join(labels), "doc_to_text")
 
 
 def _is_listed_again(labels: list[str]) -> bool:
     """Return whether several lists of the same length follow each other."""
-    count = labels.count("A")
-    return len(labels) % count == 0 and labels[:: len(labels) // count] == ["A"] * count
+    count = labels.count(labels[0])
+    return len(labels) % count == 0 and labels[:: len(labels) // count] == [labels[0]] * count

@@ -139,21 +139,27 @@ def _open_place(text: str) -> int | None:
 
 @also("PF235")
 def unbalanced_quotes(study: Study) -> Iterator[Finding]:
-    """Report a template that opens a quotation and does not close it.
+    """Report a template that opens a quotation or bold text and does not close it.
 
-    Fix: close the quotation.
+    Fix: close the quotation or the bold text.
     """
     for template, text in written_texts(study):
         if BRANCH in text:
             continue
         quotes = re.sub(r"(?<=\d)\"", "", text)  # without inches
-        for mark, is_open in (('"', quotes.count('"') % 2 == 1), ("“", text.count("“") > text.count("”") > 0)):
+        bold = "" if re.search(r"\*{3}|\w\*\*\w|```", text) else "".join(re.findall(r"\*\*", text))
+        for mark, is_open in (
+            ('"', quotes.count('"') % 2 == 1),
+            ("“", text.count("“") > text.count("”") > 0),
+            ("**", len(bold) % 4 == 2 and len(bold) > 2),
+        ):
             if is_open:
                 at = text.rfind(mark)
-                if not text[at + 1 :].strip():
+                if not text[at + len(mark) :].strip():
                     continue  # the answer continues the quotation
                 saw = around(text, at, 20, 40).replace(COLUMN, "…")
-                yield finding("a quotation is opened but not closed", saw, template.keys)
+                what = "bold text" if mark == "**" else "a quotation"
+                yield finding(f"{what} is opened but not closed", saw, template.keys)
 
 
 @also("PF235")

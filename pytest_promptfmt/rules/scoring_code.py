@@ -269,7 +269,7 @@ def _number(value: Any) -> float | None:
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
-    r"""Report scoring code for which a wrong answer that begins with the gold answer, or contains it, is right.
+    r"""Report scoring code for which a wrong answer that contains the gold answer, or is a part of it, is right.
 
     Fix: compare whole words or numbers: `re.search(rf"\b{gold}\b", prediction)`.
     """
@@ -292,17 +292,16 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
                 return  # which other rules report
             beats = trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
             if beats and right and all(right) and not any(one.problem for one in read):
+                how = "contains the gold answer" if gold in miss else "is a part of the gold answer"
                 saw = f"{miss!r} for {gold!r}"
-                yield finding(
-                    "a wrong answer that contains the gold answer is right", saw, scored_by(trials), trial.instance
-                )
+                yield finding(f"a wrong answer that {how} is right", saw, scored_by(trials), trial.instance)
                 return
 
 
 def _near_misses(gold: str) -> tuple[str, ...]:
-    """Return wrong answers that contain a number or a word, or begin with a letter."""
+    """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
     if re.fullmatch(r"\d{1,6}", gold):
-        return (f"{gold}0", f"1{gold}")
+        return (f"{gold}0", f"1{gold}", *((gold[:-1],) if len(gold) > 1 else ()))
     if gold.casefold() in ("true", "correct", "valid", "likely"):
         return (f"not {gold}",)
     words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}

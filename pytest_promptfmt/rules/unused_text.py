@@ -38,7 +38,7 @@ _OBJECT: Final = re.compile(
     r"|<generator object [\w.<>]+|<(?:class '[\w.]+'|\w[\w.]* object at 0x[0-9a-f]+)>|\bdict_(?:keys|values|items)\(\["
 )
 _NAMED: Final = re.compile(
-    r"%\((\w+)\)s|<<[a-z_]{3,}>>|@@\w{3,}@@|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
+    r"%\((\w+)\)s|(?<![\w%])%[sd](?!\w)|<<[a-z_]{3,}>>|@@\w{3,}@@|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
 )
 _NOTE: Final = re.compile(
     r"\b(?:TODO|FIXME|XXX)\b|\blorem ipsum\b|\[(?:INSERT|ADD|YOUR)\b[^\]\n]{0,40}\]"
@@ -148,7 +148,7 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
     """
     for instance in study.instances[:1]:
         for span in own_spans(study, instance):
-            if span.origin.field is not None:
+            if span.origin.field is not None or ("%" in span.text and _CODE.search(span.text)):
                 continue
             found = _NAMED.search(span.text) or _bracketed_column(span.text)
             found = found or (_column_in_braces(span.text, instance.doc) if study.asks_by_code else None)

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.study.layout import layout_of
 
 Form = Literal["sentence", "boxed", "tagged", "json", "letter", "number", "labels"]
 
@@ -61,6 +62,12 @@ _MOST_WORDS: Final = re.compile(
     r" (?:at most )?(\d{1,4}) words?\b(?! or more)",
     re.I,
 )
+_QUOTED_PAIR: Final = re.compile(
+    r"(?<!\w)([\"'`“„«「『])([^\W_][\w ]{0,18})[\"'`”“»」』],? ?(/|[^\W\d_]{1,6}|[^\W\d_]{1,4} [^\W\d_]{1,5}) ?"
+    r"\1([^\W_][\w ]{0,18})[\"'`”“»」』](?!\w)"
+)
+"""Two labels in quotes with a word between them, which is `or` in some language."""
+
 _LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
 
 
@@ -286,9 +293,13 @@ def _solved(text: str) -> Iterator[AskedForm]:
 
 
 def _bare(text: str) -> Iterator[AskedForm]:
-    """Yield the letter or number that is asked for, where a sentence asks for it."""
+    """Yield the letter or number that is asked for, where a sentence asks for it, or the label before the answer."""
     forms: tuple[Form, ...] = ("letter", "number")
+    cue = layout_of(text).cue
     for form in forms:
+        if cue is not None and _words(form).search(cue.name) is not None:
+            yield AskedForm(form=form, said=cue.name, start=cue.start)
+            continue
         for match in _words(form).finditer(text):
             sentence = _sentence_around(text, match.start())
             if _words("asking").search(sentence) is not None:
@@ -308,6 +319,17 @@ def _label_sets(text: str) -> Iterator[AskedForm]:
     for match in _CONDITIONS.finditer(text):
         named.update(label.casefold() for label in match.group(1, 2))
         yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
+    for quoted in _QUOTED_PAIR.finditer(text):
+        if (
+            quoted[3].casefold() not in data_table("contract")["and"]
+            and not {
+                quoted[2].casefold(),
+                quoted[4].casefold(),
+            }
+            & named
+        ):
+            named.update((quoted[2].casefold(), quoted[4].casefold()))
+            yield AskedForm(form="labels", labels=(quoted[2], quoted[4]), said=quoted[0], start=quoted.start())
     for pattern in _pairs():
         pair = pattern.search(text)
         if pair is not None and pair[1].casefold() not in named:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
-from pytest_promptfmt.core.prompt import Message
+from pytest_promptfmt.core.prompt import Instance, Message, Prompt, Span, Spans
 
 _OPTION: Final = re.compile(
     r"^([ \t]*)(?:(?i:option|choice|answer|ending|alternative|candidate) )?([(\[]?)([^\W_])([)\].:])([ \t]*)([^\n]*)",
@@ -28,6 +28,8 @@ _LABEL: Final = re.compile(
 )
 _BEFORE_VALUE: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
 _LEAST, _MOST = 2, 26
+_SHORT, _SHORTEST = 8, 3
+"""Characters of a value that may be the beginning of a word, and that is too short to be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,10 @@ class Layout:
 
     @property
     def listed(self) -> tuple[OptionLine, ...]:
-        """Return the last list of options whose labels follow each other from the first: A, a or 1; none otherwise."""
+        """Return the last list of options whose labels follow each other from the first: A, a, 0 or 1; or none."""
         lines = [one for one in self.options if one.label.isascii() and one.space and one.text]
-        starts = [number for number, one in enumerate(lines) if one.label in "Aa1"]
+        labels = "".join(one.label for one in lines)
+        starts = [found.start() for found in re.finditer("[Aa0]|(?<!0)1", labels)]
         lines = lines[starts[-1] :] if starts else []
         return tuple(lines) if follow_each_other([one.label for one in lines]) else ()
 
@@ -204,3 +207,49 @@ def _field_at(message: Message, at: int) -> str | None:
             return span.origin.field
         at -= len(span.text)
     return None
+
+
+# -- the values in a text that code made -------------------------------------------------------------------------------
+
+
+def with_columns(instance: Instance) -> Instance:
+    """Return a rendered doc whose question, which code made, is split where it shows the values of columns."""
+    columns = {
+        text: name
+        for name, values in instance.doc.items()
+        for value in (values if isinstance(values, list) else [values])
+        if isinstance(value, str) and len(text := value.strip()) >= _SHORTEST
+    }
+    if not columns:
+        return instance
+    ordered = sorted(columns, key=len, reverse=True)
+    pattern = re.compile("|".join(rf"(?<!\w){re.escape(text)}{_word_end(text)}" for text in ordered))
+
+    def split(spans: Spans) -> Spans:
+        return tuple(piece for span in spans for piece in _pieces(span, pattern, columns))
+
+    prompts = tuple(
+        Prompt(split(prompt.spans), tuple(replace(each, content=split(each.content)) for each in prompt.messages))
+        for prompt in instance.prompts
+    )
+    return replace(instance, prompts=prompts)
+
+
+def _word_end(text: str) -> str:
+    """Return what follows a short value: no more letters of the same word, but perhaps a label glued to it."""
+    return r"(?![a-z\d_])" if len(text) < _SHORT else ""
+
+
+def _pieces(span: Span, pattern: re.Pattern[str], columns: Mapping[str, str]) -> Iterator[Span]:
+    origin = span.origin
+    if origin.part != "question" or origin.field is not None or origin.shot is not None:
+        yield span
+        return
+    end = 0
+    for found in pattern.finditer(span.text):
+        if found.start() > end:
+            yield Span(span.text[end : found.start()], origin)
+        yield Span(found[0], replace(origin, field=columns[found[0]]))
+        end = found.end()
+    if end < len(span.text):
+        yield Span(span.text[end:], origin)

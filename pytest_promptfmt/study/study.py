@@ -26,6 +26,7 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
 from pytest_promptfmt.study.contract import Contract, contract_of
+from pytest_promptfmt.study.layout import with_columns
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_completions
 from pytest_promptfmt.tasks import (
     DEFAULT_COUNT,
@@ -233,10 +234,11 @@ class Study(Configuration):
             return error
         return None
 
-    @property
+    @cached_property
     def instances(self) -> Sequence[Instance]:
-        """Return the rendered docs for the profile plain, whose messages every chat profile is made of."""
-        return self.render() if self.failure is None else ()
+        """Return the rendered docs for the profile plain; the values in questions that code makes have columns."""
+        rendered = self.render() if self.failure is None else ()
+        return tuple(map(with_columns, rendered)) if self.asks_by_code and self.has_real_docs else rendered
 
     @property
     def docs(self) -> TaskDocs | None:
