@@ -19,7 +19,7 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import MAX_WHOLE, AdapterFile
 from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly, read_adapter_task
-from pytest_promptfmt.systems.helm.json_values import json_items, read_json
+from pytest_promptfmt.systems.helm.json_text import json_items, read_json
 from pytest_promptfmt.tasks import TaskFile
 
 ROOT = Path(__file__).parents[2]
@@ -406,7 +406,7 @@ def test_a_large_value_and_a_late_mistake_are_reported_with_their_place(tmp_path
 def test_streamed_values_are_those_of_the_whole_text(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], chunk: int
 ) -> None:
-    import pytest_promptfmt.systems.helm.json_values as room
+    import pytest_promptfmt.systems.helm.json_text as room
 
     path = tmp_path_factory.mktemp("stream") / "x.json"
     path.write_text(json.dumps({"first": values, "array": values, "last": 7}, indent=1), "utf-8")

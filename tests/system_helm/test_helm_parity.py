@@ -19,10 +19,9 @@ from helm_reference import Bytes, Pieces, Words
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.systems.helm.adapter_spec import METHODS, AdapterSpec, Substitution
 from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
-from pytest_promptfmt.systems.helm.adapters import HelmAdapter
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, Window
 from pytest_promptfmt.systems.helm.completion_metrics import HELM_METRICS, score_completions
 from pytest_promptfmt.systems.helm.instances import HelmInstance
-from pytest_promptfmt.systems.helm.window import Window
 
 PYTHON = os.environ.get("PROMPTFMT_HELM_PYTHON")
 CASES = 30_000 if os.environ.get("PROMPTFMT_PARITY") == "all" else 2_400
@@ -164,7 +163,7 @@ def ours(job: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [(number, HelmInstance.of(each, split=each["split"])) for number, each in enumerate(job["instances"])]
     limits = {key: value for key, value in job["window"].items() if key != "codec"}
     codec = Words() if job["window"]["codec"] == "words" else Bytes()
-    window = Window(codec=codec, **limits)  # type: ignore[arg-type]
+    window = Window(encode=codec.encode, decode=codec.decode, **limits)
     adapter = HelmAdapter(AdapterSpec(**fields), [row for _, row in rows if row.is_train], window=window)
     made = []
     for number, row in rows:

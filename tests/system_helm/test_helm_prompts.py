@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +12,9 @@ from hypothesis import given, settings, strategies as st
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, Substitution
-from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, draw_rows
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, Window, draw_rows
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import PromptBuilder, PromptPiece, substituted
-from pytest_promptfmt.systems.helm.window import Window
 
 JOINT = "multiple_choice_joint"
 SHOT = HelmInstance("2+2?", ("3", "4"), (1,), split="train")
@@ -193,14 +192,13 @@ def test_shots_take_turns_among_answers_the_most_frequent_first() -> None:
     assert draw_rows(rows, 2, trial=1, sample=False) == rows[2:4]
 
 
-class Characters:
-    """A token for each character."""
+def characters(text: str) -> list[int]:
+    """Return a token for each character."""
+    return list(map(ord, text))
 
-    def encode(self, text: str) -> list[int]:
-        return [ord(character) for character in text]
 
-    def decode(self, ids: Any) -> str:
-        return "".join(map(chr, ids))
+def text_of(ids: Sequence[int]) -> str:
+    return "".join(map(chr, ids))
 
 
 @given(st.integers(0, 90), st.integers(0, 6))
@@ -208,7 +206,7 @@ def test_a_window_drops_shots_from_the_end_and_then_the_end_of_the_question(size
     spec = AdapterSpec(method="generation", max_tokens=tokens, max_train_instances=3, sample_train=False)
     shots = [HelmInstance(f"{number}", ("x",), (0,), split="train") for number in range(3)]
     whole = [PromptBuilder(spec).built(shots[:count], QUESTION).text for count in range(4)]
-    window = Window(codec=Characters(), max_request_length=size + tokens)
+    window = Window(encode=characters, decode=text_of, max_request_length=size + tokens)
     adapter = HelmAdapter(spec, shots, window=window)
     made = next(iter(adapter.requests(QUESTION))).prompt
     fitting = [text for text in whole if len(text) <= size]

@@ -17,7 +17,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, SourceError, did_you_mean
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
 from pytest_promptfmt.systems.helm.instances import STATES, HelmInstance, RequestState, mapping_in, stream_states
-from pytest_promptfmt.systems.helm.json_values import JsonText, Keys, json_items, read_json
+from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, json_items, read_json
 from pytest_promptfmt.tasks import resolved
 
 if TYPE_CHECKING:

@@ -204,7 +204,7 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
     """
     if file_of(study) is None:
         return
-    from pytest_promptfmt.systems.helm.window import CUT  # only where there is such a file
+    from pytest_promptfmt.systems.helm.adapters import CUT  # only where there is such a file
 
     for instance in study.instances:
         for prompt in instance.prompts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -13,14 +13,12 @@ from pytest_promptfmt.core.prompt import Instance, Message, Origin, Place, Promp
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.chat_prompt import prompt_of
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
-from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, arguments_of
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, Window, arguments_of
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import IRRELEVANT, RELEVANT, Built, cut, turns_of
 from pytest_promptfmt.systems.helm.recorded_runs import recorded_shots
-from pytest_promptfmt.systems.helm.window import Window
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.profiles import Tokenizer
     from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
 
 _INSTRUCTION: Final = Origin("system instruction")
@@ -84,20 +82,10 @@ class HelmAssembler:
         from pytest_promptfmt.profiles import load_tokenizer  # only where the file gives a window
 
         limits = {key: value for key, value in (self._window or {}).items() if key != "tokenizer"}
-        return Window(codec=_Codec(load_tokenizer(tokenizer)), **limits)
-
-
-@dataclass(frozen=True, slots=True)
-class _Codec:
-    """A tokenizer as HELM's window services use it: no special tokens in, none dropped out."""
-
-    tokenizer: Tokenizer
-
-    def encode(self, text: str) -> Sequence[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids)
+        loaded = load_tokenizer(tokenizer)
+        return Window(
+            encode=lambda text: loaded.encode(text, add_special_tokens=False).ids, decode=loaded.decode, **limits
+        )
 
 
 def _window_settings(task: Task) -> Mapping[str, Any] | None:

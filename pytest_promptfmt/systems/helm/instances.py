@@ -12,7 +12,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import Position, ScoringError, SourceError, did_you_mean
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
-from pytest_promptfmt.systems.helm.json_values import json_items
+from pytest_promptfmt.systems.helm.json_text import json_items
 
 STATES: Final = "request_states"
 
@@ -133,7 +133,46 @@ class RequestState:
 
     def row(self) -> HelmInstance:
         """Return the instance; raises SourceError where it cannot be used."""
-        return _row_of(self)
+        refuse = self.error
+        if not isinstance(self.value, dict):
+            raise refuse(f"a request state must be a mapping, not {type(self.value).__name__}")
+        instance = self.get("instance")
+        if not isinstance(instance, dict):
+            hint = did_you_mean("instance", map(str, self.value)) if "instance" not in self.value else None
+            raise refuse("`instance` is missing" if instance is None else "`instance` must be a mapping", hint=hint)
+        written, references = instance.get("input"), instance.get("references")
+        given = written if isinstance(written, dict) else {"text": written}
+        text, messages = given.get("text", ""), given.get("messages")
+        if written is None or not isinstance(text, str):
+            message = "`instance.input` is missing" if written is None else "`instance.input.text` must be a text"
+            raise refuse(message, hint='write "input": {"text": "…"}')
+        if messages is not None and not _are_messages(messages):
+            hint = 'write a list of {"role": "user", "content": "…"}'
+            raise refuse("`instance.input.messages` are not messages", hint=hint)
+        if references is None:
+            raise refuse(
+                "`instance.references` is missing: there is nothing to compare an answer with",
+                hint='write "references": [{"output": {"text": "…"}, "tags": ["correct"]}]',
+            )
+        if not isinstance(references, list):
+            raise refuse("`instance.references` must be a list")
+        parts = [_reference(reference, place, self) for place, reference in enumerate(references, start=1)]
+        splits = [split for *_, split in parts if split is not None]
+        split, extra, name = instance.get("split"), instance.get("extra_data"), instance.get("id")
+        if not isinstance(split, str | None):
+            raise refuse("`instance.split` must be a text")
+        thought = extra.get("chain_of_thought") if isinstance(extra, dict) else None
+        return HelmInstance(
+            text=text,
+            references=tuple(answer for answer, *_ in parts),
+            correct=tuple(index for index, (_, is_correct, _) in enumerate(parts) if is_correct),
+            split=splits[0] if split is None and splits else split,
+            chain_of_thought=thought if isinstance(thought, str) else "",
+            messages=tuple(messages) if messages is not None else None,
+            id=name if isinstance(name, str) else "",
+            number=self.number,
+            has_split_below=split is None and bool(splits),
+        )
 
     @property
     def prompt(self) -> str | None:
@@ -177,50 +216,6 @@ class RequestState:
             raise self.error("a completion has no text")
         made = [(each["text"], float(each["logprob"]) if is_number(each.get("logprob")) else 0.0) for each in given]
         return made[:1] if output_format == "string" else most_likely_first(made)
-
-
-def _row_of(state: RequestState) -> HelmInstance:
-    """Return the instance of a request state; raises SourceError where it cannot be used."""
-    refuse = state.error
-    if not isinstance(state.value, dict):
-        raise refuse(f"a request state must be a mapping, not {type(state.value).__name__}")
-    instance = state.get("instance")
-    if not isinstance(instance, dict):
-        hint = did_you_mean("instance", map(str, state.value)) if "instance" not in state.value else None
-        raise refuse("`instance` is missing" if instance is None else "`instance` must be a mapping", hint=hint)
-    written, references = instance.get("input"), instance.get("references")
-    given = written if isinstance(written, dict) else {"text": written}
-    text, messages = given.get("text", ""), given.get("messages")
-    if written is None or not isinstance(text, str):
-        message = "`instance.input` is missing" if written is None else "`instance.input.text` must be a text"
-        raise refuse(message, hint='write "input": {"text": "…"}')
-    if messages is not None and not _are_messages(messages):
-        hint = 'write a list of {"role": "user", "content": "…"}'
-        raise refuse("`instance.input.messages` are not messages", hint=hint)
-    if references is None:
-        raise refuse(
-            "`instance.references` is missing: there is nothing to compare an answer with",
-            hint='write "references": [{"output": {"text": "…"}, "tags": ["correct"]}]',
-        )
-    if not isinstance(references, list):
-        raise refuse("`instance.references` must be a list")
-    parts = [_reference(reference, place, state) for place, reference in enumerate(references, start=1)]
-    splits = [split for *_, split in parts if split is not None]
-    split, extra, name = instance.get("split"), instance.get("extra_data"), instance.get("id")
-    if not isinstance(split, str | None):
-        raise refuse("`instance.split` must be a text")
-    thought = extra.get("chain_of_thought") if isinstance(extra, dict) else None
-    return HelmInstance(
-        text=text,
-        references=tuple(answer for answer, *_ in parts),
-        correct=tuple(index for index, (_, is_correct, _) in enumerate(parts) if is_correct),
-        split=splits[0] if split is None and splits else split,
-        chain_of_thought=thought if isinstance(thought, str) else "",
-        messages=tuple(messages) if messages is not None else None,
-        id=name if isinstance(name, str) else "",
-        number=state.number,
-        has_split_below=split is None and bool(splits),
-    )
 
 
 def _reference(reference: Any, place: int, state: RequestState) -> tuple[str, bool, str | None]:

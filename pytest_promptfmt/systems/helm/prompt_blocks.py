@@ -1,7 +1,7 @@
 """Prompts as HELM's adapters make them (0.5.16): blocks of instructions, shots and the evaluated instance.
 
 A prompt is one text there, and one user message for chat models. The pieces keep their origins through HELM's
-substitutions, which run over the whole prompt. Shots are chosen in shots.py, prompts cut to a window in window.py.
+substitutions, which run over the whole prompt. Shots are chosen, and prompts cut to a window, in adapters.py.
 """
 
 from __future__ import annotations

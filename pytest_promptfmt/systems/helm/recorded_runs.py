@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, Final
@@ -175,17 +175,7 @@ SECONDS: Final = 10.0
 CountTokens = Callable[[str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class AskedState:
-    """One state, and its instance."""
-
-    state: RequestState
-    row: HelmInstance
-
-    @property
-    def instance(self) -> tuple[Any, ...]:
-        """Return what distinguishes the instance and its trial from others."""
-        return self.state.get("train_trial_index"), self.row.id, self.row.text, self.row.references
+AskedState = tuple[RequestState, HelmInstance]
 
 
 def score_recorded(file: AdapterFile) -> RecordedScores:
@@ -216,56 +206,62 @@ def _evaluated(file: AdapterFile, bad: list[PromptfmtError]) -> Iterator[AskedSt
             bad.append(error)
             continue
         if not (row.is_train and file.has_evaluated):
-            yield AskedState(state, row)
+            yield state, row
 
 
 def _completions(file: AdapterFile, states: Iterable[AskedState]) -> Iterator[ScoredAnswer | SourceError]:
     spec = file.spec
-    for one in states:
+    for state, row in states:
         try:
-            completions = one.state.completions(spec.output_format)
+            completions = state.completions(spec.output_format)
         except SourceError as error:
             yield error
             continue
         if not completions:
             continue
-        if not one.row.golds:
-            yield _no_gold(one)
+        if not row.golds:
+            yield _no_gold(state)
             continue
-        text, mapping, pattern = completions[0][0], file.output_mapping(one.state, one.row), spec.output_mapping_pattern
-        what = f"scoring request_states[{one.state.number}]"
+        text, mapping, pattern = completions[0][0], file.output_mapping(state, row), spec.output_mapping_pattern
+        what = f"scoring request_states[{state.number}]"
         with time_limit(SECONDS, what, file.locate(("adapter_spec", "output_mapping_pattern"))):
             scores = score_completions(
-                file.metrics, one.row.golds, completions, mapping=mapping, pattern=pattern, num_outputs=spec.num_outputs
+                file.metrics, row.golds, completions, mapping=mapping, pattern=pattern, num_outputs=spec.num_outputs
             )
             answer = mapped_output(text, mapping, pattern)
-        yield _scored(one, text, answer, scores)
+        yield _scored(state, row, text, answer, scores)
 
 
 def _references(file: AdapterFile, states: Iterable[AskedState]) -> Iterator[ScoredAnswer | SourceError]:
     """Yield the scores of each instance whose references were answered; with no answer at all it is passed over."""
     count = _token_counter(file)
-    for _, group in groupby(states, key=lambda one: one.instance):  # HELM writes them one after another
+    for _, group in groupby(states, key=_trial_and_instance):  # HELM writes them one after another
         asked = list(group)
-        if all(one.state.result is None for one in asked):
+        state, row = asked[0]
+        if all(each.result is None for each, _ in asked):
             continue
-        if not asked[0].row.golds and file.spec.method != "ranking_binary":
-            yield _no_gold(asked[0])
+        if not row.golds and file.spec.method != "ranking_binary":
+            yield _no_gold(state)
             continue
         try:
-            yield _scored(asked[0], None, *_score_instance(file, asked, count))
+            yield _scored(state, row, None, *_score_instance(file, row, [each for each, _ in asked], count))
         except SourceError as error:
             yield error
 
 
-def _scored(one: AskedState, text: str | None, answer: str | None, scores: dict[str, float]) -> ScoredAnswer:
-    return ScoredAnswer(
-        number=one.state.number, id=one.row.id, completion=text, answer=answer, golds=one.row.golds, scores=scores
-    )
+def _trial_and_instance(asked: AskedState) -> tuple[Any, ...]:
+    state, row = asked
+    return state.get("train_trial_index"), row.id, row.text, row.references
 
 
-def _no_gold(one: AskedState) -> SourceError:
-    return one.state.error("no reference has the tag correct, and HELM's metrics fail without one")
+def _scored(
+    state: RequestState, row: HelmInstance, text: str | None, answer: str | None, scores: dict[str, float]
+) -> ScoredAnswer:
+    return ScoredAnswer(number=state.number, id=row.id, completion=text, answer=answer, golds=row.golds, scores=scores)
+
+
+def _no_gold(state: RequestState) -> SourceError:
+    return state.error("no reference has the tag correct, and HELM's metrics fail without one")
 
 
 # -- references --------------------------------------------------------------------------------------------------------
@@ -284,25 +280,24 @@ def _token_counter(file: AdapterFile) -> CountTokens | None:
 
 
 def _score_instance(
-    file: AdapterFile, group: Sequence[AskedState], count: CountTokens | None
+    file: AdapterFile, row: HelmInstance, states: Sequence[RequestState], count: CountTokens | None
 ) -> tuple[str, dict[str, float]]:
     """Return the text of the reference that comes first, and the metrics of an instance by name.
 
     Raises SourceError at the state that cannot be scored.
     """
-    first = group[0]
-    references = first.row.references
+    references = row.references
     modes = ("original", "calibration")[: 1 + (file.spec.method == "multiple_choice_separate_calibrated")]
     found: dict[tuple[str, int], RequestState] = {}
-    for one in group:
-        index = one.state.get("reference_index")
+    for state in states:
+        index = state.get("reference_index")
         if type(index) is not int or not 0 <= index < len(references):
-            raise one.state.error(f"reference_index {index!r} is not a reference of the instance")
-        found[one.state.get("request_mode") or "original", index] = one.state
+            raise state.error(f"reference_index {index!r} is not a reference of the instance")
+        found[state.get("request_mode") or "original", index] = state
     for mode in modes:
         missing = [index for index in range(len(references)) if (mode, index) not in found]
         if missing:
-            raise first.state.error(f"no state asks about reference {missing[0] + 1} ({mode})")
+            raise states[0].error(f"no state asks about reference {missing[0] + 1} ({mode})")
     try:
         if file.spec.method == "ranking_binary":
             if file.ranking is None:
@@ -311,10 +306,10 @@ def _score_instance(
             judged = [_ranked(found["original", index], index) for index in range(len(references))]
             return references[ranked(judged, file.ranking)[0].index], score_ranking(judged, file.ranking)
         measured = [[_measured(found[mode, at], text, count) for at, text in enumerate(references)] for mode in modes]
-        scores = score_references(reference_scores(*measured), first.row.correct)
+        scores = score_references(reference_scores(*measured), row.correct)
         return references[int(scores["predicted_index"])], scores
     except ScoringError as error:
-        raise first.state.error(error.message, hint=error.hint) from error
+        raise states[0].error(error.message, hint=error.hint) from error
 
 
 def _measured(state: RequestState, reference: str, count: CountTokens | None) -> Measured:
