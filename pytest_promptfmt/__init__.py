@@ -6,8 +6,9 @@ Everything a notebook needs is here under one import path. Names are loaded when
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pytest_promptfmt.core.lazy_names import loaded
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
@@ -125,66 +126,9 @@ __all__ = [
     "study_of",
 ]
 
-# One line per room: a new public name is added here, to __all__ and to the imports for type checkers.
-_ROOMS: dict[str, tuple[str, ...]] = {
-    "core.errors": (
-        "CodeNotAllowedError",
-        "DocsError",
-        "FormatError",
-        "FunctionError",
-        "LimitExceededError",
-        "Position",
-        "PromptfmtError",
-        "RenderError",
-        "SettingsError",
-        "SnapshotError",
-        "SourceError",
-        "TokenizerError",
-    ),
-    "formats": (
-        "Format",
-        "LaidOutTask",
-        "apply_format",
-        "known_formats",
-        "laid_out",
-        "register_format",
-    ),
-    "formats.template": (
-        "ClassificationTemplateConfig",
-        "ClozeTemplateConfig",
-        "GenerationTemplateConfig",
-        "MCQTemplateConfig",
-        "RankingTemplateConfig",
-        "TemplateConfig",
-        "TemplateFactory",
-        "cloze_template",
-        "gpqa_template",
-        "mmlu_template",
-        "numbered_template",
-    ),
-    "core.finding": ("Reported", "Severity"),
-    "results.library": ("check", "compare", "render", "study_of"),
-    "snapshots.changes": ("Change",),
-    "study": ("Study",),
-    "core.profile": ("PLAIN", "Profile", "builtin_profile"),
-    "systems": ("ReadContext", "System", "check_template", "register_system"),
-    "tasks": ("TaskFile", "render_task"),
-    "core.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
-    "systems.task_files": ("load_tasks",),
-    "core.docs": ("TaskDocs",),
-    "core.task": ("Dataset", "FewShot", "Task"),
-    "profiles": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
-    "profiles.encoding": ("EncodedPair", "encode_pairs"),
-}
-_ROOM_OF = {name: f"{__name__}.{room}" for room, names in _ROOMS.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_ROOM_OF[name]), name)
-    globals()[name] = value
-    return value
+    return loaded(globals(), name)
 
 
 def __dir__() -> list[str]:

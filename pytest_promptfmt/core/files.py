@@ -88,3 +88,11 @@ def is_installed(path: str) -> bool:
     """Return whether a file belongs to Python or to an installed distribution, by where it is."""
     parts = path.replace("\\", "/")
     return any(f"/{name}/" in parts for name in LIBRARY_FOLDERS) or path.startswith((sys.prefix, sys.base_prefix))
+
+
+def expanded_home(written: str) -> str:
+    """Return a path with the folder of the user for `~`; as it is where there is no such user."""
+    try:
+        return str(Path(written).expanduser()) if written.startswith("~") else written
+    except RuntimeError:  # `~nobody/x`
+        return written

@@ -34,14 +34,10 @@ MAX_BYTES: Final = 256 * 2**20
 MAX_NAMES: Final = 1000
 """The most names of a folder that are looked at for a hint."""
 
-_FLAGS: Final = (
-    os.O_RDONLY
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+_CAUTION: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+FLAGS: Final = sum(getattr(os, name, 0) for name in _CAUTION)
+"""The flags of each file that is opened, as far as the system has them."""
+
 _OWN: Final = os.path.realpath(os.path.dirname(os.path.dirname(__file__)))
 """This package: its formats, chat templates and tokenizers are files as well."""
 
@@ -74,18 +70,13 @@ def limit_to(folders: Iterable[Path] | None) -> None:
 
     The first one is the root: no link in its repository leads a file that is written out of it.
     """
-    if folders is None:
-        os.environ.pop(VARIABLE, None)
-    else:
-        os.environ[VARIABLE] = json.dumps(list(dict.fromkeys(os.path.realpath(folder) for folder in folders)))
+    real = None if folders is None else dict.fromkeys(os.path.realpath(folder) for folder in folders)
+    _set(VARIABLE, None if real is None else json.dumps(list(real)))
 
 
 def forbid_code(is_forbidden: bool) -> None:
     """Let this process and those that it starts run no Python code that a file or setting names, or lift that."""
-    if is_forbidden:
-        os.environ[NO_CODE] = "1"
-    else:
-        os.environ.pop(NO_CODE, None)
+    _set(NO_CODE, "1" if is_forbidden else None)
 
 
 def allows_code() -> bool:
@@ -125,10 +116,14 @@ def limits() -> tuple[str | None, str | None]:
 def restore(before: tuple[str | None, str | None]) -> None:
     """Restore what `limits` returned."""
     for name, value in zip((VARIABLE, NO_CODE), before, strict=True):
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        _set(name, value)
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def refusal_of_name(written: str, *, windows: bool = os.name == "nt") -> str | None:
@@ -266,7 +261,7 @@ def open_file(path: Path | str, *, limit: int | None = None, also: Iterable[Path
     real = _instead.get(real, real)
     try:
         _require_ordinary(os.lstat(real), path, limit)  # first: to open a device can have effects
-        descriptor = os.open(real, _FLAGS)
+        descriptor = os.open(real, os.O_RDONLY | FLAGS)
     except ValueError:
         raise RefusedError("no file can have this name") from None
     try:

@@ -101,30 +101,15 @@ TEMPLATE: Final = "template="
 PLAIN: Final = Profile(name="plain")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Archetype:
-    special_tokens: Mapping[str, str]
-    tokenizer: str
-
-
-_ARCHETYPES: Final[Mapping[str, _Archetype]] = {
-    "chatml": _Archetype(
-        special_tokens={"bos_token": "", "eos_token": "<|im_end|>"}, tokenizer="archetype:bytelevel-qwen"
-    ),
-    "gemma": _Archetype(
-        special_tokens={"bos_token": "<bos>", "eos_token": "<eos>"}, tokenizer="archetype:sentencepiece-gemma"
-    ),
-    "llama2": _Archetype(
-        special_tokens={"bos_token": "<s>", "eos_token": "</s>"}, tokenizer="archetype:sentencepiece-llama2"
-    ),
-    "llama3": _Archetype(
-        special_tokens={"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
-        tokenizer="archetype:bytelevel-llama3",
-    ),
-    "mistral": _Archetype(
-        special_tokens={"bos_token": "<s>", "eos_token": "</s>"}, tokenizer="archetype:sentencepiece-llama2"
-    ),
+_ARCHETYPES: Final[Mapping[str, tuple[str, str, str]]] = {
+    "chatml": ("bytelevel-qwen", "", "<|im_end|>"),
+    "gemma": ("sentencepiece-gemma", "<bos>", "<eos>"),
+    "llama2": ("sentencepiece-llama2", "<s>", "</s>"),
+    "llama3": ("bytelevel-llama3", "<|begin_of_text|>", "<|eot_id|>"),
+    "mistral": ("sentencepiece-llama2", "<s>", "</s>"),
 }
+"""The tokenizer of each built-in chat template, with its tokens for beginning and end."""
+
 _CHAT: Final = "chat-"
 _SINGLE: Final = "-single"
 ALL_CHAT: Final = "chat"
@@ -159,25 +144,22 @@ def builtin_profile(name: str) -> Profile:
     if name.startswith(_FORMATTER):
         return Profile(name=name, formatter=name.removeprefix(_FORMATTER))
     template = name.removeprefix(_CHAT).removesuffix(_SINGLE)
-    archetype = _ARCHETYPES[template]
-    return Profile(
-        name=name,
-        tokenizer=archetype.tokenizer,
-        tokenizer_name=archetype.tokenizer,
-        chat_template=builtin_template(template),
-        special_tokens=archetype.special_tokens,
-        fewshot_as_turns=not name.endswith(_SINGLE),
+    tokenizer = f"{ARCHETYPE_PREFIX}{_ARCHETYPES[template][0]}"
+    profile = Profile(
+        name=name, tokenizer=tokenizer, tokenizer_name=tokenizer, fewshot_as_turns=not name.endswith(_SINGLE)
     )
+    return with_builtin_template(profile, template)
 
 
 def with_builtin_template(profile: Profile, name: str) -> Profile:
     """Return the profile with a built-in chat template and its special tokens."""
+    _, bos, eos = _ARCHETYPES[name]
     return replace(
         profile,
         chat_template=builtin_template(name),
         template_name=None,
         template_file=None,
-        special_tokens=_ARCHETYPES[name].special_tokens,
+        special_tokens={"bos_token": bos, "eos_token": eos},
     )
 
 

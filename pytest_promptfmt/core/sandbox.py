@@ -65,16 +65,13 @@ def checked(value: Any) -> Any:
     return value
 
 
-def _size_of(value: Any) -> int:
+def _size_of(value: Any, known: dict[int, int] | None = None) -> int:
     """Return about how many characters `str(value)` has."""
-    return _size(value, {})
-
-
-def _size(value: Any, known: dict[int, int]) -> int:
     if isinstance(value, _TEXTS):
         return len(value)
     if not isinstance(value, _CONTAINERS):
         return 1
+    known = {} if known is None else known
     size = known.get(id(value))
     if size is None:
         size = 2
@@ -82,7 +79,7 @@ def _size(value: Any, known: dict[int, int]) -> int:
             if type(part) is str:
                 size += len(part)
             else:
-                size += 1 if type(part) in _SCALARS else _size(part, known)
+                size += 1 if type(part) in _SCALARS else _size_of(part, known)
         known[id(value)] = size
     return size
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Final, NoReturn
 
 from pytest_promptfmt.core.files import is_installed
@@ -64,3 +64,11 @@ def imports_from_source() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(_FINDER)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names that compiled code mentions, with those of the functions in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)

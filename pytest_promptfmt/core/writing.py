@@ -24,15 +24,7 @@ from pytest_promptfmt.core.gate import RefusedError
 _TEMPORARY: Final = re.compile(r"\.promptfmt-([0-9]{1,10})-[0-9]+\.tmp")
 """The names of files that are being written, with the number of the process that writes them."""
 
-_FLAGS: Final = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | gate.FLAGS
 _GIT: Final = (".git", "git~1")
 """The names of git's own folder, the second on Windows."""
 

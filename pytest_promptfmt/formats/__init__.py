@@ -6,46 +6,27 @@ Nothing here reads docs or renders; a format turns a task's field mappings into 
 from __future__ import annotations
 
 from pytest_promptfmt.formats.apply import (
-    LaidOutTask,
-    apply_format,
-    declared_formats,
-    lay_out,
+    LaidOutTask as LaidOutTask,
+    apply_format as apply_format,
+    declared_formats as declared_formats,
+    lay_out as lay_out,
 )
 from pytest_promptfmt.formats.attempts import (
-    Attempt,
-    attempts,
-    base_format,
-    is_variant,
-    laid_out,
-    layout_notes,
-    split_name,
-    split_suffix,
-    variant_names,
-    wanted_formats,
+    Attempt as Attempt,
+    attempts as attempts,
+    base_format as base_format,
+    is_variant as is_variant,
+    laid_out as laid_out,
+    layout_notes as layout_notes,
+    split_name as split_name,
+    split_suffix as split_suffix,
+    variant_names as variant_names,
+    wanted_formats as wanted_formats,
 )
-from pytest_promptfmt.formats.format import Format
-from pytest_promptfmt.formats.format_registry import find_format, known_formats, register_format
-from pytest_promptfmt.formats.variants import variants_of, vary
-
-__all__ = [
-    "Attempt",
-    "Format",
-    "LaidOutTask",
-    "apply_format",
-    "attempts",
-    "base_format",
-    "declared_formats",
-    "find_format",
-    "is_variant",
-    "known_formats",
-    "laid_out",
-    "lay_out",
-    "layout_notes",
-    "register_format",
-    "split_name",
-    "split_suffix",
-    "variant_names",
-    "variants_of",
-    "vary",
-    "wanted_formats",
-]
+from pytest_promptfmt.formats.format import Format as Format
+from pytest_promptfmt.formats.format_registry import (
+    find_format as find_format,
+    known_formats as known_formats,
+    register_format as register_format,
+)
+from pytest_promptfmt.formats.variants import variants_of as variants_of, vary as vary

@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Final
 
 from pytest_promptfmt.core.files import is_installed
+from pytest_promptfmt.core.source_imports import names_in
 from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, program, variable
 from pytest_promptfmt.inputs.set_orders import depends_on_order, shares_sets
 
@@ -233,18 +234,10 @@ def _is_reader(name: str) -> bool:
     return name.startswith("read_")
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Yield the names that compiled code mentions, with those of the functions in it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
-
-
 def asks_for(code: CodeType) -> str:
     """Return a name in compiled code whose result is not an input, "" for none."""
     asking = _ASKING_MODULES | _ASKING_NAMES | _ASKING_ATTRIBUTES | _LOADING | _PURE.keys()
-    return next((name for name in _names_in(code) if name in asking), "")
+    return next((name for name in names_in(code) if name in asking), "")
 
 
 def _nodes_of(module: ast.Module) -> Iterator[ast.AST]:

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pytest_promptfmt.settings.tree import Settings, SettingsTree
+from pytest_promptfmt.core.lazy_names import loaded
 
-__all__ = ["Settings", "SettingsTree"]
+if TYPE_CHECKING:
+    from pytest_promptfmt.settings.tree import Settings as Settings, SettingsTree as SettingsTree
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_promptfmt.settings import tree
-
-    return getattr(tree, name)
+    return loaded(globals(), name)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.files import expanded_home
 from pytest_promptfmt.core.profile import (
     ALL_CHAT,
     ARCHETYPE_PREFIX,
@@ -160,7 +161,7 @@ def with_tokenizer(profile: Profile, written: str | None, folder: Path, rootdir:
     if written is None:
         return replace(profile, tokenizer=None, tokenizer_name="")
     prefix = MISTRAL_PREFIX if written.startswith(MISTRAL_PREFIX) else ""
-    path = (folder / _expanded(written.removeprefix(prefix))).absolute()
+    path = (folder / expanded_home(written.removeprefix(prefix))).absolute()
     is_name = written.startswith(ARCHETYPE_PREFIX) or "\0" in written
     if is_name or not (gate.is_there(path) or _looks_like_path(written)):
         return replace(profile, tokenizer=written, tokenizer_name=written)
@@ -207,16 +208,9 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
 
 def _named(folder: Path, written: str, where: Position | None) -> Path:
     try:
-        return gate.named(folder, _expanded(written)).absolute()
+        return gate.named(folder, expanded_home(written)).absolute()
     except gate.RefusedError as error:
         raise SettingsError(f"{written!r} cannot be read: {error.strerror}", position=where) from error
-
-
-def _expanded(written: str) -> str:
-    try:
-        return str(Path(written).expanduser()) if written.startswith("~") else written
-    except RuntimeError:  # `~nobody/x`
-        return written
 
 
 def _read_template(path: Path, where: Position | None) -> str:

@@ -78,6 +78,12 @@ class Setting(NamedTuple):
         return self.kind.ini_type in ("args", "paths")
 
 
+def _everywhere(name: str, kind: ValueType, value: str = "", **more: Any) -> Setting:
+    """Return a setting whose option, ini value and key have its name; `value` is what help calls the option's value."""
+    option = f"--promptfmt-{name.replace('_', '-')}"
+    return Setting(name, kind, f"{option} {value}".rstrip(), ini=f"promptfmt_{name}", key=name, **more)
+
+
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("promptfmt", FLAG, "--promptfmt", ini="promptfmt").about(
         "Collect task files and test their prompts. With paths, only those; without, in the rootdir the ini value "
@@ -129,51 +135,24 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "(`enumerator-roman`) or `all`. They are items `variant[…]`, without snapshots.",
         page="formats.md",
     ),
-    Setting("docs", whole(1), "--promptfmt-docs N", ini="promptfmt_docs", key="docs", is_repeated=True).about(
+    _everywhere("docs", whole(1), "N", is_repeated=True).about(
         "Docs in each snapshot. Default: 2 synthetic ones, 3 otherwise."
     ),
-    Setting(
-        "num_fewshot",
-        whole(0),
-        "--promptfmt-num-fewshot N",
-        ini="promptfmt_num_fewshot",
-        key="num_fewshot",
-        is_repeated=True,
-    ).about("Shots for every task that does not fix them to 0. Such runs have separate snapshots, `plain-5shot.txt`."),
-    Setting(
-        "lm_eval",
-        RELEASE,
-        "--promptfmt-lm-eval RELEASE",
-        ini="promptfmt_lm_eval",
-        key="lm_eval",
-        is_repeated=True,
-    ).about(
+    _everywhere("num_fewshot", whole(0), "N", is_repeated=True).about(
+        "Shots for every task that does not fix them to 0. Such runs have separate snapshots, `plain-5shot.txt`."
+    ),
+    _everywhere("lm_eval", RELEASE, "RELEASE", is_repeated=True).about(
         "The release of lm-eval whose prompts and requests are made, from `0.4.3` to `0.4.13`. Default: that of the "
         "checkout around the rootdir, else the one that is installed, else 0.4.13.",
         ini="The release of lm-eval.",
         page="lm-eval.md",
     ),
-    Setting(
-        "renderer",
-        one_of("fast", "installed"),
-        "--promptfmt-renderer WHICH",
-        ini="promptfmt_renderer",
-        key="renderer",
-        is_repeated=True,
-    ).about(
+    _everywhere("renderer", one_of("fast", "installed"), "WHICH", is_repeated=True).about(
         "What makes the prompts and requests of lm-eval's tasks: `fast` (the default: this package) or `installed`: "
         "the lm-eval that is installed, a release or a fork. Such tests are slower and run each time.",
         page="lm-eval.md",
     ),
-    Setting(
-        "allow_code",
-        PATHS,
-        "--promptfmt-allow-code PATH",
-        ini="promptfmt_allow_code",
-        key="allow_code",
-        at_rootdir=True,
-        is_repeated=True,
-    ).about(
+    _everywhere("allow_code", PATHS, "PATH", at_rootdir=True, is_repeated=True).about(
         "Let `!function` code below this path run, besides that below the rootdir.",
         ini="Paths whose `!function` code may run.",
         key="Paths whose `!function` code may run.",
@@ -193,15 +172,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("trust", FILE, "--promptfmt-trust FOLDER", is_hidden=True).about(
         "The working directory in the base revision, whose settings decide what may run and be downloaded."
     ),
-    Setting(
-        "download",
-        FLAG,
-        "--promptfmt-download",
-        ini="promptfmt_download",
-        key="download",
-        at_rootdir=True,
-        is_repeated=True,
-    ).about(
+    _everywhere("download", FLAG, at_rootdir=True, is_repeated=True).about(
         "Download tokenizers that are not in the local cache; never code of a model.",
         key="Whether tokenizers that are not in the local cache may be downloaded.",
     ),
@@ -210,12 +181,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ini="`false`: no items `lint`, so no rules run. Default: `true`.",
         page="rules.md",
     ),
-    Setting("select", CODES, "--promptfmt-select CODES", ini="promptfmt_select", key="select").about(
+    _everywhere("select", CODES, "CODES").about(
         "Run only the rules with these codes or prefixes, such as `PF2` or `PF101,PF203`.",
         key="Codes and prefixes of the rules to run.",
         page="rules.md",
     ),
-    Setting("ignore", CODES, "--promptfmt-ignore CODES", ini="promptfmt_ignore", key="ignore").about(
+    _everywhere("ignore", CODES, "CODES").about(
         "Leave out the rules with these codes or prefixes. Where `--promptfmt-select` names a rule as well, the "
         "longer prefix wins.",
         key="Codes and prefixes of rules to leave out.",
@@ -244,18 +215,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "one (auto), of all, and then more strictly, or of none.",
         page="scoring.md",
     ),
-    Setting(
-        "snapshots",
-        one_of("all", "adopted"),
-        "--promptfmt-snapshots WHICH",
-        ini="promptfmt_snapshots",
-        key="snapshots",
-    ).about(
+    _everywhere("snapshots", one_of("all", "adopted"), "WHICH").about(
         "What becomes of a task without a snapshot. `all` (the default): it fails. `adopted`: where no task of its "
         "file has one, it is skipped as not adopted yet.",
         page="baseline.md",
     ),
-    Setting("strict", FLAG, "--promptfmt-strict", ini="promptfmt_strict", key="strict", is_repeated=True).about(
+    _everywhere("strict", FLAG, is_repeated=True).about(
         "Fail what would be skipped because something is not available: a package that is not installed, code that may "
         "not run, synthetic docs that the code of a task cannot read.",
         page="ci.md",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SnapshotError
@@ -32,28 +32,13 @@ from pytest_promptfmt.snapshots.paths import (
 )
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.snapshots.document import DocRecord, Document
 
 _TASK_SUFFIXES = (".yaml", ".yml")
 # Files that can define tasks of other systems; a folder is an orphan only when none of them could own it.
 _OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py", ".jinja", ".gguf")
 _SHOTS = re.compile(r"-\d+shot")
-
-
-class Named(Protocol):
-    """The part of a task that is used here."""
-
-    @property
-    def id(self) -> str:
-        """Return `name` or `name@format`."""
-
-    @property
-    def name(self) -> str:
-        """Return the name."""
-
-    @property
-    def format(self) -> str | None:
-        """Return the format, None for a task as it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +85,7 @@ class ExpectedSnapshots:
         """Return the place of a snapshot that is not claimed: it is known that no other task has it."""
         return SnapshotPath(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
 
-    def define(self, task_file: Path, tasks: Iterable[Named]) -> None:
+    def define(self, task_file: Path, tasks: Iterable[Task | Defined]) -> None:
         """Record that `task_file` was read completely and defines exactly these tasks, selected or not.
 
         Tasks are given in the formats that the file itself declares; a task without format also keeps the

@@ -6,11 +6,9 @@ from the module that the imports for type checkers name.
 
 from __future__ import annotations
 
-import ast
-from functools import cache
-from importlib import import_module
-from linecache import getlines
 from typing import TYPE_CHECKING, Any
+
+from pytest_promptfmt.core.lazy_names import loaded
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tasks.deferred_imports import functions_reached as functions_reached
@@ -130,15 +128,5 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tasks.yaml_file import YamlFile as YamlFile, read_yaml as read_yaml, resolved as resolved
 
 
-@cache
-def _module_of() -> dict[str, str]:
-    """Return the module of each name, as written above."""
-    imports = (node for node in ast.walk(ast.parse("".join(getlines(__file__)))) if isinstance(node, ast.ImportFrom))
-    return {alias.name: str(each.module) for each in imports for alias in each.names if alias.asname}
-
-
 def __getattr__(name: str) -> Any:
-    if name not in _module_of():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_module_of()[name]), name)
-    return value
+    return loaded(globals(), name)

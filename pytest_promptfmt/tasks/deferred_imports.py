@@ -18,10 +18,11 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, NoReturn, cast
 
 from pytest_promptfmt.core.files import is_installed
+from pytest_promptfmt.core.source_imports import names_in
 
 _LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
 
@@ -237,16 +238,9 @@ def functions_reached(function: object) -> Iterator[ReachedFunction]:
         if isinstance(value, type):
             waiting += [member for member in vars(value).values() if isinstance(member, FunctionType)]
         elif isinstance(value, FunctionType) and not is_installed(value.__code__.co_filename):
-            reached = ReachedFunction(frozenset(_names_in(value.__code__)), value.__globals__)
+            reached = ReachedFunction(frozenset(names_in(value.__code__)), value.__globals__)
             yield reached
             waiting += [each for each in reached.values if type(each) in _FOLLOWED]
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
 
 
 # -- packages that are not installed -----------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def ours(job: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [(number, HelmInstance.of(each, split=each["split"])) for number, each in enumerate(job["instances"])]
     limits = {key: value for key, value in job["window"].items() if key != "codec"}
     codec = Words() if job["window"]["codec"] == "words" else Bytes()
-    window = Window(encode=codec.encode, decode=codec.decode, **limits)
+    window = Window(encode=codec.encode, decode=codec.decode, **limits)  # type: ignore[arg-type]
     adapter = HelmAdapter(AdapterSpec(**fields), [row for _, row in rows if row.is_train], window=window)
     made = []
     for number, row in rows:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path
+from pytest_promptfmt.core.files import expanded_home
 
 MAX_DOCS: Final = 10_000
 """The most docs that are read where a whole split is wanted (few-shot pools, `process_docs`)."""
@@ -69,16 +70,9 @@ def read_named_file(folder: Path, written: str, position: Position | None) -> It
 def named_file(folder: Path, written: str, position: Position | None) -> Path:
     """Return the path of a file that another one names, `~` expanded; raises DocsError for one that is not opened."""
     try:
-        return gate.named(folder, _expanded(written))
+        return gate.named(folder, expanded_home(written))
     except gate.RefusedError as error:
         raise DocsError(f"cannot read {written!r}: {error.strerror}", position=position) from error
-
-
-def _expanded(written: str) -> str:
-    try:
-        return str(Path(written).expanduser()) if written.startswith("~") else written
-    except RuntimeError:  # `~nobody/x`
-        return written
 
 
 def kind_of(path: Path) -> str | None:
