@@ -98,10 +98,13 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
 
 
 def is_for_chat(trial: TemplateTrial) -> bool:
-    """Return whether a template writes plain turns as turns: those of classifiers and rerankers make a task of them."""
+    """Return whether a template writes answers as turns: those of classifiers and rerankers make a task of them."""
     turns = trial.conversations.get("turns")
+    lost = missing(trial, turns) if turns is not None else frozenset()
+    if "assistant" in lost or ("user" in lost and trial.mentions("audio")):
+        return False
     asked = (layout_of(trial).opened or "").partition(QUESTION)[2]
-    return (turns is None or not missing(trial, turns)) and len(asked.split()) <= MOST_HEADER_WORDS
+    return len(asked.split()) <= MOST_HEADER_WORDS
 
 
 def turns_of(sequence: list[str], one: str, other: str, plain: set[str]) -> list[str]:

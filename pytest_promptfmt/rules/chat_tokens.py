@@ -98,7 +98,7 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
         )
 
 
-@also("PF414", scope="template")
+@also("PF414", severity=Severity.ERROR, scope="template")
 @on_trial()
 def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     """Report BOS in the middle of a prompt, or twice at the beginning of some prompts of the template.
@@ -109,7 +109,7 @@ def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     text = trial.text("turns")
     if not bos or text is None:
         return
-    if text.count(bos) < 2:
+    if text.count(bos) < 2 or text.startswith(bos * 2):
         yield from _doubled_bos(trial, bos)
         return
     eos = trial.profile.special_tokens.get("eos_token") or bos
@@ -118,12 +118,12 @@ def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
         "BOS is written again after an end token" if follows else "BOS is written in the middle of the prompt",
         excerpt(text, text.rfind(bos)),
         trial.place_of("bos_token", bos),
-        severity=Severity.INFO if follows else None,
+        severity=Severity.INFO if follows else Severity.WARNING,
     )
 
 
 def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
-    """Yield the first conversation that begins with two BOS, where plain turns do not."""
+    """Yield the first conversation that begins with two BOS, where there are any."""
     for conversation in trial.applicable():
         if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
             yield conversation.finding(

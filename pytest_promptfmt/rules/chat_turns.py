@@ -28,6 +28,8 @@ from pytest_promptfmt.rules.rule_views import finding
 _AGAINST: Final = (
     "turn reasoning off with a template argument, or put few-shot examples into one turn (fewshot_as_turns: false)"
 )
+_TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
+_INSTRUCTION: Final = "Speak as a smith would."
 _CONTROL_TOKENS: Final = "control-tokens"
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
@@ -69,6 +71,8 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(first, "eos_token"),
             severity=Severity.WARNING,
         )
+    for message, marker in _closed_by_role(trial, layout):
+        yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker))
     closings = dict(_closings(trial))
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
@@ -107,6 +111,20 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(closing or pairs[0][1]),
             conversation.mildest(),
         )
+
+
+def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[str, str]]:
+    """Yield which role's turns are never closed, where the same markers open all turns, and what closes the others.
+
+    An end token of the answers alone is a format of its own: a system text has to be closed as well.
+    """
+    between = (layout.closed or "").partition(QUESTION)[2].partition(ANSWER)[0]
+    header, gap = trial.markers(between), trial.markers(layout.gap or "")
+    if header[1:] and gap == header[1:] and header[0] not in (layout.tail or ""):
+        yield "answers are not closed, and user messages are", header[0]
+    system = (trial.text("system-alone-with-question") or "").partition(_INSTRUCTION)[2]
+    if header and gap[1:] == header and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
+        yield "user messages are not closed, and answers are", gap[0]
 
 
 def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
@@ -250,6 +268,8 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             f"answers begin with {header!r}, and add_generation_prompt adds nothing",
             place,
         )
+    elif _TWICE.fullmatch((layout.generation_prompt or "").strip()):
+        yield finding("the generation prompt is written twice", repr(layout.generation_prompt), place)
     elif closed is not None and ANSWER in closed and opened != asked:
         added = layout.generation_prompt
         is_header = added is not None and len(added.split()) <= MOST_HEADER_WORDS

@@ -54,6 +54,24 @@ MISTAKES = {
         "PF438",
         "arguments are in JSON that is text again",
     ),
+    "answers never closed": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '\\n' if message.role == 'assistant' else '<|end|>\\n' }}\n{%- endfor",
+        "PF440",
+        "answers are not closed, and user messages are",
+    ),
+    "questions never closed": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '\\n' if message.role == 'user' else '<|end|>\\n' }}\n{%- endfor",
+        "PF440",
+        "user messages are not closed, and answers are",
+    ),
+    "a prompt opened twice": (
+        "{{- '<|begin|>assistant\\n' }}{% endif",
+        "{{- '<|begin|>assistant\\n' * 2 }}{% endif",
+        "PF442",
+        "the generation prompt is written twice",
+    ),
     "a prompt always opened": ("if add_generation_prompt", "if true", "PF442", "where none is requested"),
     "a question left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",

@@ -22,6 +22,20 @@ def test_a_mask_that_begins_after_the_space_of_a_header_cuts_the_first_token(
     assert [each.message for each in found if each.code == "PF465"] == expected
 
 
+def test_a_prompt_that_shares_its_last_token_with_the_answer_is_reported() -> None:
+    source = """\
+{% for m in messages %}<|im_start|>{{ m.role }}{{ '\\n' }}{% if m.role == 'assistant' -%}
+{% generation %}{{ '\\n' + m.content }}<|im_end|>{% endgeneration %}
+{%- else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+    found = [each for each in check_template(source, "archetype:bytelevel-qwen") if each.code == "PF465"]
+    assert [each.message for each in found] == ["a mask begins inside a token"]
+    unmasked = source.replace("{% generation %}{{ '\\n' + m.content }}", "{{ '\\n' }}{% generation %}{{ m.content }}")
+    (found,) = [each for each in check_template(unmasked, "archetype:bytelevel-qwen") if each.code == "PF465"]
+    assert found.message == "the tokens before an answer are others than those of its prompt"
+    assert found.saw == "turns: ⏎ becomes ⏎⏎"
+
+
 def test_without_a_tokenizer_nothing_is_said_of_tokens() -> None:
     assert not [each for each in check_template(TEMPLATE.replace("SEPARATOR", ": ")) if each.code == "PF465"]
 

@@ -94,6 +94,29 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
         assert severities(check_template(source), "PF432")["the template refuses a system message"] == severity
 
 
+@pytest.mark.parametrize(
+    ("source", "code", "message"),
+    [
+        (template(tools="{{ tools or '' }}"), "PF437", "a Python mapping or list is in the prompt: tools that are not"),
+        ("{{ messages[0].content }}" + template(), "PF434", "the system text is written twice: a system message"),
+        ("{{ bos_token * 2 }}" + template(), "PF414", "BOS is written twice at the beginning: one user message"),
+        (
+            "{{ raise_exception('no') if messages[0].role == 'user' }}{{ messages[0].content }}",
+            "PF432",
+            "the template refuses one user message",
+        ),
+    ],
+)
+def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, code: str, message: str) -> None:
+    found = severities(check_template(source), code)
+    assert [severity for each, severity in found.items() if each.startswith(message)] == ["error"]
+
+
+def test_a_template_that_loses_only_user_texts_is_one_for_chats() -> None:
+    lost = template().replace("(message.content or '')", "('' if message.role == 'user' else message.content or '')")
+    assert severities(check_template(lost), "PF433")["a user text is lost: one user message"] == "error"
+
+
 def test_messages_name_what_templates_call_by_its_name_there() -> None:
     saw = next(each.saw for each in check_template("{{ dict.from_keys([1]) }}") if each.code == "PF431")
     assert "'dict object' has no attribute 'from_keys'" in saw

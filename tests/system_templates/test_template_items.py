@@ -8,6 +8,7 @@ import shutil
 import struct
 from pathlib import Path
 
+import pytest
 from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
@@ -121,6 +122,20 @@ def test_a_tokenizer_beside_the_template_adds_tokens_to_the_snapshots(project: P
     (written,) = project.snapshots().values()
     assert re.search(r"\ntokenizer: [0-9a-f]{16}\n", written.decode())
     assert "⟦<|im_start|>⟧" in written.decode()
+
+
+def test_a_snapshot_holds_which_answers_a_response_template_reads_back(project: Project) -> None:
+    pytest.importorskip("transformers.utils.chat_parsing.response_parser")
+    reading = {"start_anchor": "<|im_start|>assistant\n", "fields": {"content": {"close_pattern": r"<\|im_end\|>\n?"}}}
+    config = {"eos_token": "<|im_end|>", "chat_template": CHATML, "response_template": reading}
+    project.write("tokenizer_config.json", json.dumps(config))
+    project.accept()
+    (written,) = project.snapshots().values()
+    assert '  answers read back\n    "message 2: comes back"\n    "message 4: comes back"\n' in written.decode()
+    project.write(
+        "tokenizer_config.json", json.dumps({**config, "chat_template": CHATML.replace("content", "content | upper")})
+    )
+    assert project.run("-q").ret == 1
 
 
 def test_the_metadata_of_a_gguf_file_is_read_without_its_weights(project: Project) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.profiles.conversation import REASONING_KEYS
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_tools, conversations_of
 from pytest_promptfmt.profiles.response_parsing import ResponseReader
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 
 _NOT_READ: Final = ("whitespace", "reasoning-closed-only")
 """Conversations whose answers no parser gives back as they are: it strips texts, and reads `…</think>` as reasoning."""
@@ -108,20 +110,28 @@ def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
     """Yield the answers that a template writes right after its generation prompt, each once."""
     seen = set()
     for conversation in (*trial.applicable(), *_answers_in_addition(trial)):
-        if conversation.keep_null or conversation.continue_final_message or conversation.name in _NOT_READ:
+        for answer in answers_of(trial, conversation):
+            key = answer.prompt, answer.text, repr(answer.message)
+            if key not in seen:
+                seen.add(key)
+                yield answer
+
+
+def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[WrittenAnswer]:
+    """Yield the answers of a conversation that the template writes right after its generation prompt."""
+    if conversation.keep_null or conversation.continue_final_message or conversation.name in _NOT_READ:
+        return
+    for number, message in enumerate(conversation.messages):
+        before = conversation.messages[number - 1].get("role") if number else None
+        if message.get("role") != "assistant" or before not in ("user", "tool"):
             continue
-        for number, message in enumerate(conversation.messages):
-            before = conversation.messages[number - 1].get("role") if number else None
-            if message.get("role") != "assistant" or before not in ("user", "tool"):
-                continue
-            prompt = trial.render(conversation, State(count=number)).text
-            whole = trial.without_generation_prompt(conversation, State(count=number + 1))
-            if prompt and whole and whole.startswith(prompt) and whole != prompt:
-                answer = whole[len(prompt) :]
-                earlier = (unit.text for unit in conversation.units if unit.message < number)
-                if (prompt, answer, repr(message)) not in seen and not any(text in answer for text in earlier):
-                    seen.add((prompt, answer, repr(message)))
-                    yield WrittenAnswer(conversation=conversation, number=number, prompt=prompt, text=answer)
+        prompt = trial.render(conversation, State(count=number)).text
+        whole = trial.without_generation_prompt(conversation, State(count=number + 1))
+        if prompt and whole and whole.startswith(prompt) and whole != prompt:
+            answer = whole[len(prompt) :]
+            earlier = (unit.text for unit in conversation.units if unit.message < number)
+            if not any(text in answer for text in earlier):
+                yield WrittenAnswer(conversation=conversation, number=number, prompt=prompt, text=answer)
 
 
 def _answers_in_addition(trial: TemplateTrial) -> Iterator[Conversation]:
@@ -155,6 +165,46 @@ def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[st
     )
     text = trial.without_generation_prompt(again, State(count=len(messages)))
     return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
+
+
+RENDERED_AGAIN: Final = "an answer that was read is rendered as another text"
+
+
+def lost_parts(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer) -> Iterator[tuple[str, str]]:
+    """Yield what of an answer does not come back, and how: read whole, in pieces, and rendered again."""
+    tools = answer.conversation.tools
+    try:
+        read = reader.read([answer.text], answer.prompt, tools)
+        in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, tools)
+    except ValueError as error:
+        yield "an answer cannot be read back", f"{answer.text!r}: {error}"
+        return
+    given, whole = as_read(answer.message, tools), as_read(read, tools)
+    differences = list(given.differences(whole, answer.text))
+    yield from ((f"{what} is not read back", saw) for what, saw in differences)
+    for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
+        yield f"{what} is read differently when it arrives in pieces", saw
+    is_whole = as_read(answer.message, None) == as_read(read, None)
+    again = rendered_again(trial, answer, read) if is_whole else answer.text
+    if again is not None and again != answer.text:
+        at = first_difference(answer.text, again)
+        yield RENDERED_AGAIN, f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
+
+
+def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:
+    """Yield for each answer of a conversation whether the response template reads it back, else why not.
+
+    Nothing without a response template, and for conversations that no parser gives back as they are.
+    """
+    try:
+        reader = reader_of(trial)
+    except TokenizerError as error:
+        yield error.message
+        return
+    written = {answer.number: answer for answer in answers_of(trial, conversation)} if reader is not None else {}
+    for number, answer in written.items():
+        lost = [f"{what}: {saw}" for what, saw in lost_parts(trial, reader, answer)] if reader is not None else []
+        yield f"message {number + 1}: {', '.join(lost) or 'comes back'}"
 
 
 def reader_of(trial: TemplateTrial) -> ResponseReader | None:

@@ -119,7 +119,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
             f"{_NAMES.get(kind, f'the {kind} text')} is written twice: {conversation.about}",
             excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text)),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
-            conversation.mildest(Severity.WARNING if kind == "system" else Severity.ERROR),
+            conversation.mildest(),
         )
 
 
@@ -183,6 +183,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
         is_scalar = name != MAPPING and not has_null_content
+        has_tools = conversation.has_tools or bool(conversation.tools)
         if is_scalar and is_format and conversation.has_tools:
             continue
         text = trial.whole(conversation) or ""
@@ -191,7 +192,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             f"{name} is in the prompt: {conversation.about}",
             excerpt(text, found.start(), found.end()),
             trial.place_of("arguments", "content"),
-            Severity.ERROR if conversation.has_tools and not is_scalar else Severity.WARNING,
+            Severity.ERROR if has_tools and not is_scalar else Severity.WARNING,
         )
 
 

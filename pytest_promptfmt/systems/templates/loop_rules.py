@@ -8,16 +8,13 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation, builtin_conversations
-from pytest_promptfmt.profiles.response_parsing import ResponseReader
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
+from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.answers_read_back import (
-    WrittenAnswer,
-    as_read,
-    pieces_of,
+    RENDERED_AGAIN,
+    lost_parts,
     reader_of,
-    rendered_again,
     written_answers,
 )
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
@@ -56,11 +53,11 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
         return
     seen: set[str] = set()
     for answer in written_answers(trial) if reader is not None else ():
-        for what, saw in _unlike(trial, reader, answer) if reader is not None else ():
+        for what, saw in lost_parts(trial, reader, answer) if reader is not None else ():
             if what not in seen:
                 seen.add(what)
                 built_in = answer.conversation.name in builtin_conversations()
-                severity = Severity.WARNING if what == _AGAIN or not built_in else Severity.ERROR
+                severity = Severity.WARNING if what == RENDERED_AGAIN or not built_in else Severity.ERROR
                 severity = Severity.INFO if answer.conversation.name == _LIKE_CALL else severity
                 yield answer.conversation.finding(
                     f"{what}: {answer.conversation.about}",
@@ -72,28 +69,6 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
 
 _LIKE_CALL: Final = "argument-like-call"
 """A text that closes the tag of a call, which formats of tags cannot hold."""
-_AGAIN: Final = "an answer that was read is rendered as another text"
-
-
-def _unlike(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer) -> Iterator[tuple[str, str]]:
-    """Yield what of an answer does not come back, and how."""
-    tools = answer.conversation.tools
-    try:
-        read = reader.read([answer.text], answer.prompt, tools)
-        in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, tools)
-    except ValueError as error:
-        yield "an answer cannot be read back", f"{answer.text!r}: {error}"
-        return
-    given, whole = as_read(answer.message, tools), as_read(read, tools)
-    differences = list(given.differences(whole, answer.text))
-    yield from ((f"{what} is not read back", saw) for what, saw in differences)
-    for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
-        yield f"{what} is read differently when it arrives in pieces", saw
-    is_whole = as_read(answer.message, None) == as_read(read, None)
-    again = rendered_again(trial, answer, read) if is_whole else answer.text
-    if again is not None and again != answer.text:
-        at = first_difference(answer.text, again)
-        yield _AGAIN, f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
 
 
 # -- without a parser --------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
     return [text for text in (trial.whole(conversation), trial.finished(conversation)) if text is not None]
 
 
-@template_rule("PF457", "tags-unbalanced", severity=Severity.WARNING)
+@template_rule("PF457", "tags-unbalanced", severity=Severity.ERROR)
 def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
 
@@ -194,7 +194,7 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
             f"tags are not balanced: {conversation.about}",
             f"{shown} in {excerpt(text, text.rfind(shown))!r}",
             trial.place_of(f"/{shown}", shown),
-            conversation.mildest(Severity.WARNING),
+            conversation.mildest(),
         )
 
 
@@ -217,7 +217,7 @@ def _paired_tags(source: str) -> frozenset[str]:
     return frozenset(name.replace("｜", "|") for name in opened & closed if not _REASONING.search(name))
 
 
-@template_rule("PF458", "line-break-as-text", severity=Severity.WARNING)
+@template_rule("PF458", "line-break-as-text", severity=Severity.ERROR)
 def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report the two characters `\n` next to a marker: a line break that was escaped once too often.
 

@@ -133,11 +133,14 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
             )
 
 
+_SIMPLEST: Final = "question"
 _WITH_SYSTEM: Final = ("system", "system-alone-with-question")
 
 
 def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopped: Rendering) -> Severity:
-    """Return an error where a system message is refused for another reason, though the template has a branch for it."""
+    """Return an error for one user message, and for system messages that have a branch and are refused by accident."""
+    if conversation.name == _SIMPLEST and any(trial.whole(each) is not None for each in trial.given.values()):
+        return Severity.ERROR  # others need contents of their own shape, such as those of translators
     if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):
         return Severity.INFO
     return Severity.ERROR if re.search(r"['\"]system['\"]", trial.source) else Severity.INFO

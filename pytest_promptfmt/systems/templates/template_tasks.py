@@ -23,6 +23,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
 )
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.answers_read_back import loop_lines
 from pytest_promptfmt.systems.templates.constructs import written_lines
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.tasks import TaskFile
@@ -93,6 +94,7 @@ class ConversationAssembler:
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
+        self._response_template = assembly.template.response_template
         self._trials: dict[int, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:
@@ -115,6 +117,8 @@ class ConversationAssembler:
         whole = trial.render(conversation, State(count=len(conversation.messages), generation_prompt=False))
         if whole.text is not None and whole.mask:
             notes.append(("mask", tuple(whole.text[first:last] for first, last in whole.mask)))
+        if read_back := tuple(loop_lines(trial, conversation)):
+            notes.append(("answers read back", read_back))
         return Instance(
             index=index,
             doc=doc,
@@ -130,7 +134,8 @@ class ConversationAssembler:
     def _trial(self, profile: Profile) -> TemplateTrial:
         """Return the trial of a profile, which a study renders all docs with."""
         if id(profile) not in self._trials:
-            self._trials = {id(profile): TemplateTrial(profile, self._conversations)}
+            trial = TemplateTrial(profile, self._conversations, response_template=self._response_template)
+            self._trials = {id(profile): trial}
         return self._trials[id(profile)]
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import SourceError, TokenizerError
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles import Encoding, Tokenizer
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
@@ -287,11 +288,12 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 
 @template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report masks of `{% generation %}` that begin or end inside a token of the tokenizer, or at no token.
+    r"""Report answers that are trained as other tokens than a server has the model generate.
 
     Why: Tokens are learnt whole. One that holds the end of a header and the beginning of an answer is learnt with the
-    header, and is another token than the model is given when it answers. Where a mask begins with a character that the
-    tokenizer drops, transformers leaves out the rest of the conversation.
+    header, and is another token than the model is given when it answers. In tool loops TRL appends the tokens of a
+    result to those that were generated, so both have to be the first tokens of the longer prompt. Where a mask begins
+    with a character that the tokenizer drops, transformers leaves out the rest of the conversation.
 
     Example:
         # file: chat_template.jinja
@@ -319,9 +321,10 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     tokenizer, place = trial.tokenizer, trial.place_of("generation")
     if tokenizer is None:
         return
-    for _, text, mask in _masked(trial, "turns"):
+    for conversation, text, mask in _masked(trial, "turns", "call-finished"):
         try:
             encoded = tokenizer.encode(text, add_special_tokens=False)
+            other = next(_other_tokens(trial, tokenizer, conversation, text, encoded), None)
         except TokenizerError:
             return  # the snapshots of the conversations report it
         added, spans = tokenizer.added_tokens, encoded.offsets
@@ -332,10 +335,36 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         texts = [(at, end) for at, end in texts if not any(at < last and first < end for first, last in foreign)]
         dropped = [first for first, _ in mask if not any(at <= first < end for at, end in spans)]
         if dropped:
-            saw = f"turns: {excerpt(text, dropped[0])}"
-            yield finding("a mask begins with a character that is not a token", saw, place)
-        for number, what in ((0, "begins"), (1, "ends")):
-            cut = [span for edges in _joined(mask) for span in texts if span[0] < edges[number] < span[1]]
-            if cut:
-                saw = f"turns: the token {text[cut[0][0] : cut[0][1]]!r}"
-                yield finding(f"a mask {what} inside a token", saw, place)
+            yield conversation.finding(
+                "a mask begins with a character that is not a token", excerpt(text, dropped[0]), place
+            )
+        cuts = [
+            (f"a mask {what} inside a token", text[slice(*cut)])
+            for number, what in ((0, "begins"), (1, "ends"))
+            for cut in [span for edges in _joined(mask) for span in texts if span[0] < edges[number] < span[1]][:1]
+        ]
+        for message, token in cuts:
+            yield conversation.finding(message, f"the token {token!r}", place)
+        if other is not None and not cuts and not foreign:
+            yield conversation.finding(*other, place)
+        if cuts or other is not None:
+            return
+
+
+def _other_tokens(
+    trial: TemplateTrial, tokenizer: Tokenizer, conversation: Conversation, text: str, encoded: Encoding
+) -> Iterator[tuple[str, str]]:
+    """Yield where the tokens of what a server has by then are not the first ones of the whole conversation."""
+    roles = [message.get("role") for message in conversation.messages]
+    for number in range(1, len(roles)):
+        if roles[number] == "assistant":
+            what, begun = "the tokens before an answer are others than those of its prompt", State(count=number)
+        elif roles[number] == "tool" and roles[number - 1] == "assistant":
+            what, begun = "a tool result changes the tokens before it", State(count=number, generation_prompt=False)
+        else:
+            continue
+        given = trial.render(conversation, begun).text
+        ids = tokenizer.ids(given, add_special_tokens=False) if given and text.startswith(given) else ()
+        if ids != encoded.ids[: len(ids)]:
+            at = next(at for at, (one, other) in enumerate(zip(ids, encoded.ids, strict=False)) if one != other)
+            yield what, f"{tokenizer.visible(ids[at])} becomes {tokenizer.visible(encoded.ids[at])}"
