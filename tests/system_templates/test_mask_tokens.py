@@ -31,9 +31,9 @@ def test_a_prompt_that_shares_its_last_token_with_the_answer_is_reported() -> No
     found = [each for each in check_template(source, "archetype:bytelevel-qwen") if each.code == "PF465"]
     assert [each.message for each in found] == ["a mask begins inside a token"]
     unmasked = source.replace("{% generation %}{{ '\\n' + m.content }}", "{{ '\\n' }}{% generation %}{{ m.content }}")
-    (found,) = [each for each in check_template(unmasked, "archetype:bytelevel-qwen") if each.code == "PF465"]
-    assert found.message == "the tokens before an answer are others than those of its prompt"
-    assert found.saw == "turns: ⏎ becomes ⏎⏎"
+    (shared,) = [each for each in check_template(unmasked, "archetype:bytelevel-qwen") if each.code == "PF465"]
+    assert shared.message == "the tokens before an answer are others than those of its prompt"
+    assert shared.saw == "turns: ⏎ becomes ⏎⏎"
 
 
 def test_without_a_tokenizer_nothing_is_said_of_tokens() -> None:
