@@ -63,6 +63,9 @@ _PROCESSORS: Final = frozenset(
 )
 """Functions that return the number of processors."""
 
+_UNSEEDED: Final = frozenset({"Random", "RandomState", "SystemRandom", "default_rng", "seed"})
+"""Functions that make random numbers of the system if they get no seed."""
+
 _LOCAL_TIMES: Final = frozenset({"astimezone", "fromtimestamp", "timestamp"})
 """Methods of dates that use the time zone of the machine."""
 
@@ -364,6 +367,8 @@ def _asked_by(node: ast.AST, *, is_owner: bool) -> str:
             known = frozenset[str]() if module == "os" else _PURE.get(module, frozenset())
             return next((f"{module}.{name}" for name in names if name not in known or f"{module}.{name}" in _PURE), "")
         return next((name for name in names if name in _ASKING_ATTRIBUTES | _ASKING_NAMES), "")
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return next((name for name in _names_of(node.func) if name in _UNSEEDED), "")
     if isinstance(node, ast.Name) and (node.id in _ASKING_NAMES or (node.id in _PURE and not is_owner)):
         return node.id
     if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):

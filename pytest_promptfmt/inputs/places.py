@@ -34,6 +34,9 @@ _MOST_BYTES: Final = 2**16
 _Patterns = list[tuple[str, re.Pattern[str], str]]
 _MOST_CLONES: Final = 3
 
+_MADE_OF_INPUTS: Final = ("chat-templates", "tokenizers")
+"""Folders of the user's cache that hold other forms of inputs: compiled templates, and converted tokenizers."""
+
 
 class Places:
     """The folders of a run whose paths belong to no key: rootdir, work tree, and where this package is.
@@ -50,8 +53,8 @@ class Places:
                 for each in (folder, os.path.realpath(folder)):
                     if len(each) > 1:
                         self._folders.setdefault(each, f"{_MARK}{mark}")
-        compiled = cache_directory()
-        own = [PACKAGE, *([str(compiled / "chat-templates")] if compiled is not None else [])]
+        made = cache_directory()
+        own = [PACKAGE, *(str(made / name) for name in _MADE_OF_INPUTS if made is not None)]
         self.is_library = cache(partial(_is_library, rootdir=self.rootdir, own=own))
         self.is_linked = cache(self._is_linked)
 

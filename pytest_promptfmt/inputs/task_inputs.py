@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.files import VARIABLE as CACHE_VARIABLE, hub_caches
 from pytest_promptfmt.core.profile import RECORDED, SEPARATE_ENGINES, Profile
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.formats.format_registry import format_files
-from pytest_promptfmt.inputs.cached_files import Shown, TaskRow
+from pytest_promptfmt.inputs.cached_files import Shown, TaskRow, is_quiet
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, searched
@@ -31,7 +32,8 @@ from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.native_files import NativeFiles
 from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
 from pytest_promptfmt.inputs.store import StoredInputs, mapping
-from pytest_promptfmt.inputs.traces import AccessedPaths
+from pytest_promptfmt.inputs.traces import CONVERSION, AccessedPaths
+from pytest_promptfmt.profiles.tokenizer_sources import find_source
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
@@ -172,15 +174,23 @@ class SharedInputs:
         engines = (*settings.template_engines, *(each.engine or "" for each in settings.profiles))
         recorded = (engine for engine in engines if engine.endswith(RECORDED))
         yield [self._contents.input(name)[:2] for name in (*recorded, *(str(file) for _, file in settings.training_of))]
-        for profile in settings.profiles:
-            tokenizer = profile.tokenizer
-            if tokenizer is None or profile.is_archetype:
-                continue
-            place = Path(tokenizer)
-            if place.is_dir():
-                yield sorted(self._contents.input(f"{place}/{name}")[:2] for name in os.listdir(place))
-            else:
-                yield self._contents.input(str(place))[:2] if place.exists() else OTHER
+        profiles = (*settings.profiles, *settings.defined.values())  # tasks may name those that are no default
+        tokenizers = {each.tokenizer for each in profiles if each.tokenizer is not None and not each.is_archetype}
+        yield from (self._tokenizer(each, may_download=settings.download) for each in sorted(tokenizers))
+
+    def _tokenizer(self, written: str, *, may_download: bool) -> object:
+        """Return what decides what a tokenizer does: its commit on a hub, or its files; `OTHER` if unknown."""
+        try:
+            source = find_source(written)
+        except PromptfmtError:
+            return OTHER if may_download else written  # tests that need it are skipped
+        names = [file.relative_to(source.folder).as_posix() for file in source.files]
+        if source.origin:
+            return source.origin, names
+        if source.layout == "gguf":  # of which only the head counts
+            return source.digest()
+        digest = self._inputs.digest_of(f"tokenizer {written}", [str(file) for file in source.files])
+        return OTHER if digest == OTHER else (digest, names)
 
 
 def _plain(value: object) -> object:
@@ -336,7 +346,8 @@ class WatchedFiles:
         if _is_renamed(shown):
             watched.refuse("a snapshot that another task leaves to this one")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
-        for file, paths, refused in seen["files"]:
+        for file, paths, reason in seen["files"]:
+            refused = "" if reason == CONVERSION and is_quiet(shown) else reason
             watched.add(AccessedPaths(set(paths), refused), is_of_module=bool(file))
             self._seen[file].paths.update(paths)
             self._seen[file].refused = self._seen[file].refused or refused

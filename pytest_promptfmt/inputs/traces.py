@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from pytest_promptfmt.inputs.code_inputs import asks_for
+from pytest_promptfmt.inputs.places import PACKAGE
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ASKS: Final = (
@@ -26,6 +27,10 @@ _THIS_MACHINE: Final = ("localhost", "::1", "0.0.0.0", "", None)
 _OWN: Final = ".promptfmt-"
 _DESCRIPTORS: Final = "/proc/self/fd"
 _COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
+_LOADER: Final = os.path.join(PACKAGE, "profiles", "tokenizer_loader.py")
+
+CONVERSION: Final = "a tokenizer that is converted"
+"""In place of what is not an input: converting only needs the tokenizer's files, but may fail for other reasons."""
 
 
 @dataclass(slots=True)
@@ -117,8 +122,18 @@ class Trace:
         return False
 
     def _refuse(self, what: str) -> None:
+        what = CONVERSION if self._is_converting() else what
         for file in self._files_at_work():
-            self._seen[file].refused = self._seen[file].refused or what
+            if self._seen[file].refused in ("", CONVERSION):
+                self._seen[file].refused = what
+
+    def _is_converting(self) -> bool:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code is not self._above:
+            if frame.f_code.co_filename == _LOADER:
+                return True
+            frame = frame.f_back
+        return False
 
     def _files_at_work(self) -> set[str]:
         """Return the Python files on the call stack, and "" for all of them.
