@@ -193,7 +193,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
         )
     for name, message, severity in _FOLLOWED:
-        if name in trial.sent and (severity is Severity.INFO or "training" in trial.kinds):
+        if name in trial.sent:
             answered = trial.conversations[name]
             finished = trial.without_generation_prompt(answered, State(count=2))
             later = trial.render(answered, State(count=3)).text
@@ -201,14 +201,15 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             # Another end of the last answer has a rule.
             if finished is not None and later is not None and at < len(finished) and ANSWER not in finished[:at]:
                 saw = f"{excerpt(finished, at)!r} becomes {excerpt(later, at)!r}"
-                yield answered.finding(message, saw, trial.place_of("loop.last"), severity)
+                is_info = severity is Severity.INFO or "training" not in trial.kinds
+                yield answered.finding(message, saw, trial.place_of("loop.last"), Severity.INFO if is_info else None)
 
 
 _FOLLOWED: Final = (
     ("turns", "a later message changes a finished answer", Severity.INFO),
     ("call-finished", "a tool result changes the call before it", Severity.WARNING),
 )
-"""Conversations of an answer and a message that follows it, with the severity of a change; calls count in training."""
+"""Conversations of an answer and a message that follows it, with the severity of a change in training, else an info."""
 
 
 def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +158,18 @@ def test_answers_that_a_parser_reads_back_are_no_finding_and_others_are() -> Non
     printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
     found = severities(check_template(printing, response_template=READING), "PF467")
     assert found["an answer cannot be read back: a tool call"] == "error"
+
+
+def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(template(), "utf-8")
+    end = "'<|end|>' + ('' if message.role == 'assistant' else '\\n')"
+    changed = template().replace("'</call>'", "' </call>'").replace("'<|end|>\\n'", end)
+    (tmp_path / "chat_template_training.jinja").write_text(changed, "utf-8")
+    about = "the training template writes another prompt: "
+    assert set(severities(check_template(tmp_path / "chat_template.jinja"), "PF454")) == {
+        f"{about}a finished answer",
+        f"{about}a tool call",
+    }
 
 
 def test_different_calls_that_look_alike_are_reported() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.systems.templates.constructs import line_at
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 Mask = Sequence[tuple[int, int]]
@@ -22,6 +24,8 @@ Mask = Sequence[tuple[int, int]]
 TRAINING: Final = "_training.jinja"
 """The end of the name of a training variant, which is next to its template."""
 
+_MOST_CHANGES: Final = 6
+_FOLLOWING: Final = 8
 _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 """Tags of reasoning, which a generation prompt may hold or not, by its arguments."""
 
@@ -80,22 +84,41 @@ def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
 
 
 def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Iterator[Finding]:
-    def differing(conversation: Conversation) -> list[tuple[str, str]]:
-        """Return the whole conversation without and with generation prompt, where the two templates differ."""
-        texts = [[each.finished(conversation), each.whole(conversation)] for each in (inference, training)]
-        return [
-            (ours, theirs or "") for ours, theirs in zip(*texts, strict=True) if ours is not None and ours != theirs
-        ]
+    def differing(conversation: Conversation) -> Iterator[tuple[State, str, str]]:
+        """Yield the states, up to each answer and as a whole, of which the two templates write different texts."""
+        answered = [at for at, each in enumerate(conversation.messages, start=1) if each.get("role") == "assistant"]
+        finished = sorted({*answered, len(conversation.messages)})
+        states = [State(count=count, generation_prompt=False) for count in finished]
+        for state in (*states, conversation.states[-1]):
+            ours, theirs = (each.render(conversation, state).text for each in (inference, training))
+            if ours is not None and ours != theirs:
+                yield state, ours, theirs or ""
 
-    for conversation in inference.simplest(differing):
-        ours, theirs = differing(conversation)[0]
+    simplest: dict[str, Conversation] = {}
+    for conversation, change in inference.attributed(lambda each: {_change(*texts) for _, *texts in differing(each)}):
+        simplest.setdefault(change, conversation)
+    for change, conversation in islice(simplest.items(), _MOST_CHANGES):
+        state, ours, theirs = next(each for each in differing(conversation) if _change(*each[1:]) == change)
         at = first_difference(ours, theirs)
         yield conversation.finding(
             f"the training template writes another prompt: {conversation.about}",
             f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
-            training.place(),
+            training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
             Severity.INFO if conversation.has_reasoning else None,
         )
+
+
+def _change(ours: str, theirs: str) -> str:
+    """Return what is added or left out at the first difference of two texts, by which changes are told apart.
+
+    Its characters are sorted: where a marker follows, a `<` may count at either end.
+    """
+    at = first_difference(ours, theirs)
+    found = []
+    for sign, one, other in (("+", ours, theirs), ("-", theirs, ours)):
+        end = other.find(one[at : at + _FOLLOWING], at) if one[at:] else len(other)
+        found += [sign + "".join(sorted(other[at:end]))] if end > at else []
+    return min(found, key=len, default=theirs[at : at + 1] + ours[at : at + 1])
 
 
 # -- masks -------------------------------------------------------------------------------------------------------------
@@ -333,7 +356,7 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         # A marker without a token belongs to another model, which PF413 reports.
         foreign = [each.span() for each in trial.marker.finditer(text) if tokenizer.id_of(each[0]) is None]
         texts = [(at, end) for at, end in texts if not any(at < last and first < end for first, last in foreign)]
-        dropped = [first for first, _ in mask if not any(at <= first < end for at, end in spans)]
+        dropped = [first for first, end in mask if first < end and not any(at <= first < to for at, to in spans)]
         if dropped:
             yield conversation.finding(
                 "a mask begins with a character that is not a token", excerpt(text, dropped[0]), place
