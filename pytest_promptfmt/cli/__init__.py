@@ -6,8 +6,10 @@ Commands import the packages they need when they run, so that `promptfmt --help`
 from __future__ import annotations
 
 import gc
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -26,7 +28,7 @@ from pytest_promptfmt.cli.record import record
 from pytest_promptfmt.cli.review import accept, reject, review
 from pytest_promptfmt.cli.show import show
 from pytest_promptfmt.cli.verify import verify
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
 
 _ELSEWHERE: Final = {
     "test": "pytest --promptfmt",
@@ -40,22 +42,52 @@ _GC_THRESHOLDS: Final = (100_000, 50, 100)
 """Of Python's collector, which would take a tenth of the time of importing what a command needs."""
 
 
+_UsageError: Any = typer.BadParameter.__base__
+"""The error of click, or of the click inside typer, for options and arguments that cannot be parsed."""
+
+
 class _Group(TyperGroup):
-    """Prints our errors as one message: exit code 2 where the command was used wrongly, 1 where it refuses."""
+    """Prints errors as one message: exit code 2 where the command was used wrongly, 1 where it refuses."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _as_message():
+            return super().make_context(*args, **more)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _ELSEWHERE and args[0] not in self.commands:
-            command, *rest = args
-            typer.echo(f"promptfmt has no command {command!r}: {' '.join([_ELSEWHERE[command], *rest])}", err=True)
-            raise typer.Exit(2)
-        return super().resolve_command(ctx, args)
+        command, *rest = args
+        if command in self.commands or command.startswith("-"):
+            return super().resolve_command(ctx, args)
+        other = _ELSEWHERE.get(command)
+        hint = shlex.join([*other.split(), *rest]) if other else did_you_mean(command, self.commands)
+        raise SettingsError(f"unknown command {command!r}", hint=hint or "`promptfmt --help` lists all")
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _as_message():
             return super().invoke(ctx)
-        except PromptfmtError as error:
-            note(error)
-            raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from error
+
+
+@contextmanager
+def _as_message() -> Iterator[None]:
+    try:
+        yield
+    except PromptfmtError as error:
+        note(error)
+        raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from error
+    except _UsageError as error:
+        note(_usage_error(error))
+        raise typer.Exit(2) from error
+
+
+def _usage_error(error: Any) -> SettingsError:
+    """Return click's error as one of ours, with the option that is meant; click suggests all that are as short."""
+    path = error.ctx.command_path if error.ctx is not None else "promptfmt"
+    hint = f"`{path} --help` shows how it is used"
+    name = getattr(error, "option_name", None)
+    if name is None or not hasattr(error, "possibilities"):
+        message = error.format_message().removesuffix(".").replace("Value error, ", "")
+        return SettingsError(f"{path}: {message[:1].lower()}{message[1:]}", hint=hint)
+    known = [option for parameter in error.ctx.command.get_params(error.ctx) for option in parameter.opts]
+    return SettingsError(f"{path}: unknown option {name}", hint=did_you_mean(name, known) or hint)
 
 
 def _print_version(wanted: bool) -> None:

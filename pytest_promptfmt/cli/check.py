@@ -78,6 +78,8 @@ def check(
 
     options = pytest_options(tasks=task, profiles=profile, select=select, allow_code=allow_code, no_code=no_code)
     checked = checked_by_pytest(paths or [], [*options, *(["--promptfmt-no-cache"] if no_cache else [])])
+    if checked.result.unmatched and not checked.files:
+        raise SettingsError(checked.result.unmatched[0])
     # The command that accepts changes is one of pytest.
     result = replace(checked.result, arguments=("--promptfmt", *options, *map(str, paths or ())))
     versions = None
@@ -164,7 +166,7 @@ def _ending(checked: CheckSummary) -> str:
     from pytest_promptfmt.results.wording import counted
 
     counts = checked.result.counts
-    parts = [counted(checked.files, "task file")]
+    parts = [counted(checked.files, "file")]
     if checked.unchanged:
         parts.append(f"{checked.unchanged:,} unchanged since the last run")
     if checked.without_snapshots:

@@ -61,7 +61,9 @@ def compare(
 
     for path in (first, second):
         if not path.exists():
-            raise SettingsError(f"there is no {path}", hint="name a template, a GGUF file, a folder, or a finished run")
+            raise SettingsError(
+                f"no such file or folder: {path}", hint="name a template, a GGUF file, a folder, or a finished run"
+            )
         if path.suffix in (".yaml", ".yml"):
             raise SettingsError(f"{path} is not a template or a run", hint="promptfmt diff compares prompts of tasks")
     if is_run(first) or is_run(second) or as_json or repository is not None:

@@ -93,7 +93,7 @@ def formats(
     for name in names or ():
         if name not in known:
             hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
-            raise SettingsError(f"there is no format {name!r}", hint=hint)
+            raise SettingsError(f"unknown format {name!r}", hint=hint)
     shown = [known[name] for name in (dict.fromkeys(names) if names else known)]
     if as_json:
         print_json([_format_as_data(each, _kind(each, tasks)) for each in shown], indent=2)
@@ -168,7 +168,9 @@ def docs(
 ) -> None:
     """Write the pages of the rules, and the sections of Markdown pages that are generated from formats and settings."""
     if folder is None and not page:
-        raise SettingsError("write what?", hint="give a folder for the rules, --page PAGE, or both")
+        raise SettingsError(
+            "missing FOLDER or --page", hint="a folder for the pages of the rules, --page PAGE, or both"
+        )
     if folder is not None:
         from pytest_promptfmt.rules.documentation import pages
         from pytest_promptfmt.rules.rule_registry import known_rules

@@ -99,9 +99,9 @@ def convert(
     from pytest_promptfmt.core.yaml_rewriting import with_keys
 
     if (to is None) == (format_name is None):
-        raise SettingsError("convert to what?", hint="give either --to mcq, --to cloze or --format NAME")
+        raise SettingsError("missing --to or --format", hint="--to mcq, --to cloze or --format NAME")
     if to not in (None, "mcq", "cloze"):
-        raise SettingsError(f"there is no template {to!r} to convert to", hint=f"mcq, cloze, or --format {to}")
+        raise SettingsError(f"unknown template {to!r}", hint=f"mcq, cloze, or --format {to}")
     if write and stdout:
         raise SettingsError("--write and --stdout exclude each other")
     path = file.resolve()

@@ -44,6 +44,8 @@ def record(
     from pytest_promptfmt.plugin.collected import with_collected
     from pytest_promptfmt.systems import system_with
 
+    if not engine:
+        raise SettingsError("missing --engine", hint="--engine llama.cpp:URL or --engine vllm:URL")
     system = system_with(RecordsRenderings)
     if system is None:
         raise SettingsError("promptfmt record needs the system of chat templates, which this installation lacks")

@@ -197,7 +197,7 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
 
     run = last_run_around(Path.cwd())
     if run is None:
-        hint = "pytest --promptfmt tests; promptfmt review tests and asks"
+        hint = "run `pytest --promptfmt` or `promptfmt check` first, or `promptfmt review`, which runs the tests itself"
         raise SettingsError("no run is known in this folder or above it", hint=hint)
     if not run.problems:
         note("the last run found no snapshot to accept or reject")

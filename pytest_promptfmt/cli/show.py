@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CollectedPrompts
     from pytest_promptfmt.study import Study
 
+_MOST_NAMES: Final = 12
 _SUFFIXES: Final = (".yaml", ".yml", ".json", ".py", ".jinja")
 _FORMS: Final = {
     "sentence": "a sentence",
@@ -82,10 +83,9 @@ def show(
     for problem in shown.problems:
         note(problem)
     if not collected.found:
-        named = [error for error in collected.errors if task.partition("@")[0] in str(error)]
-        for line in named or collected.unmatched:
+        for line in collected.errors:
             note(line)
-        if named:
+        if collected.errors:
             raise typer.Exit(1)
         raise _unknown(task, names)
     if not shown.data:
@@ -177,8 +177,9 @@ class _Shown:
         yield from map(_inert, request_lines(own, tokenizer, pairs, self.ids))
 
 
-def _unknown(task: str, names: Iterable[str]) -> SettingsError:
-    hint = did_you_mean(task.partition("@")[0], names) or "give the files or folders to search, or a glob of names"
+def _unknown(task: str, names: Collection[str]) -> SettingsError:
+    here = f"there are {', '.join(sorted(names))}" if 0 < len(names) <= _MOST_NAMES else ""
+    hint = did_you_mean(task.partition("@")[0], names) or here or "name the files or folders to search, or a glob"
     return SettingsError(f"no task matches {task!r}", hint=hint)
 
 

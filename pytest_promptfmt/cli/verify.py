@@ -75,9 +75,9 @@ def diff_releases(
     except ValueError:
         known = []
     if not dots or not known:
-        raise SettingsError(f"--harness is {releases!r}", hint="give two releases, as in 0.4.9..0.4.13")
+        raise SettingsError(f"invalid --harness {releases!r}", hint="two releases of lm-eval, as in 0.4.9..0.4.13")
     if not all(known):
-        raise SettingsError(f"--harness is {releases!r}", hint="releases from 0.4.3 to 0.4.13 are known")
+        raise SettingsError(f"invalid --harness {releases!r}", hint="releases from 0.4.3 to 0.4.13 are known")
     results = compared(paths, [*options, f"--promptfmt-lm-eval={old}", f"--promptfmt-with={new}"])
     _show(results, f"lm-eval {old} -> {new}", (old, new), as_json=as_json, verbose=verbose)
 

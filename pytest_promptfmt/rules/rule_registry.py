@@ -191,8 +191,22 @@ def find_rule(name: str, files: Iterable[Path] = ()) -> Rule:
     for each in rules.values():
         if name.casefold() in (each.code.casefold(), each.name):
             return each
-    names = [*rules, *(each.name for each in rules.values())]
-    raise SettingsError(f"unknown rule {name!r}", hint=did_you_mean(name.upper(), names) or did_you_mean(name, names))
+    raise SettingsError(f"unknown rule {name!r}", hint=rule_hint(name, rules))
+
+
+def rule_hint(name: str, rules: Mapping[str, Rule]) -> str:
+    """Return which rule an unknown code or name may mean; one number resembles another only by chance."""
+    from difflib import get_close_matches
+
+    codes = {each.name: each.code for each in rules.values()}
+    if f"PF{name}" in rules:
+        return did_you_mean(f"PF{name}", rules) or ""
+    part = [each for each in codes if name.casefold() in each]
+    close = part or get_close_matches(name.casefold(), codes, n=1, cutoff=0.75)
+    if close:
+        return f"did you mean {codes[close[0]]} ({close[0]})?"
+    is_number = name.upper().removeprefix("PF").isdigit()
+    return (None if is_number else did_you_mean(name.upper(), rules)) or "`promptfmt explain` lists all rules"
 
 
 def effect_of(rule: Rule, severity: Severity) -> Effect:

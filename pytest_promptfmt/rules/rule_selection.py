@@ -15,9 +15,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import Rule, Scope, rule
+from pytest_promptfmt.rules.rule_registry import Rule, Scope, rule, rule_hint
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.settings.setting_values import split_codes
@@ -139,7 +139,7 @@ class Selection:
                 raise SettingsError(
                     f"{where}: unknown rule code or prefix {code!r}",
                     position=self.positions.get(setting),
-                    hint=did_you_mean(code, self.rules),
+                    hint=rule_hint(code, self.rules),
                 )
 
 

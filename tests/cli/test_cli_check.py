@@ -68,9 +68,9 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_all_is_well_and_the_second_time_nothing_is_run(settled: Path) -> None:
     first = promptfmt(settled.parent, "check", "tasks")
     assert (first.returncode, first.stdout) == (0, "")
-    assert first.stderr == "all is well: 3 task files\n"
+    assert first.stderr == "all is well: 3 files\n"
     again = promptfmt(settled.parent, "check", "tasks")
-    assert again.stderr == "all is well: 3 task files, 3 unchanged since the last run\n"
+    assert again.stderr == "all is well: 3 files, 3 unchanged since the last run\n"
     assert "unchanged" not in promptfmt(settled.parent, "check", "--no-cache").stderr
 
 
@@ -86,7 +86,7 @@ def test_tasks_that_cannot_be_rendered_are_not_well_and_the_cause_is_named_once(
     for _ in range(2):
         run = promptfmt(tmp_path, "check")
         assert run.returncode == 0
-        assert run.stderr.startswith("no errors: 2 task files, ")
+        assert run.stderr.startswith("no errors: 2 files, ")
         assert run.stderr.rstrip().endswith("6 items not tested")
         assert run.stdout.count("the Python function parts.head") == 1
         assert "(it raised ValueError: invalid literal for int() with base 10: " in run.stdout
@@ -130,7 +130,7 @@ def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path)
         assert "-| Question: Which rusts\n+| Q: Which rusts\n" in found.stdout
         assert "changed, 3 items of 1 task" in found.stdout
         assert "accept all changes: pytest --promptfmt tasks --snapshot-update\n" in found.stdout
-        assert found.stderr.startswith("found problems: 3 task files")
+        assert found.stderr.startswith("found problems: 3 files")
 
 
 def test_what_is_remembered_is_what_a_fresh_run_finds_and_what_pytest_finds(tasks: Path) -> None:
@@ -180,7 +180,7 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
     for _ in range(2):  # the second time from the cache
         well = promptfmt(tasks.parent, "check")
         assert (well.returncode, well.stdout) == (0, "")
-        assert "3 task files" in well.stderr
+        assert "3 files" in well.stderr
         assert "3 without snapshots (`promptfmt accept` writes them)" in well.stderr
         time.sleep(2.1)
     edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
@@ -276,7 +276,7 @@ def test_watch_checks_again_after_a_change(tasks: Path) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, cwd=tasks.parent, env=environment, **pipes) as running:  # type: ignore[call-overload]
         try:
-            assert "all is well: 3 task files" in _until(running, "all is well")
+            assert "all is well: 3 files" in _until(running, "all is well")
             time.sleep(2)
             edit(tasks / "stones.yaml", "Question:", "Q:")
             assert "+| Q: Which rusts" in _until(running, "found problems")
@@ -307,11 +307,11 @@ def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     )
     update = ("--promptfmt", "-q", "--snapshot-update")
     forked_runs.run("pytest", *update, folder=tmp_path)
-    assert promptfmt(tmp_path, "check").stderr.startswith("found problems: 1 task file")
+    assert promptfmt(tmp_path, "check").stderr.startswith("found problems: 1 file")
     adding = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
     with (tmp_path / "chat_template.jinja").open("a", encoding="utf-8") as file:
         file.write(adding)
     forked_runs.run("pytest", *update, folder=tmp_path)
     found = promptfmt(tmp_path, "check")
-    assert (found.returncode, found.stderr) == (0, "no errors: 1 task file\n")
+    assert (found.returncode, found.stderr) == (0, "no errors: 1 file\n")
     assert "warning" in found.stdout

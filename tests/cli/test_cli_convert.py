@@ -244,11 +244,11 @@ def test_missing_file_folder_and_other_encodings_are_told(task: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "convert to what?"),
-        (("--to", "mcq", "--format", "mcqa"), "convert to what?"),
+        ((), "missing --to or --format"),
+        (("--to", "mcq", "--format", "mcqa"), "missing --to or --format"),
         (("--to", "mcqa"), "or --format mcqa"),
         (("--to", "mcq", "--write", "--stdout"), "exclude each other"),
-        (("--tu", "mcq"), "No such option"),
+        (("--tu", "mcq"), "unknown option --tu\n  hint: did you mean '--to'?"),
     ],
 )
 def test_wrong_use_exits_with_2(task: Path, arguments: tuple[str, ...], says: str) -> None:

@@ -190,4 +190,4 @@ def test_profiles_and_checks_are_listed_as_data(tmp_path: Path) -> None:
 def test_commands_that_people_try_point_to_what_does_it(tmp_path: Path, tried: list[str], meant: str) -> None:
     done = promptfmt(tmp_path, *tried)
     assert done.returncode == 2
-    assert done.stderr == f"promptfmt has no command {tried[0]!r}: {meant}\n"
+    assert done.stderr == f"unknown command {tried[0]!r}\n  hint: {meant}\n"

@@ -116,4 +116,4 @@ def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None
 def test_other_ranges_are_refused(tmp_path: Path, written: str) -> None:
     done = promptfmt(project(tmp_path), "diff", "--harness", written)
     assert done.returncode == 2
-    assert f"--harness is '{written}'" in done.stderr
+    assert f"invalid --harness '{written}'" in done.stderr

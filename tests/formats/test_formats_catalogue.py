@@ -52,7 +52,7 @@ def test_page_without_a_section_is_refused_and_not_written(tmp_path: Path) -> No
 
 def test_docs_without_anything_to_write_is_refused() -> None:
     result = CliRunner().invoke(app, ["docs"])
-    assert (result.exit_code, "write what?" in result.stderr) == (2, True)
+    assert (result.exit_code, "missing FOLDER or --page" in result.stderr) == (2, True)
 
 
 def test_documentation_names_every_field() -> None:

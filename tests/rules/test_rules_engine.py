@@ -342,7 +342,7 @@ def test_explain_tells_why_with_examples_and_lists_all_without_a_code() -> None:
 def test_explain_of_an_unknown_code_suggests_one() -> None:
     shown = promptfmt("explain", "glued-txt")
     assert shown.returncode == 2
-    assert "did you mean 'glued-text'?" in shown.stderr
+    assert "did you mean PF203 (glued-text)?" in shown.stderr
 
 
 @needs(*SLICES)
