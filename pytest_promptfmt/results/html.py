@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,7 +32,7 @@ from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request
 from pytest_promptfmt.core.text import show, show_inner
 from pytest_promptfmt.formats import split_name
-from pytest_promptfmt.results.clusters import Cluster, FindingGroup
+from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, below, printable
 from pytest_promptfmt.snapshots.changes import side_by_side
@@ -60,6 +60,7 @@ MOST_ROWS: Final = 400
 
 _ORDER: Final = (*CATEGORIES, "finding")
 _HARMLESS: Final = ("passed", "skipped")
+"""The categories that any other takes the place of, the most harmless first."""
 _SIDES: Final = ("--- ", "+++ ")
 
 
@@ -88,10 +89,19 @@ class _Row:
         self.is_synthetic = self.is_synthetic or outcome.is_synthetic
         if outcome.view:
             self.views.append(outcome.view)
-        if outcome.category == "finding":
-            self.category = "finding" if self.category in _HARMLESS else self.category
-        elif outcome.category != "passed" and self.category in (*_HARMLESS, "finding"):
+        if _weight(outcome.category) > _weight(self.category):
             self.category, self.title, self.key = outcome.category, outcome.title, outcome.key
+
+    @property
+    def cause(self) -> Hashable:
+        """Return what rows share that are one entry of the page: a change, a finding, or why they were skipped."""
+        if self.category not in ("passed", "finding"):
+            return self.category, self.key if self.category != "skipped" else self.title
+        return min(self.findings, key=lambda each: SEVERITIES.index(each.severity)).cluster if self.findings else None
+
+
+def _weight(category: str) -> int:
+    return (*_HARMLESS, "finding").index(category) if category in (*_HARMLESS, "finding") else len(_ORDER)
 
 
 def packed_view(view: Mapping[str, Any]) -> str:
@@ -101,11 +111,11 @@ def packed_view(view: Mapping[str, Any]) -> str:
 
 def html_report(result: RunResult) -> str:
     """Return the page."""
-    numbers = _cluster_numbers(result)
+    numbers = {cause: number for number, cause in enumerate(_causes(result))}
 
     def place(row: _Row) -> tuple[object, ...]:
-        """Order by change; of each, real docs come before synthetic ones, and text without markup before chats."""
-        number = numbers.get((row.category, row.key), len(numbers))
+        """Order by cause; of each, real docs come before synthetic ones, and text without markup before chats."""
+        number = numbers.get(row.cause, len(numbers))
         return row.urgency, number, row.is_synthetic, row.profile != "plain", row.file, row.task, row.profile
 
     rows = sorted(_rows(result.outcomes), key=place)
@@ -122,8 +132,16 @@ def html_comparison(
     return _made_of([*_rows(result.outcomes)], result, f"Prompts: {old} → {new}", notes, sides=(old, new))
 
 
-def _cluster_numbers(result: RunResult) -> Mapping[tuple[str, str], int]:
-    return {(cluster.category, cluster.key): number for number, cluster in enumerate(result.clusters)}
+def _causes(result: RunResult) -> Mapping[Hashable, tuple[str, str, Sequence[str]]]:
+    """Return the causes that rows of the page may have: category or code, title, and tasks of each."""
+    found: dict[Hashable, tuple[str, str, Sequence[str]]] = {
+        (cluster.category, cluster.key): (cluster.category, cluster.title, cluster.tasks) for cluster in result.clusters
+    }
+    for group in result.findings:
+        found[group.code, group.severity, group.message] = group.code, group.message, group.tasks
+    for reason, tasks in result.skipped.items():
+        found["skipped", reason] = "skipped", reason, tuple(dict.fromkeys(tasks))
+    return found
 
 
 def _made_of(
@@ -135,22 +153,17 @@ def _made_of(
     sides: tuple[str, str] = ("snapshot", "now"),
 ) -> str:
     """Return a page of these rows; `sides` are the heads of before and after."""
-    numbers = _cluster_numbers(result)
+    causes = _causes(result)
+    numbers = {cause: number for number, cause in enumerate(causes)}
     index = {
         "title": title,
         "sides": sides,
         "accept": result.accept_command,
         "categories": _ORDER,
-        "items": [_entry(row, numbers.get((row.category, row.key)), result) for row in rows],
-        "clusters": [
-            {
-                "category": cluster.category,
-                "title": cluster.title,
-                "items": len(cluster.members),
-                "tasks": len(cluster.tasks),
-                "names": cluster.tasks[:NAMED_TASKS],
-            }
-            for cluster in result.clusters
+        "items": [_entry(row, numbers.get(row.cause), result) for row in rows],
+        "causes": [
+            {"category": category, "title": printable(title), "tasks": len(tasks), "names": tasks[:NAMED_TASKS]}
+            for category, title, tasks in causes.values()
         ],
         "chunk": CHUNK,
     }
@@ -196,11 +209,11 @@ def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
     return rows.values()
 
 
-def _entry(row: _Row, cluster: int | None, result: RunResult) -> list[Any]:
+def _entry(row: _Row, cause: int | None, result: RunResult) -> list[Any]:
     name, layout = split_name(row.task)
     codes = sorted({finding.code for finding in row.findings})
     file = below(row.file, result.rootdir)
-    return [row.task, layout or "", row.profile, file, row.category, cluster, codes, name]
+    return [row.task, layout or "", row.profile, file, row.category, cause, codes, name]
 
 
 def _body(row: _Row) -> bytes:
@@ -257,6 +270,7 @@ def prompts_view(
         docs.append(
             {
                 "doc": instance.index + 1,
+                "heading": instance.heading,
                 "prompts": [
                     _prompt(prompt, origins, profile, tokenizer, contexts.get(number))
                     for number, prompt in enumerate(instance.prompts)

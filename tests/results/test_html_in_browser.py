@@ -114,23 +114,23 @@ def test_what_changed_comes_first_and_is_shown_side_by_side(page: Any) -> None:
 
 
 def test_filters_and_search_narrow_the_list_and_say_how_far(page: Any) -> None:
-    once = page.inner_text("#count").split(" of ")
+    once = page.inner_text("#count").removesuffix(" prompts").split(" of ")
     page.uncheck("#once")
     everything = int(page.inner_text("#count").split()[0])
     assert everything == 60 * 3
     assert int(once[0]) < everything == int(once[1]), "each change is listed once"
     page.select_option("#profile", "gpt2")
-    assert page.inner_text("#count") == f"60 of {everything}"
+    assert page.inner_text("#count") == f"60 of {everything} prompts"
     page.fill("#search", "t0")
-    assert page.inner_text("#count") == f"10 of {everything}"
+    assert page.inner_text("#count") == f"10 of {everything} prompts"
     page.keyboard.press("Escape")
-    assert page.inner_text("#count") == f"{everything} of {everything}"
+    assert page.inner_text("#count") == f"{everything} of {everything} prompts"
     page.select_option("#category", "changed")
-    assert page.inner_text("#count") == f"12 of {everything}"
+    assert page.inner_text("#count") == f"12 of {everything} prompts"
     page.keyboard.press("Escape")
     page.click("#summary button.bad")
     assert page.inner_text("#summary button.bad >> nth=0") == "12 changed"
-    assert page.inner_text("#count") == f"12 of {everything}"
+    assert page.inner_text("#count") == f"12 of {everything} prompts"
     page.keyboard.press("Escape")
     page.select_option("#code", "PF201")
     assert "choices" not in page.inner_text("#space")
@@ -264,6 +264,7 @@ def test_on_a_phone_there_is_one_column_and_nothing_is_wider_than_the_screen(bro
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     before, after = (page.locator(f".diff .{kind}").first.bounding_box() for kind in ("removed", "added"))
     assert before["y"] + before["height"] <= after["y"], "before stands above after"
+    assert page.locator(".diff .same td + td").first.is_hidden(), "an unchanged line is shown once"
     page.close()
 
 
@@ -275,19 +276,16 @@ TEMPLATE = """\
 {% endif %}"""
 
 
-def test_a_template_has_a_grid_whose_cells_open_its_conversations(browser: Any, tmp_path: Path) -> None:
+def test_a_template_shows_its_conversations_by_name_and_what_they_find(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
     shutil.copyfile(archetype_folder("bytelevel-qwen") / "tokenizer.json", tmp_path / "tokenizer.json")
     run(tmp_path, "--snapshot-update", "--promptfmt-html=report.html")
     page = browser.new_page()
     page.goto((tmp_path / "report.html").as_uri())
-    page.wait_for_selector("table.grid")
-    page.click("table.grid button[aria-label='system: PF433']")
-    page.wait_for_function("() => document.querySelector('#detail h2').textContent.endsWith('[system]')")
-    assert "PF433 the system text is lost" in page.inner_text("#detail .finding")
-    page.locator("table.grid button[aria-label^='turns: ']").first.click()
-    page.wait_for_function("() => document.querySelector('#detail h2').textContent.endsWith('[turns]')")
+    page.wait_for_selector("#detail[data-item]")
+    assert "PF433 the system text is lost" in page.inner_text("#detail")
+    assert {"conversation system", "conversation turns"} <= {*page.locator("#detail h3").all_inner_texts()}
     assert page.locator(".prompt .question").first.inner_text().replace("·", " ").startswith("Which")
     assert page.locator(".prompt .answer.learnt").count() >= 1
     assert page.locator(".prompt .template.learnt", has_text="<|im_end|>").count() >= 1

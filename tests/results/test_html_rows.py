@@ -74,3 +74,18 @@ def test_a_finding_about_a_template_is_in_the_row_of_its_conversation() -> None:
     assert Reported.from_json(of_call.to_json()) == of_call
     older = {name: value for name, value in FINDING.to_json().items() if name != "conversation"}
     assert Reported.from_json(older) == FINDING
+
+
+def test_one_finding_of_many_tasks_is_one_cause_and_no_reason_of_a_skip_is_its_title() -> None:
+    skipped = [
+        Outcome(task=name, file=FILE, profile="plain", category="skipped", title="not adopted") for name in "abc"
+    ]
+    found = [
+        Outcome(task=name, file=FILE, category="finding", findings=(replace(FINDING, task=name),)) for name in "abc"
+    ]
+    page = html_report(RunResult(rootdir=Path("/repository"), outcomes=(*skipped, *found)))
+    index = unpacked(page, "index")
+    [finding, _skip] = index["causes"]
+    assert finding == {"category": "PF201", "title": "two spaces", "tasks": 3, "names": ["a", "b", "c"]}
+    assert [(item[4], item[5]) for item in index["items"]] == [("finding", 0)] * 3
+    assert [body["title"] for body in unpacked(page, "chunk-0")] == [""] * 3

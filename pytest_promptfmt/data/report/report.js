@@ -1,8 +1,8 @@
 "use strict";
 // Text from the run only ever becomes the text of nodes, never markup.
-const ROW = 44;
+const ROW = matchMedia("(max-width: 50rem)").matches ? 66 : 44;  // on a phone names and paths take more lines
 const $ = (id) => document.getElementById(id);
-const FINE = ["passed", "skipped", "header-only", "accepted"];
+const FINE = ["passed", "header-only", "accepted"], UNSEEN = ["skipped"];
 const KEPT = 3;  // unchanged lines that are shown round a change
 const FOLDED = 4;  // fewer unchanged lines than these are shown
 const PARTS = {
@@ -11,7 +11,7 @@ const PARTS = {
   "system message": "system", "user message": "question", "assistant message": "answer", "reasoning": "prefix",
   "tool call": "call", "tool result": "description",
 };
-const state = { index: null, shown: [], at: -1, chunks: new Map(), ticket: 0, grid: true };
+const state = { index: null, shown: [], at: -1, chunks: new Map(), ticket: 0 };
 
 function make(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -54,20 +54,20 @@ function filter() {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const wanted = { category: 4, format: 1, profile: 2 };
   const chosen = Object.entries(wanted).map(([id, column]) => [column, $(id).value]).filter(([, value]) => value !== "");
-  const code = $("code").value, cluster = $("cluster").value;
-  const once = $("once").checked && cluster === "", met = new Set();
+  const code = $("code").value, cause = $("cause").value;
+  const once = $("once").checked && cause === "", met = new Set();
   const current = state.shown[state.at];
   state.shown = [];
   state.index.items.forEach((item, number) => {
     if (chosen.some(([column, value]) => item[column] !== value)) return;
     if (code && !item[6].includes(code)) return;
-    if (cluster !== "" && item[5] !== Number(cluster)) return;
+    if (cause !== "" && item[5] !== Number(cause)) return;
     if (words.some((word) => !state.texts[number].includes(word))) return;
     if (once && item[5] !== null && met.has(item[5])) return;
     met.add(item[5]);
     state.shown.push(number);
   });
-  $("count").textContent = `${state.shown.length.toLocaleString("en")} of ${state.index.items.length.toLocaleString("en")}`;
+  $("count").textContent = `${state.shown.length.toLocaleString("en")} of ${state.index.items.length.toLocaleString("en")} prompts`;
   $("space").style.height = `${state.shown.length * ROW}px`;
   state.at = current === undefined ? -1 : state.shown.indexOf(current);
   $("list").scrollTop = Math.max(0, state.at * ROW - $("list").clientHeight / 2);
@@ -81,13 +81,11 @@ function paint() {
   const rows = [];
   for (let place = first; place < last; place++) {
     const item = state.index.items[state.shown[place]];
-    const bad = !FINE.includes(item[4]);
     const row = make("div", {
       class: "item", role: "option", id: `row-${place}`, "aria-selected": place === state.at ? "true" : "false",
       "aria-posinset": place + 1, "aria-setsize": state.shown.length,
     }, make("span", {}, `${item[0]} [${item[2]}]`, make("span", { class: "dim" }, others(item[5]))),
-    make("span", { class: "what" }, make("span", { class: `badge ${bad ? "bad" : "good"}` }, item[4]),
-      ` ${item[6].join(" ")} ${item[3]}`));
+    make("span", { class: "what" }, badge(item[4]), ` ${item[6].join(" ")} ${others(item[5]) ? state.index.causes[item[5]].title : item[3]}`));
     row.style.top = `${place * ROW}px`;
     row.addEventListener("click", () => choose(place));
     rows.push(row);
@@ -97,9 +95,17 @@ function paint() {
   else list.removeAttribute("aria-activedescendant");
 }
 
-// What the row of a change says of the prompts that stand behind it.
-function others(cluster) {
-  const more = cluster === null || !$("once").checked || $("cluster").value !== "" ? 0 : state.behind.get(cluster) - 1;
+function badge(category) {
+  return make("span", { class: `badge ${kind(category)}` }, category);
+}
+
+function kind(category) {
+  return UNSEEN.includes(category) ? "dim" : FINE.includes(category) ? "good" : "bad";
+}
+
+// How many prompts with the same cause are behind the row that is shown.
+function others(cause) {
+  const more = cause === null || !$("once").checked || $("cause").value !== "" ? 0 : state.behind.get(cause) - 1;
   return more > 0 ? ` and ${more.toLocaleString("en")} more` : "";
 }
 
@@ -119,19 +125,18 @@ async function show(number) {
   const data = await body(number);
   if (ticket !== state.ticket) return;
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
-  parts.push(make("p", { class: "headline" }, make("span", { class: `badge ${FINE.includes(item[4]) ? "good" : "bad"}` }, item[4]), data.title ? " " : "", ...blanked(data.title || "")));
-  if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
-  if (data.conversation) parts.push(...gridNodes(number, item));
+  parts.push(make("p", { class: "headline" }, badge(item[4]), data.title ? " " : "", ...titleNodes(data.title || "")));
   for (const finding of data.findings) parts.push(findingNode(finding));
+  if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   if (data.remarks) parts.push(make("pre", {}, data.remarks));
-  if (data.comparison) parts.push(...comparisonNodes(data.comparison));
+  if (data.comparison) parts.push(...comparisonNodes(data.comparison, data.conversation));
   if (data.docs) parts.push(...promptNodes(data));
   if (data.docs && data.docs.some((doc) => doc.requests.some((request) => "text" in request))) {
     const matrix = await choiceMatrix(number, item);
     if (ticket !== state.ticket) return;
     parts.push(...matrix);
   }
-  if (data.verdicts) parts.push(...verdictNodes(data.verdicts));
+  if (data.verdicts) parts.push(...verdictNodes(data.verdicts, !data.comparison));
   const detail = $("detail");
   detail.replaceChildren(...parts);
   detail.scrollTop = 0;
@@ -139,54 +144,26 @@ async function show(number) {
 }
 
 function sameCauseNodes(number) {
-  const cluster = state.index.clusters[number], rows = state.behind.get(number);
+  const cause = state.index.causes[number], rows = state.behind.get(number);
   if (rows < 2) return [];
   const button = make("button", { type: "button" }, `show all ${rows.toLocaleString("en")}`);
-  button.addEventListener("click", () => { $("cluster").value = String(number); filter(); $("list").focus(); });
-  const more = cluster.tasks - cluster.names.length;
-  return [make("p", {}, `${rows.toLocaleString("en")} prompts of ${cluster.tasks.toLocaleString("en")} `
-    + `${cluster.tasks === 1 ? "task" : "tasks"} have the same cause `, button),
-  make("p", { class: "dim" }, cluster.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
-}
-
-// Of a chat template under test: its conversations and the rules that found something, each cell opening its conversation.
-function gridNodes(number, item) {
-  const same = state.index.items.map((other, at) => [other, at]).filter(([other]) => other[0] === item[0] && other[3] === item[3]);
-  const codes = [...new Set(same.flatMap(([other]) => other[6]))].sort();
-  const head = make("tr", {}, make("th", { scope: "col" }, "conversation"), make("th", { scope: "col" }, "snapshot"));
-  for (const code of codes) head.append(make("th", { scope: "col" }, code));
-  const table = make("table", { class: "grid" }, head);
-  for (const [other, at] of same.sort((one, two) => one[1] - two[1])) {
-    const open = (text, kind) => {
-      const button = make("button", { type: "button", class: kind, "aria-label": `${other[2]}: ${text}` }, text);
-      button.addEventListener("click", () => openItem(at));
-      return make("td", {}, button);
-    };
-    const row = make("tr", { class: at === number ? "gold" : "" }, make("th", { scope: "row" }, other[2]));
-    row.append(open(other[4], FINE.includes(other[4]) ? "good" : "bad"));
-    for (const code of codes) row.append(other[6].includes(code) ? open(code, "bad") : open("·", "good"));
-    table.append(row);
-  }
-  const more = make("details", { class: "scroll" }, make("summary", {}, `${same.length} conversations × ${codes.length} rules with findings`), table);
-  more.open = state.grid;
-  more.addEventListener("toggle", () => { state.grid = more.open; });
-  return [more];
-}
-
-function openItem(number) {
-  const place = state.shown.indexOf(number);
-  if (place >= 0) choose(place);
-  else {
-    state.at = -1;
-    paint();
-    show(number);
-  }
+  button.addEventListener("click", () => { $("cause").value = String(number); filter(); $("list").focus(); });
+  const more = cause.tasks - cause.names.length;
+  return [make("p", {}, `${rows.toLocaleString("en")} prompts of ${cause.tasks.toLocaleString("en")} `
+    + `${cause.tasks === 1 ? "task" : "tasks"} have the same cause `, button),
+  make("p", { class: "dim" }, cause.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
 }
 
 function findingNode([severity, code, name, where, message, saw, todo]) {
   return make("div", { class: `finding ${severity}` }, make("strong", {}, `${code} ${message}`), ` [${name}] `,
     make("div", { class: "dim" }, where), saw ? make("div", {}, "saw: ", make("code", {}, ...blanked(saw))) : null,
     make("div", {}, `do: ${todo}`));
+}
+
+// Only what stood and stands in a prompt has dots for spaces, not the words about it.
+function titleNodes(title) {
+  const found = /^(.*) became (.*?)(, (?:from|before|in) [^,]*)$/s.exec(title);
+  return found ? [...blanked(found[1]), " became ", ...blanked(found[2]), found[3]] : [title];
 }
 
 function blanked(text) {
@@ -201,7 +178,7 @@ function blanked(text) {
 function promptNodes(data) {
   const nodes = [], used = new Map(), marks = new Map();
   for (const doc of data.docs) {
-    nodes.push(make("h3", {}, `doc ${doc.doc}`));
+    nodes.push(make("h3", {}, doc.heading || `doc ${doc.doc}`));
     doc.prompts.forEach((prompt, number) => {
       const box = make("pre", { class: "prompt" });
       if ($("tokens").checked && prompt.tokens) {
@@ -248,10 +225,10 @@ function requestNode(requests) {
   return list;
 }
 
-function comparisonNodes(docs) {
+function comparisonNodes(docs, isOfTemplate) {
   const nodes = [make("h3", {}, "before and after")];
   for (const doc of docs) {
-    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || (doc.doc ? `doc ${doc.doc}` : "task")),
+    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || (doc.doc ? `${isOfTemplate ? "conversation" : "doc"} ${doc.doc}` : "task")),
       make("tr", {}, ...state.index.sides.map((side) => make("th", { scope: "col" }, side))));
     table.append(...folded(doc.rows));
     nodes.push(table);
@@ -265,7 +242,7 @@ function differ([before, after]) {
 }
 
 function pair([before, after], differs) {
-  return make("tr", {}, side(before, "removed", "del", differs), side(after, "added", "ins", differs));
+  return make("tr", { class: differs ? "" : "same" }, side(before, "removed", "del", differs), side(after, "added", "ins", differs));
 }
 
 // Rows of the table; a long stretch of unchanged lines is one button that brings them back.
@@ -298,18 +275,19 @@ function side(pieces, kind, tag, differs) {
   if (pieces !== null && !gutter) cell.classList.add("section");
   let skip = gutter ? gutter[0].length : 0;
   if (gutter) cell.append(make("span", { class: "gutter" }, gutter[0]));
+  const shown = gutter && (gutter[0][0] === "|" || line[skip] === '"') ? blanked : (text) => [text];
   for (const [text, marked] of pieces || []) {
     const rest = text.slice(skip);
     skip -= text.length - rest.length;
-    if (rest) cell.append(marked ? make(tag, {}, ...blanked(rest)) : make("span", {}, ...blanked(rest)));
+    if (rest) cell.append(make(marked ? tag : "span", {}, ...shown(rest)));
   }
   return cell;
 }
 
 function summarize() {
   const nodes = [];
-  for (const [category, text] of counted(state.index.items, (item) => item[4], (count, name) => `${count} ${name}`)) {
-    const button = make("button", { type: "button", class: FINE.includes(category) ? "good" : "bad" }, text);
+  for (const [category, text] of counted(state.index.items, (item) => item[4], (count, name) => `${count} ${name === "finding" ? "with findings" : name}`)) {
+    const button = make("button", { type: "button", class: kind(category) }, text);
     button.addEventListener("click", () => { $("category").value = category; filter(); $("list").focus(); });
     nodes.push([state.index.categories.indexOf(category), button]);
   }
@@ -356,7 +334,7 @@ async function choiceMatrix(number, item) {
   return [make("h3", {}, "what each choice becomes"), make("div", { class: "scroll" }, table)];
 }
 
-function verdictNodes(verdicts) {
+function verdictNodes(verdicts, isOpen) {
   const head = make("tr", {}, make("th", { scope: "col" }, "phrasing"));
   for (const name of verdicts.pipelines) head.append(make("th", { scope: "col" }, name));
   const table = make("table", {}, head);
@@ -365,8 +343,10 @@ function verdictNodes(verdicts) {
     for (const cell of cells) row.append(make("td", { class: `verdict-${cell.split(/[(: ]/)[0].toLowerCase()}` }, cell));
     table.append(row);
   }
-  return [make("h3", {}, "how answers are read"), verdicts.nothing ? make("p", {}, verdicts.nothing) : null,
-    make("div", { class: "scroll" }, table)].filter(Boolean);
+  const failed = verdicts.rows.filter((row) => row[3]).length;
+  const more = make("details", { class: "scroll" }, make("summary", {}, `${verdicts.rows.length} phrasings, ${failed} read wrongly`), table);
+  more.open = isOpen;
+  return [make("h3", {}, "how answers are read"), verdicts.nothing ? make("p", {}, verdicts.nothing) : null, more].filter(Boolean);
 }
 
 function redraw() {
@@ -383,8 +363,9 @@ async function start() {
   fill($("format"), counted(items, (item) => item[1]), "all");
   fill($("profile"), counted(items, (item) => item[2]), "all");
   fill($("code"), counted(items, (item) => item[6]), "any");
-  fill($("cluster"), state.index.clusters.map((cluster, number) => [number,
-    `${cluster.category}, ${cluster.items.toLocaleString("en")}: ${cluster.title.slice(0, 90).replaceAll(" ", "\u00a0")}`]), "any");
+  fill($("cause"), state.index.causes.map((cause, number) => [number,
+    `${cause.category}, ${state.behind.get(number) || 0}: ${cause.title.slice(0, 90).replaceAll(" ", "\u00a0")}`])
+    .filter(([number]) => state.behind.has(number)), "any");
   summarize();
   $("filters").addEventListener("input", filter);
   if (matchMedia("(max-width: 50rem)").matches) $("choices").open = false;
