@@ -1,4 +1,4 @@
-"""All contact with syrupy, 5.5 to 7: its assertion compares, writes, counts and merges; files are named and found here.
+"""All contact with syrupy, 6 and 7: its assertion compares, writes, counts and merges; files are named and found here.
 
 syrupy calls an extension's class methods for other tests too, so each of them returns nothing for a location that is
 not a `PromptLocation`.
@@ -209,8 +209,7 @@ def compared(path: Path, document: Document, *, narrowed_run: bool) -> SnapshotC
 def obsolete_snapshots(config: pytest.Config) -> tuple[Path, ...]:
     """Return our files that syrupy found unused once the run is over, and has not deleted."""
     report = config._syrupy.report  # type: ignore[attr-defined]  # as above
-    is_off = getattr(report, "disable_unused_snapshots", False)  # syrupy 5 has no such option
-    if report is None or is_off or report.should_delete_unused_snapshots:
+    if report is None or report.disable_unused_snapshots or report.should_delete_unused_snapshots:
         return ()
     places = (found.location for found in report.unused if is_snapshot_location(found.location))
     return tuple(sorted(Path(place) for place in places))
