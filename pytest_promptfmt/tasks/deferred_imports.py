@@ -48,11 +48,9 @@ class Deferred:
         return self.__loaded[0]
 
     def __repr__(self) -> str:
-        """Return what would be loaded."""
         return f"<{self.__what}, not loaded yet>"
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of what was to be loaded."""
         if name.startswith("__"):
             raise AttributeError(name)
         return self.__later(lambda value: getattr(value, name))
@@ -62,34 +60,27 @@ class Deferred:
         return self.__later(lambda value: value(*args, **given))
 
     def __getitem__(self, key: Any) -> Any:
-        """Return an item of what was to be loaded."""
         return self.__later(lambda value: value[key])
 
     def __or__(self, other: Any) -> Any:
-        """Return the union of types, one of which was to be loaded."""
         return self.__later(lambda value: value | other)
 
     def __ror__(self, other: Any) -> Any:
-        """Return the union of types, one of which was to be loaded."""
         return self.__later(lambda value: other | value)
 
     def __mro_entries__(self, _bases: tuple[Any, ...]) -> tuple[type, ...]:
-        """Return the base of a class in place of one that was to be loaded: making an object of it loads that."""
         return (type("Lacking", (LackingBase,), {"load": staticmethod(self.value)}),)
 
     def __later(self, use: Callable[[Any], Any]) -> Any:
         return Deferred(self.__what, lambda: use(self.value())) if _importing else use(self.value())
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over what was to be loaded, which loads it."""
         return iter(self.value())
 
     def __len__(self) -> int:
-        """Return the length of what was to be loaded, which loads it."""
         return len(self.value())
 
     def __bool__(self) -> bool:
-        """Return the truth of what was to be loaded, which loads it."""
         return bool(self.value())
 
 

@@ -40,7 +40,6 @@ _UNUSUAL: Final = re.compile(
     rb"|[{,][ \t\r\n]*(?:[&!?*]|<<|\"[^\"\n]*\\)"
 )
 """Signs of keys with a tag, an anchor, `?` or an escape, of aliases, or merged in: such a file is parsed."""
-_MAX_LEVELS: Final = 100
 _LINE_ENDS: Final = re.compile(rb"\r\n?|\xc2\x85|\xe2\x80[\xa8\xa9]")
 """Line ends of YAML other than a line feed."""
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
@@ -95,59 +94,26 @@ def looks_like_task(data: bytes) -> bool:
 
 
 def _spelt_names(data: bytes) -> set[str]:
-    """Return the top-level keys in any spelling, up to the first error in the file.
-
-    That is with tags, anchors, aliases, `?`, escapes, and what `<<` brings in from mappings of the same file.
-    """
-    names: set[str] = set()
-    below: dict[str, set[str]] = {}
-    scalars: dict[str, str] = {}
-    path: list[_Level] = []
-    key: str | None = None
+    """Return the top-level keys in any spelling, and those that `<<` brings in; none of a file that does not parse."""
     try:
-        for event in yaml.parse(data, Loader=_Base):
-            if isinstance(event, yaml.CollectionEndEvent):
-                path.pop()
-                continue
-            if not isinstance(event, yaml.NodeEvent):
-                continue
-            anchor = event.anchor or ""
-            value = event.value if isinstance(event, yaml.ScalarEvent) else None
-            if isinstance(event, yaml.AliasEvent):
-                value = scalars.get(anchor)
-            elif value is not None and anchor:
-                scalars[anchor] = value
-            is_merged = key == "<<" and len(path) in (2, 3)
-            if path and path[-1].takes_key():
-                if len(path) == 1:
-                    key = value
-                if value is not None and (len(path) == 1 or is_merged):
-                    names.add(value)
-                if value is not None and len(path) > 1 and path[-1].anchor is not None:
-                    below.setdefault(path[-1].anchor, set()).add(value)
-            elif isinstance(event, yaml.AliasEvent) and key == "<<" and len(path) < 3:
-                names |= below.get(anchor, set())
-            if isinstance(event, yaml.CollectionStartEvent):
-                if len(path) > _MAX_LEVELS:
-                    break
-                path.append(_Level(isinstance(event, yaml.MappingStartEvent), event.anchor))
-    except (yaml.YAMLError, ValueError):
-        pass  # of a broken file what came before
+        waiting = [yaml.compose(data, Loader=_Base)]
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return set()
+    names: set[str] = set()
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        for part in node.value:
+            if not isinstance(node, yaml.MappingNode):  # a list of mappings that are merged
+                waiting += [part] if len(seen) > 1 else []
+            elif part[0].value == "<<":
+                waiting.append(part[1])
+            elif isinstance(part[0], yaml.ScalarNode):
+                names.add(part[0].value)
     return names
-
-
-class _Level:
-    """A list or mapping that is open while events are read."""
-
-    def __init__(self, is_mapping: bool, anchor: str | None) -> None:
-        self.anchor = anchor
-        self._is_mapping = is_mapping
-        self._count = 0
-
-    def takes_key(self) -> bool:
-        """Count a value, and return whether it is a key."""
-        self._count += 1
-        return self._is_mapping and self._count % 2 == 1
 
 
 def read_if_task(path: Path) -> YamlFile | None:

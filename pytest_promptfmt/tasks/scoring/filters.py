@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
+from operator import itemgetter, methodcaller
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -154,52 +155,58 @@ class PartOfSpeechFilter:
         return [tag for _, tag in pairs] or self.fallback
 
 
-class WhitespaceFilter:
-    """Strips each response. Arguments are taken and not used."""
+class EachResponse:
+    """Applies a function to each response, at once."""
 
-    def __init__(self, **_unused: Any) -> None:
-        pass
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return [[response.strip() for response in repeats] for repeats in resps]
-
-
-class LowercaseFilter:
-    """Puts each response into small letters."""
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.change = change
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return one list for each doc."""
-        return [[response.lower() for response in repeats] for repeats in resps]
+        return [[self.change(response) for response in repeats] for repeats in resps]
 
 
-class UppercaseFilter:
-    """Puts each response into capitals."""
+class EachDoc:
+    """Applies a function to the repeats of each doc, when it is asked for."""
 
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return [[response.upper() for response in repeats] for repeats in resps]
-
-
-class MapFilter:
-    """Looks each response up in a mapping."""
-
-    def __init__(self, mapping_dict: Any = None, default_value: Any = None) -> None:
-        self.mapping = {} if mapping_dict is None else mapping_dict
-        assert isinstance(self.mapping, dict), f"mapping_dict is a {type(mapping_dict).__name__}, not a mapping"
-        self.default = default_value
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return [[self.mapping.get(response, self.default) for response in repeats] for repeats in resps]
-
-
-class TakeFirstFilter:
-    """Gives the first response of each doc; of a text that is its first character."""
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.change = change
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return one value for each doc."""
-        return (repeats[0] for repeats in resps)
+        return map(self.change, resps)
+
+
+def whitespace_filter(**_unused: Any) -> Filter:
+    """Return a filter that strips each response. Arguments are taken and not used."""
+    return EachResponse(methodcaller("strip"))
+
+
+def lowercase_filter() -> Filter:
+    """Return a filter that puts each response into small letters."""
+    return EachResponse(methodcaller("lower"))
+
+
+def uppercase_filter() -> Filter:
+    """Return a filter that puts each response into capitals."""
+    return EachResponse(methodcaller("upper"))
+
+
+def map_filter(mapping_dict: Any = None, default_value: Any = None) -> Filter:
+    """Return a filter that looks each response up in a mapping."""
+    mapping = {} if mapping_dict is None else mapping_dict
+    assert isinstance(mapping, dict), f"mapping_dict is a {type(mapping_dict).__name__}, not a mapping"
+    return EachResponse(lambda response: mapping.get(response, default_value))
+
+
+def take_first_filter() -> Filter:
+    """Return a filter that gives the first response of each doc; of a text that is its first character."""
+    return EachDoc(itemgetter(0))
+
+
+def majority_vote_filter() -> Filter:
+    """Return a filter that gives a list of the response that occurs most often, the earliest of equals."""
+    return EachDoc(lambda repeats: [Counter(repeats).most_common(1)[0][0]])
 
 
 class TakeFirstKFilter:
@@ -213,14 +220,6 @@ class TakeFirstKFilter:
         listed = list(resps)
         assert len(listed[0]) >= self.count, f"take_first_k needs {self.count} repeats, and there are {len(listed[0])}"
         return (repeats[: self.count] for repeats in listed)
-
-
-class MajorityVoteFilter:
-    """Gives a list of the response that occurs most often, the earliest of equals."""
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return ([Counter(repeats).most_common(1)[0][0]] for repeats in resps)
 
 
 class CustomFilter:
@@ -281,16 +280,16 @@ FILTERS: Final[Mapping[str, KnownFilter]] = MappingProxyType(
     {
         "custom": KnownFilter(make=CustomFilter),
         "format_span": KnownFilter(make=SpanFilter, reads_docs=False),
-        "lowercase": KnownFilter(make=LowercaseFilter, picks=False, reads_docs=False),
-        "majority_vote": KnownFilter(make=MajorityVoteFilter, picks=False, keeps_text=True, reads_docs=False),
-        "map": KnownFilter(make=MapFilter, picks=False, reads_docs=False),
+        "lowercase": KnownFilter(make=lowercase_filter, picks=False, reads_docs=False),
+        "majority_vote": KnownFilter(make=majority_vote_filter, picks=False, keeps_text=True, reads_docs=False),
+        "map": KnownFilter(make=map_filter, picks=False, reads_docs=False),
         "multi_choice_regex": KnownFilter(make=MultiChoiceRegexFilter),
         "regex": KnownFilter(make=RegexFilter, reads_docs=False),
         "regex_pos": KnownFilter(make=PartOfSpeechFilter, reads_docs=False),
-        "remove_whitespace": KnownFilter(make=WhitespaceFilter, picks=False, reads_docs=False),
-        "take_first": KnownFilter(make=TakeFirstFilter, picks=False, keeps_text=True, reads_docs=False),
+        "remove_whitespace": KnownFilter(make=whitespace_filter, picks=False, reads_docs=False),
+        "take_first": KnownFilter(make=take_first_filter, picks=False, keeps_text=True, reads_docs=False),
         "take_first_k": KnownFilter(make=TakeFirstKFilter, picks=False, keeps_text=True, reads_docs=False),
-        "uppercase": KnownFilter(make=UppercaseFilter, picks=False, reads_docs=False),
+        "uppercase": KnownFilter(make=uppercase_filter, picks=False, reads_docs=False),
     }
 )
 """Every filter of lm-eval 0.4.13 by the name it is registered under."""

@@ -337,24 +337,18 @@ def matthews_corrcoef(pairs: Sequence[tuple[Any, Any]]) -> Any:
     return _library("sklearn.metrics", "scikit-learn", "mcc").matthews_corrcoef(golds, predictions)
 
 
-def bleu(pairs: Sequence[tuple[Any, Any]]) -> float:
-    """Return sacrebleu's corpus BLEU (0 to 100) of (reference, prediction) pairs."""
-    return _corpus_score("corpus_bleu", pairs)
-
-
-def chrf(pairs: Sequence[tuple[Any, Any]]) -> float:
-    """Return sacrebleu's corpus chrF (0 to 100)."""
-    return _corpus_score("corpus_chrf", pairs)
-
-
-def chrf_plus_plus(pairs: Sequence[tuple[Any, Any]]) -> float:
-    """Return sacrebleu's corpus chrF++ (word order 2)."""
-    return _corpus_score("corpus_chrf", pairs, word_order=2)
-
-
-def ter(pairs: Sequence[tuple[Any, Any]]) -> float:
-    """Return sacrebleu's corpus TER (lower is better)."""
-    return _corpus_score("corpus_ter", pairs)
+def corpus_score(name: str, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> float:
+    """Return the score of sacrebleu's `bleu`, `chrf` or `ter` (lower is better) of (reference, prediction) pairs."""
+    sacrebleu = _library("sacrebleu", "sacrebleu", name)
+    references, predictions = _columns(pairs)
+    if not _is_list(references[0]):
+        references = [[reference] for reference in references]
+    if _is_list(predictions[0]):
+        assert len(predictions[0]) == 1, f"a prediction must be one text, not {predictions[0]}"
+        predictions = [prediction[0] for prediction in predictions]
+    streams = list(zip(*references, strict=False))  # as many references as the doc with the fewest has
+    score: float = getattr(sacrebleu, f"corpus_{name}")(predictions, streams, **arguments).score
+    return score
 
 
 def brier_score(pairs: Sequence[tuple[Any, Any]]) -> Any:
@@ -385,10 +379,10 @@ AGGREGATIONS: Final[Mapping[str, Aggregation]] = MappingProxyType(
         "bits_per_byte": bits_per_byte,
         "f1": f1,
         "matthews_corrcoef": matthews_corrcoef,
-        "bleu": bleu,
-        "chrf": chrf,
-        "chrf++": chrf_plus_plus,
-        "ter": ter,
+        "bleu": partial(corpus_score, "bleu"),
+        "chrf": partial(corpus_score, "chrf"),
+        "chrf++": partial(corpus_score, "chrf", word_order=2),
+        "ter": partial(corpus_score, "ter"),
         "brier_score": brier_score,
     }
 )
@@ -406,19 +400,6 @@ def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> Any:
 def _columns(pairs: Sequence[tuple[Any, Any]]) -> tuple[Sequence[Any], Sequence[Any]]:
     columns = list(zip(*pairs, strict=False))  # lm-eval takes what is common to all
     return columns[0], columns[1]
-
-
-def _corpus_score(name: str, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> float:
-    sacrebleu = _library("sacrebleu", "sacrebleu", name.removeprefix("corpus_"))
-    references, predictions = _columns(pairs)
-    if not _is_list(references[0]):
-        references = [[reference] for reference in references]
-    if _is_list(predictions[0]):
-        assert len(predictions[0]) == 1, f"a prediction must be one text, not {predictions[0]}"
-        predictions = [prediction[0] for prediction in predictions]
-    streams = list(zip(*references, strict=False))  # as many references as the doc with the fewest has
-    score: float = getattr(sacrebleu, name)(predictions, streams, **arguments).score
-    return score
 
 
 def _is_list(value: Any) -> bool:
