@@ -121,8 +121,9 @@ class Outcome:
 
     def unavailable(self, error: UnavailableError) -> Outcome:
         """Return the outcome of the same item when it was skipped for want of something, which `detail` names."""
-        cause = f"{error.position}: {error.message}" if error.position else error.message
-        return replace(self.skipped(error.reason), key=error.cause, detail=cause, remedy=error.remedy)
+        message, key = without_task(error.message, self.task), without_task(error.cause, self.task)
+        cause = f"{error.position}: {message}" if error.position else message
+        return replace(self.skipped(error.reason), key=key, detail=cause, remedy=error.remedy)
 
     def misread(self, key: str, title: str) -> Outcome:
         """Return the outcome of the same item when answers are not read or scored as they should be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -168,7 +169,7 @@ class Closing:
         outcomes = tally.in_order()
         notes = [*found.notes, *self._notes, *run.expected.notes()]
         if not found.has_items and not notes and not found.unmatched and not found.other_shards:
-            notes.append("there is no task file here; `promptfmt init` writes an example")
+            notes.append(_nothing_here(found.template_folders))
         lock = run.lock.would_write(tally.tokenizers)
         baseline = run.baseline.result(
             outcomes, defined=found.defined, codes_for=folders.codes_for, not_run=tally.not_run
@@ -196,3 +197,11 @@ class Closing:
         if found.has_items and is_kept and not run.config.option.collectonly:
             keep_last_run(last_run_of(result.rootdir, outcomes, run.settings.repeat))
         return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))
+
+
+def _nothing_here(template_folders: list[str]) -> str:
+    """Return the note of a run without tests; chat templates below the rootdir are tested only in named folders."""
+    if not template_folders:
+        return "there is no task file here; `promptfmt init` writes an example"
+    named = " ".join(map(shlex.quote, sorted(template_folders)))
+    return f"there is no task file here; to test the chat templates below these folders: promptfmt check {named}"

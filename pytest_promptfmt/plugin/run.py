@@ -102,13 +102,14 @@ class CollectionResult:
 
     `unmatched` has a line for each option that matches no task, `defined` are the files that were read completely with
     the names of their tasks, `other_shards` counts the files of other shards, `has_items` states whether there was any
-    item, `notes` are lines for the end of the run.
+    item, `template_folders` have chat templates that are not tested, `notes` are lines for the end of the run.
     """
 
     unmatched: list[str] = field(default_factory=list)
     defined: dict[str, list[str]] = field(default_factory=dict)
     other_shards: int = 0
     has_items: bool = True
+    template_folders: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 

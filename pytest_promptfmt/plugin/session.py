@@ -73,7 +73,7 @@ _WILDCARDS: Final = re.compile(r"[*?]+")
 
 @runtime_checkable
 class CollectedByName(Protocol):
-    """A system whose files are collected only from the rootdir itself, by name on the command line, and by globs."""
+    """A system whose files are collected only from the rootdir itself, below named folders, and by globs."""
 
     collected_by_name: bool
 
@@ -209,10 +209,15 @@ class PromptfmtPlugin:
             return False
 
     def _is_requested(self, file: Path, parent: pytest.Collector) -> bool:
-        """Return whether files of this kind are tested here: the folder is the rootdir or named, or a glob matches."""
+        """Return whether files of this kind are tested here: in the rootdir, below a named folder, or by a glob."""
         settings = self._run.settings
-        folder = file.parent
-        return folder == settings.rootdir or parent.session.isinitpath(folder) or settings.names_template(file)
+        named = (folder for folder in file.parents if folder != settings.rootdir and parent.session.isinitpath(folder))
+        if file.parent == settings.rootdir or any(named) or settings.names_template(file):
+            return True
+        top = file.relative_to(settings.rootdir).parts[0] if file.is_relative_to(settings.rootdir) else str(file.parent)
+        if top not in self._run.found.template_folders:
+            self._run.found.template_folders.append(top)
+        return False
 
     def _is_read(self, file: Path) -> bool:
         """Return whether this run reads a task file: it is in the shard, and `promptfmt diff` does not leave it out."""

@@ -14,6 +14,7 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, listed_labels, literal_of, words
+from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
 
@@ -23,6 +24,8 @@ COMMON: Final = words("columns")
 
 _SHORTEST: Final = 5
 _LONG: Final = 4000
+_ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
+"""A template that is an element of a list, by an index of the doc."""
 
 
 @rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
@@ -261,6 +264,22 @@ def column_names_as_choices(study: Study) -> Iterator[Finding]:
         named = all(isinstance(choice, str) and choice in doc for choice in choices)
         if named and not all(_is_shown(instance, str(choice)) for choice in choices):
             yield finding("the choices are names of columns", ", ".join(choices), "doc_to_choice", 0)
+
+
+@also("PF701", severity=Severity.ERROR, scores=True)
+def option_text_as_label(study: Study) -> Iterator[Finding]:
+    """Report a target that is the text of a listed option, where the labels of the options are scored.
+
+    Fix: name the column with the index, or write the label: `{{'ABCD'[answer]}}`.
+    """
+    target, choices, text = study.written.doc_to_target, study.written.doc_to_choice, study.written.doc_to_text
+    is_listed = isinstance(choices, list) and follow_each_other([str(choice) for choice in choices])
+    taken = _ELEMENT.fullmatch(target.strip()) if isinstance(target, str) and is_listed else None
+    if taken is None or not isinstance(text, str) or study.has_real_docs:
+        return
+    if len(re.findall(rf"^\W?\w\W+{{{{ *{taken[1]} *\[ *\d *\] *}}}}", text, re.MULTILINE)) > 1:
+        saw = f"{target}; scored are {', '.join(map(str, choices or ()))}"
+        yield finding("the target is the text of an option, but labels are scored", saw, "doc_to_target")
 
 
 def _is_shown(instance: Instance, name: str) -> bool:

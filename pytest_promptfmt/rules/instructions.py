@@ -33,7 +33,7 @@ _ALONE: Final = re.compile(
     re.IGNORECASE,
 )
 _RANGE: Final = re.compile(
-    r"(?:option|letter|choice|answer|one)s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
+    r"(?:option|letter|choice|one|(?i:answer))s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
     r"(?: ?(?:to|through|–|-) ?|(?:, ?[\"'“(\[]?[B-Z][\"'”)\]]?)+,? (?:or|and) )[\"'“(\[]?([B-Z])\b"
 )
 _TOGETHER: Final = re.compile(

@@ -195,6 +195,8 @@ def glued_description(study: Study) -> Iterator[Finding]:
             return
         if find_literal_break(description[-6:]) is not None:
             return  # a newline was meant, and PF126 reports it
+        if prompt.spans[len(described) - 1].origin.field and not study.has_real_docs:
+            return  # a column ends it, whose real text may end with a newline
         wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
         needs_none = description[-1] in _WIDE_ENDS
         yield finding(

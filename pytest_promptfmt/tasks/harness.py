@@ -33,8 +33,8 @@ _GROUPS: Final = "evaluator_utils.py"
 _AGGREGATED: Final = re.compile(rb"""["']aggregation["']\]\s*==\s*["'](\w+)["']""")
 """The module that averages groups, and how it compares the name of an aggregation."""
 
-_NAMED: Final = re.compile(rb"(?m)^(task|group|tag)[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)")
-_INCLUDE: Final = re.compile(rb"(?m)^include[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)")
+_NAMED: Final = re.compile(rb"""(?m)^["']?(task|group|tag)["']?[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)""")
+_INCLUDE: Final = re.compile(rb"""(?m)^["']?include["']?[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)""")
 _WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
 _VERSION: Final = re.compile(r"""(?m)^\s*(?:version|__version__)\s*=\s*["']([^"']+)["']""")
 _MAX_INCLUDES: Final = 4

@@ -80,6 +80,7 @@ def test_templates_below_the_rootdir_are_collected_only_where_they_are_asked_for
     one = "models/one/chat_template.jinja::chat_template"
     assert snapshot_ids(project) == {"arc.yaml::arc"}
     assert snapshot_ids(project, "models/one") == {one}
+    assert snapshot_ids(project, "models") == {one, one.replace("one", "two")}
     assert snapshot_ids(project, "models/one/chat_template.jinja") == {one}
     assert snapshot_ids(project, "-o", "promptfmt_templates=models/one") == {"arc.yaml::arc", one}
     project.write("promptfmt.yaml", "templates: models/*/*.jinja\n")

@@ -61,7 +61,7 @@ def fork(folder: Path, version: str = "0.4.9") -> Path:
     tasks = folder / "lm_eval/tasks"
     (tasks / "sums").mkdir(parents=True)
     (tasks / "sums/_base_yaml").write_text(f"tag: counting\ndataset_path: nowhere/sums\n{TASK}", "utf-8")
-    (tasks / "sums/all.yaml").write_text("include: _base_yaml\ntask: 'sums_all'  # every one\n", "utf-8")
+    (tasks / "sums/all.yaml").write_text('"include": _base_yaml\n"task": \'sums_all\'  # every one\n', "utf-8")
     return write(tasks, metals=f"task: metals\n{TASK}", pair="group: pair\ntask: [metals, sums_all]\n")
 
 

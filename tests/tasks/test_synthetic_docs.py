@@ -75,6 +75,11 @@ def test_description_gen_prefix_and_demonstrations_are_looked_at_as_well() -> No
     assert set(doc) == {"question", "subject", "start", "reasoning"}
 
 
+def test_description_that_is_a_name_is_a_column() -> None:
+    (doc,) = made(doc_to_text="{{question}}", description="system_prompt")
+    assert set(doc) == {"question", "system_prompt"}
+
+
 @pytest.mark.parametrize("constant", ["About rivers.", "Rivers", "", "Answer:"])
 def test_constant_description_is_no_column(constant: Any) -> None:
     assert made(doc_to_text="{{question}}", description=constant) == ({"question": "«question 1»"},)

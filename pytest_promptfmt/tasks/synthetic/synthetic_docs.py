@@ -40,6 +40,9 @@ SHOT_SPLIT: Final = "shot"
 _MAX_PROBED_COLUMNS: Final = 64
 _MAX_TRIALS: Final = 100
 _DEFAULT_CHOICES: Final = 4
+_SNAKE_CASE: Final = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
+"""A text that is the name of a column: `system_prompt`."""
+
 _INDEX_NAMES: Final = frozenset({"label", "answer", "gold", "target", "index", "idx"})
 _READING: Final = ("doc_to_text", "doc_to_choice", "doc_to_target", "description", "gen_prefix")
 _OVERRIDES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix")
@@ -231,7 +234,7 @@ def _alone(found: _Field) -> Path | None:
         return None
     if "{" in spec:
         return template_shapes(spec).alone
-    if found.role in ("description", "gen_prefix"):
+    if found.role in ("description", "gen_prefix") and not _SNAKE_CASE.fullmatch(spec):
         return None  # constant text in practice: all 3,600 descriptions of lm-eval 0.4.13 that are not templates
     words = spec.split(" ")
     most = 1 if found.role == "doc_to_text" else 3  # `doc_to_target: Answer Key` is a column, shipped 40 times
