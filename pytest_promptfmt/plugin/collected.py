@@ -175,7 +175,8 @@ def start(arguments: Sequence[str], plugin: object) -> int:
         os.environ.clear()
         os.environ.update(before)
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise SettingsError(refusal.message or "the settings of pytest cannot be read (see above)")
+        hint = None if refusal.message else "--no-code reads no conftest.py and no addopts"
+        raise SettingsError(refusal.message or "pytest cannot start here (see above)", hint=hint)
     if status == pytest.ExitCode.INTERNAL_ERROR:
         hint = "if a conftest.py is at fault, try --no-code, which reads none; else please report it"
         raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)

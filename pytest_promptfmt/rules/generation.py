@@ -174,7 +174,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
         yield finding("the prompt asks for reasoning with the default budget of 256 tokens", at="generation_kwargs")
     for key in BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
-        if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_TO_REASON:
+        if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget <= _LEAST_TO_REASON:
             yield finding(
                 "the prompt asks for reasoning in a few tokens", f"{key}: {budget}", ("generation_kwargs", key)
             )

@@ -101,7 +101,11 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
     """
+    harness = view.index.harness
+    replaces_tags = harness is not None and harness.reads_early_yaml  # the group has the name, as its author meant
     for duplicate in view.index.duplicates_in(view.yaml.path):
+        if replaces_tags and (duplicate.dropped.kind, duplicate.first.kind) == ("group", "tag"):
+            continue
         first = duplicate.first.position
         message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
         do = f"rename one of them; the other is in {first}" if first is not None else ""

@@ -240,7 +240,10 @@ def _boxed(text: str) -> Iterator[AskedForm]:
     for match in _BOXED.finditer(text):
         held = re.sub(r"^\\+boxed\{?|\}$", "", match[0]).strip()
         if (not held or _place(held) is not None or _placeholder().search(f"[{held}]")) and _asks(text, match.start()):
-            yield AskedForm(form="boxed", before="\\boxed{", after="}", said=match[0], start=match.start())
+            mark = "$" if text[: match.start()].endswith("$") and text.startswith("$", match.end()) else ""
+            yield AskedForm(
+                form="boxed", before=f"{mark}\\boxed{{", after=f"}}{mark}", said=match[0], start=match.start()
+            )
             return
 
 

@@ -231,16 +231,19 @@ def _second_visit(
     parsed: ParsedFile, keys: tuple[str | int, ...], first: tuple[Path, ...], second: tuple[Path, ...]
 ) -> SourceError:
     routes = [" -> ".join(display_path(step) for step in route) for route in (first, second)]
+    repeated = f"{display_path(second[-1])} is included twice"
     if second[-1] in second[:-1]:
         message = f"circular include: {routes[1]}"
     else:
-        message = f"{display_path(second[-1])} is included twice: {routes[0]} and {routes[1]}"
-    return SourceError(
+        message = f"{repeated}: {routes[0]} and {routes[1]}"
+    error = SourceError(
         message,
         position=parsed.locate(keys),
         hint="lm-eval 0.4.12 and later refuse to read any file twice for one task, and silently drop this file; "
         "include the shared file in one place only",
     )
+    error.cause = repeated
+    return error
 
 
 def _unreadable(path: Path, error: OSError) -> SourceError:

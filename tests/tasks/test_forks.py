@@ -414,3 +414,15 @@ def test_images_of_lmms_eval_are_named_as_not_rendered(tmp_path: Path) -> None:
     write(tmp_path, t=f"task: t\n{TASK}doc_to_visual: !function utils.images\n")
     study = study_of(read(tmp_path / "t.yaml").tasks[0], tmp_path)
     assert (study.media_keys, study.is_multimodal) == (("doc_to_visual",), True)
+
+
+@pytest.mark.parametrize(("release", "is_reported"), [("0.4.11", False), ("0.4.12", True)])
+def test_a_group_replaces_a_tag_of_its_name_before_0_4_12(tmp_path: Path, release: str, *, is_reported: bool) -> None:
+    tasks = fork(tmp_path, release)
+    write(tasks, a_sum=f"task: a_sum\ntag: b_sums\n{TASK}", b_sums="group: b_sums\ntask: [a_sum]\n")
+    index = TaskIndex([tasks])
+    file = read_task_file(tasks / "b_sums.yaml", index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=tasks / "b_sums.yaml", yaml=file.yaml, file=file, index=index)
+    assert bool(list(names.hidden_name(view))) is is_reported
