@@ -26,7 +26,7 @@ class Function(str):
     """The name of a Python function, written with its tag."""
 
 
-class Loader(yaml.SafeLoader):
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Reads `!function` as a name."""
 
 

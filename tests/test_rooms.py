@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -145,8 +146,13 @@ def all_imports() -> Iterator[Import]:
         yield from visitor.found
 
 
-IMPORTS = tuple(all_imports())
-OURS = [each for each in IMPORTS if each.is_ours]
+@cache
+def imports() -> Sequence[Import]:
+    return tuple(all_imports())
+
+
+def ours() -> list[Import]:
+    return [each for each in imports() if each.is_ours]
 
 
 def test_every_package_has_its_place_and_is_in_the_table_of_contributing() -> None:
@@ -158,20 +164,20 @@ def test_every_package_has_its_place_and_is_in_the_table_of_contributing() -> No
 
 
 def test_no_module_imports_from_a_package_on_its_right() -> None:
-    to_the_right = [each for each in OURS if PLACE[each.package] > PLACE[room_of(each.module)]]
+    to_the_right = [each for each in ours() if PLACE[each.package] > PLACE[room_of(each.module)]]
     assert [each for each in to_the_right if not each.where.startswith(CONVENIENCE)] == []
     assert all(each.is_called or each.is_for_types for each in to_the_right)
     assert to_the_right  # else the exception has become needless
 
 
 def test_nothing_outside_a_slice_imports_from_inside_it() -> None:
-    inside = [each for each in OURS if each.package in SLICES and room_of(each.module) != each.package]
+    inside = [each for each in ours() if each.package in SLICES and room_of(each.module) != each.package]
     assert inside == []
 
 
 def test_the_task_model_is_imported_through_its_face() -> None:
     inside = [
-        each for each in OURS if each.target.startswith("pytest_promptfmt.tasks.") and room_of(each.module) != "tasks"
+        each for each in ours() if each.target.startswith("pytest_promptfmt.tasks.") and room_of(each.module) != "tasks"
     ]
     assert inside == []
 
@@ -189,7 +195,7 @@ def test_the_face_of_the_task_model_names_nothing_that_is_not_used_outside() -> 
 
 def test_no_circle_of_imports_even_with_those_for_types() -> None:
     graph: dict[str, set[str]] = {}
-    for each in OURS:
+    for each in ours():
         if not each.where.startswith(CONVENIENCE):
             graph.setdefault(each.module, set()).add(each.target)
     try:
@@ -202,7 +208,8 @@ def test_findings_become_reports_in_one_place() -> None:
     makers = {
         (path.relative_to(PACKAGE).as_posix(), function.name)
         for path in PACKAGE.rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text("utf-8")))
+        if "Reported(" in (text := path.read_text("utf-8"))
+        for function in ast.walk(ast.parse(text))
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Reported"
@@ -212,10 +219,14 @@ def test_findings_become_reports_in_one_place() -> None:
 
 
 def test_names_of_public_classes_are_unique() -> None:
+    texts = [path.read_text("utf-8") for path in PACKAGE.rglob("*.py")]
+    written = Counter(name for text in texts for name in re.findall(r"^ *class ([A-Za-z]\w*)", text, re.MULTILINE))
+    twice = "|".join(name for name, count in written.items() if count > 1)  # also in examples
     names = Counter(
         node.name
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for text in texts
+        if re.search(rf"class (?:{twice})\b", text)
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
@@ -223,11 +234,11 @@ def test_names_of_public_classes_are_unique() -> None:
 
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_package_is_imported_in_its_own_rooms_alone(package: str) -> None:
-    found = [each for each in IMPORTS if each.package == package and not each.is_ours and not each.is_for_types]
+    found = [each for each in imports() if each.package == package and not each.is_ours and not each.is_for_types]
     assert [each for each in found if room_of(each.module) not in ONLY_IN[package]] == []
     assert {room_of(each.module) for each in found} == ONLY_IN[package] - MISSING
 
 
 def test_heavy_packages_are_imported_by_the_functions_that_need_them() -> None:
-    heavy = [each for each in IMPORTS if each.package in HEAVY and not each.is_ours]
+    heavy = [each for each in imports() if each.package in HEAVY and not each.is_ours]
     assert [each for each in heavy if not each.is_called and not each.is_for_types] == []

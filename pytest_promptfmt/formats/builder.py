@@ -267,6 +267,8 @@ def _optional_text(format_: Format, fields: Fields, key: str) -> str | None:
 
 def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str:
     """Return the text with the computed variables that it uses set before it."""
+    if not any(name in text for name in ("_topic", *LABEL_VARIABLES)):
+        return text
     used = meta.find_undeclared_variables(grammar().parse(text))
     before = ""
     if "_topic" in used:

@@ -170,12 +170,22 @@ def test_a_filter_that_crashes_is_named() -> None:
     assert row(result, "bare").failed
 
 
-def test_a_slow_filter_is_named_with_its_input_class() -> None:
+@pytest.fixture
+def short_budget(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Leave a filter a tenth of a second, since a test waits as long for each completion that hangs."""
+    assert within_budget.__kwdefaults__ == {"seconds": 0.5}
+    monkeypatch.setattr(within_budget, "__kwdefaults__", {"seconds": 0.1})
+    return 0.1
+
+
+def test_a_slow_filter_is_named_with_its_input_class(short_budget: float) -> None:
     pattern = r"^(?:\s+)+:$"
     result = matrix(regex(pattern))
     slow = [one for one in result.failures if "SLOW" in one.verdicts[0]]
     assert "spaces" in [one.id for one in slow]
-    assert f"the filters 'x' (regex {pattern!r}) on spaces did not finish within 0.5 s of" in slow[0].evidence
+    assert (
+        f"the filters 'x' (regex {pattern!r}) on spaces did not finish within {short_budget} s of" in slow[0].evidence
+    )
 
 
 # The patterns of shipped extractors that were measured to hang (spec, peers.md 5.4), and a row that hurts them.
@@ -187,12 +197,6 @@ HANGING = {
     "newlines": r"\n+\s*$",
     "boxed-letters": r"\\boxed\{(?:[^{}]+|\{[^{}]*\})*\}",
 }
-
-
-@pytest.fixture
-def short_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave a filter a tenth of a second, since a test waits as long for each completion that hangs."""
-    monkeypatch.setattr(within_budget, "__kwdefaults__", {"seconds": 0.1})
 
 
 @pytest.mark.usefixtures("short_budget")
@@ -331,12 +335,15 @@ def test_a_sentence_that_the_gen_prefix_begins_goes_on_after_it() -> None:
         ("Give your answer as JSON with the key answer.\n", "tolerance"),
         ("The last line of your response is the letter.\n", "tolerance"),
         ("Put your answer into a code block.\n", "tolerance"),
+        ("Think step by step.\n", "tolerance"),
         ("", "contract"),
     ],
 )
 def test_a_bare_answer_is_not_demanded_where_the_prompt_asks_for_another_form(asked: str, kind: str) -> None:
     result = matrix(regex(r"LETTER=([A-D])"), text=asked + TEXT)
     assert row(result, "own-answer-1").kind == kind
+    with_shots = matrix(regex(r"LETTER=([A-D])"), text=asked + TEXT, num_fewshot=1)
+    assert row(with_shots, "own-answer-1").kind == "contract", "shots show a bare answer"
 
 
 @given(

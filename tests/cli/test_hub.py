@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from promptfmt_command import promptfmt, write_task
 
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
-pytest.importorskip("datasets", reason="needs Hugging Face datasets from the package index")
+pytestmark = pytest.mark.skipif(
+    find_spec("datasets") is None, reason="needs Hugging Face datasets from the package index"
+)
 ROWS = [{"question": f"Who is {name}@example.org?", "answer": name} for name in "abcdefgh"]
 CARD = "---\nconfigs:\n- config_name: easy\n  data_files: [{split: test, path: data/test*}]\n---\n"
 

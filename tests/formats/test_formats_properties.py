@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from pytest_promptfmt.formats.labels import label_count
 
 EVERY = tuple(made for layout in known_formats().values() for made in (layout, *variants_of(layout)))
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
-LAID_OUT = {layout.name: lay_out(TASK, layout) for layout in EVERY}
+LAYOUTS = {layout.name: layout for layout in EVERY}
 SHOT = {"question": "shot?", "choices": ["s1", "s2"], "answer": 0, "topic": "S"}
 
 NASTY = {
@@ -27,7 +28,7 @@ NASTY = {
     "topic": "{% raw %}",
 }
 
-layouts = st.sampled_from(sorted(LAID_OUT))
+layouts = st.sampled_from(sorted(LAYOUTS))
 hostile = st.sampled_from(
     [
         "{{ question }}",
@@ -52,6 +53,11 @@ hostile = st.sampled_from(
     ]
 )
 texts = st.one_of(st.text(max_size=15), st.lists(hostile, max_size=3).map("".join))
+
+
+@cache
+def laid_out(name: str) -> LaidOutTask:
+    return lay_out(TASK, LAYOUTS[name])
 
 
 @st.composite
@@ -86,7 +92,7 @@ def own_prompt(task: LaidOutTask, instance: Instance) -> str:
 @settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_templates_print_what_the_pieces_say(name: str, doc: dict[str, Any]) -> None:
-    task = LAID_OUT[name]
+    task = laid_out(name)
     instance = rendered(task, doc)
     assert own_prompt(task, instance) == "".join(piece.text for piece in prompt_pieces(task.layout, asked(doc)))
 
@@ -94,7 +100,7 @@ def test_templates_print_what_the_pieces_say(name: str, doc: dict[str, Any]) -> 
 @settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_every_value_of_the_doc_stands_in_the_prompt_verbatim_and_in_order(name: str, doc: dict[str, Any]) -> None:
-    task = LAID_OUT[name]
+    task = laid_out(name)
     layout = task.layout
     text = own_prompt(task, rendered(task, doc))
     expected = [doc["topic"]] if layout.topic is not None else []
@@ -111,7 +117,7 @@ def test_every_value_of_the_doc_stands_in_the_prompt_verbatim_and_in_order(name:
 @settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_gold_label_gold_index_and_target_text_are_the_same_choice(name: str, doc: dict[str, Any]) -> None:
-    task = LAID_OUT[name]
+    task = laid_out(name)
     instance = rendered(task, doc)
     gold = doc["choices"][doc["answer"]]
     assert task.gold is not None
@@ -134,7 +140,7 @@ def test_gold_label_gold_index_and_target_text_are_the_same_choice(name: str, do
 @settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_demonstration_is_the_prompt_and_its_answer(name: str, doc: dict[str, Any]) -> None:
-    task = LAID_OUT[name]
+    task = laid_out(name)
     if target_text(task.layout, asked(doc)) == "":
         return  # lm-eval 0.4.13 writes no answer and no delimiter for an empty one
     docs_ = TaskDocs.in_memory([SHOT], [doc] * 3)
@@ -149,7 +155,7 @@ def test_demonstration_is_the_prompt_and_its_answer(name: str, doc: dict[str, An
 @settings(max_examples=15)
 def test_any_count_of_choices_up_to_the_labels_renders(name: str, doc: dict[str, Any], count: int) -> None:
     many = {**doc, "choices": [f"choice {number}" for number in range(count)], "answer": count - 1}
-    task = LAID_OUT[name]
+    task = laid_out(name)
     assert label_count(task.layout.choice_labels) == 26
     assert f"{chr(64 + count)}. choice {count - 1}" in rendered(task, many).prompts[0].text
 
@@ -187,11 +193,11 @@ def _literal(spec: Any, doc: dict[str, Any]) -> Any:
 def test_every_variant_of_a_format_prints_a_nasty_doc_as_it_is(name: str) -> None:
     layout = known_formats()[name]
     for made in (layout, *variants_of(layout)):
-        task = LAID_OUT[made.name]
+        task = laid_out(made.name)
         text = own_prompt(task, rendered(task, NASTY))
         assert text == "".join(piece.text for piece in prompt_pieces(made, asked(NASTY))), made.name
 
 
 def test_all_formats_and_variants_are_tested() -> None:
-    assert len(LAID_OUT) == len(EVERY)
+    assert len(LAYOUTS) == len(EVERY)
     assert isinstance(EVERY[0], Format)

@@ -104,3 +104,10 @@ def test_template_that_does_not_import_is_named(tmp_path: Path, monkeypatch: pyt
     install(tmp_path, monkeypatch, "no_such_module_here:YesNo")
     with pytest.raises(FormatError, match=r"entry point 'yes_no'.*does not load: No module named"):
         known_templates()
+
+
+def test_the_mark_of_a_blank_is_text_whatever_it_looks_like() -> None:
+    for marker in ("{{ x", "{% y %}", "___"):
+        assert (
+            ClozeTemplateConfig(blank_marker=marker, show_choices=False).format_prompt("Iron is") == f"Iron is {marker}"
+        )

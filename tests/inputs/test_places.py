@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.inputs.places import Places, identity_of
+from pytest_promptfmt.inputs.places import Places, distributions, identity_of
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,13 @@ def _with_origin(folder: Path, url: str) -> Path:
     (folder / ".git").mkdir()
     (folder / ".git/config").write_text(f'[core]\n\tbare = false\n[remote "origin"]\n\turl = {url}\n', "utf-8")
     return folder
+
+
+def test_what_is_installed_is_read_off_the_folders_that_python_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("metals-1.0.dist-info", "woods.egg-link", "stones.py", "__pycache__"):
+        (tmp_path / name).mkdir()
+    before = distributions()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert distributions() == sorted([*before, "metals-1.0.dist-info", "woods.egg-link"])

@@ -10,7 +10,7 @@ from promptfmt_command import promptfmt
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
 TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | escape }}<|end|>\n{% endfor %}<|assistant|>"
 

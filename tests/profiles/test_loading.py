@@ -327,6 +327,14 @@ def test_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     assert "not a regular file" in told[0]
 
 
+def test_link_to_nothing_is_refused_and_a_folder_of_that_name_is_no_file(gpt2: Path) -> None:
+    files = find_source(gpt2).files
+    (gpt2 / "spiece.model").mkdir()
+    assert find_source(gpt2).files == files
+    (gpt2 / "added_tokens.json").symlink_to("nowhere")
+    assert "added_tokens.json: No such file" in message(gpt2)
+
+
 def test_missing_path_is_answered_with_its_neighbour(gpt2: Path) -> None:
     assert "did you mean 'my-model'" in message(gpt2.parent / "my-modle")
     assert "did you mean 'tokenizer.json'" in message(gpt2 / "tokeniser.json")

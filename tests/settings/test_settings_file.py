@@ -152,6 +152,20 @@ def test_every_setting_of_a_folder_is_a_field_of_its_settings() -> None:
     assert {setting.name for setting in SETTINGS if setting.is_repeated} - fields.keys() == of_profiles
 
 
+def test_options_that_decide_what_is_rendered_are_repeated_for_another_run() -> None:
+    assert {setting.option.removeprefix("--promptfmt-") for setting in SETTINGS if setting.is_repeated} == {
+        *("profile", "tokenizer", "chat-template", "format", "variants", "docs", "num-fewshot", "lm-eval", "renderer"),
+        *("allow-code", "allow-path", "download", "scoring", "strict"),
+    }
+
+
+def test_settings_that_let_code_run_or_a_network_be_used_are_read_in_the_rootdir_only() -> None:
+    assert {key for key, setting in KEYS.items() if setting.at_rootdir} == {
+        *("allow_code", "download", "rules", "paths", "task_modules", "templates"),
+        *("snapshot_dir", "docs_dir", "version_parts"),
+    }
+
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
