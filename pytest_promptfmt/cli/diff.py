@@ -285,9 +285,9 @@ class _Report:
         skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
         unseen = f", {counted(skipped, 'prompt')} not rendered" if skipped else ""
         files = self.compared.unaffected
-        untouched = f", {counted(files, 'task file')} unchanged" if files else ""
+        untouched = f", {counted(files, 'file')} untouched" if files else ""
         same = counted(counts.get("passed", 0), "prompt")
-        return f"{', '.join(changes) or 'nothing changed'}; {same} the same{unseen}{untouched}"
+        return f"{', '.join(changes) or 'nothing changed'}; {same} unchanged{unseen}{untouched}"
 
     @property
     def next_steps(self) -> Iterator[str]:

@@ -76,6 +76,9 @@ def init(
         bool | None,
         typer.Option("--baseline/--no-baseline", help="Accept all current findings; by default in a fork."),
     ] = None,
+    editor: Annotated[
+        bool, typer.Option("--editor", help="Write schemas and a task into .vscode, for completion and squiggles.")
+    ] = False,
     no_code: NoCode = False,
 ) -> None:
     """Write settings, git's attributes and ignores, a workflow and, where there is nothing to test, an example.
@@ -86,7 +89,7 @@ def init(
         raise SettingsError(f"no such folder: {display_path(folder)}")
     with gate.limited_to([folder]):
         options = pytest_options(no_code=no_code)
-        _init(folder, kind, options, action, example=example, workflow=workflow, baseline=baseline)
+        _init(folder, kind, options, action, example=example, workflow=workflow, baseline=baseline, editor=editor)
 
 
 def _init(
@@ -98,6 +101,7 @@ def _init(
     example: bool | None,
     workflow: bool,
     baseline: bool | None,
+    editor: bool,
 ) -> None:
     from pytest_promptfmt.systems import recognized
     from pytest_promptfmt.tasks import harness_around, looks_like_task
@@ -120,6 +124,8 @@ def _init(
     if example if example is not None else has_tasks and not tasks:
         for name in _EXAMPLE:
             _write(folder / "tasks" / name, _shipped(name))
+    if editor:
+        _write_editor_files(folder / ".vscode", _tops(folder, tasks) or ["tasks"])
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
@@ -160,9 +166,7 @@ def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templat
     """Yield the lines of `promptfmt.yaml`; none where the defaults are right."""
     if kind is RepositoryKind.MODEL:
         return
-    yield "# Settings of pytest-promptfmt for this folder and below. Editors complete the keys after"
-    yield "# `promptfmt schema settings -o promptfmt.schema.json`, with this as the first line:"
-    yield "# `# yaml-language-server: $schema=promptfmt.schema.json`"
+    yield "# Settings of pytest-promptfmt from here down; `promptfmt init --editor` lets editors complete them."
     if kind is RepositoryKind.TRAINING:
         yield f"templates: {json.dumps(_tops(folder, templates))}"
         return
@@ -183,6 +187,20 @@ def _tops(folder: Path, files: Iterable[Path]) -> list[str]:
             return []
         by_top.setdefault(parent.parts[0], []).append(parent.as_posix())
     return sorted(os.path.commonpath(parents) for parents in by_top.values())
+
+
+def _write_editor_files(folder: Path, tops: Iterable[str]) -> None:
+    """Write the schemas of task files and settings with VS Code's settings for them, and a task that runs the check."""
+    from pytest_promptfmt.settings.file import settings_schema
+    from pytest_promptfmt.tasks import task_schema
+
+    globs = {"task": [f"{top}/**/*.yaml" for top in tops], "settings": ["**/promptfmt.yaml", "promptfmt.yaml"]}
+    for kind, schema in (("task", task_schema()), ("settings", settings_schema())):
+        _write(folder / f"promptfmt-{kind}.schema.json", json.dumps(schema, indent=1, ensure_ascii=False) + "\n")
+    schemas = {f".vscode/promptfmt-{kind}.schema.json": paths for kind, paths in globs.items()}
+    settings = {"yaml.schemas": schemas, "yaml.customTags": ["!function scalar"]}
+    _write(folder / "settings.json", json.dumps(settings, indent=2) + "\n")
+    _write(folder / "tasks.json", _shipped("vscode-tasks.json"))
 
 
 def _workflow(action: str | None, packages: Sequence[str], arguments: Sequence[str]) -> str:

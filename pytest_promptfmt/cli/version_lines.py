@@ -18,7 +18,7 @@ _SENTENCES: Final = {
     "kept": "changed, version still {before}",
     "unsure": "unknown whether it changed, version still {before}",
     "elsewhere": "changed by docs, settings or templates, version still {before}",
-    "members": "tasks of the group changed, its version is still {before}",
+    "members": "its tasks changed, but the version of the group is still {before}",
     "missing": "changed, no version",
     "raised": "changed, version {before} → {after}",
     "alone": "version {before} → {after}, nothing else changed",

@@ -96,7 +96,7 @@ class _Pointer:
         if any(_holds_tasks(Path(argument.partition("::")[0])) for argument in arguments if argument[:1] != "-"):
             command = shlex.join(["pytest", "--promptfmt", *arguments])
             terminalreporter.write_line(
-                f"promptfmt: {command} tests prompts; promptfmt = true in the ini does so always"
+                f"promptfmt: to test prompts, run {command} (or set promptfmt = true in the ini)"
             )
 
 

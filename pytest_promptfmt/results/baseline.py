@@ -247,8 +247,8 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
     if result.accepted:
         yield f"{counted(result.accepted, 'finding')} accepted by {name}"
     if result.removable:
-        yield f"{counted(len(result.removable), 'entry', 'entries')} of {name} no longer found; remove with"
-        yield "--promptfmt-baseline-update prune:"
+        gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
+        yield f"{name}: {gone}; remove with --promptfmt-baseline-update prune:"
         shown = result.removable if verbosity > 0 else result.removable[:SHOWN_ENTRIES]
         yield from (f"    {entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in shown)
         if len(result.removable) > len(shown):

@@ -151,7 +151,7 @@ def explanation(
         yield from first_of([f"+{line}" for line in new], PREVIEW_LINES)
     changed = _changes(verdict)
     if change is not None and change.cause is not None:
-        yield f"the first change is {change.cause.place} {change.cause.origin}"
+        yield f"cause: {change.cause}"
     if note is not None and (note.is_change or (changed and all(map(is_of_tokens, changed)))):
         yield f"tokens: {note.text}"
 

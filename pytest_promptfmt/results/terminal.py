@@ -126,9 +126,8 @@ def _size(cluster: Cluster) -> str:
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
-    size = _size(cluster)
-    title = "the header is out of date" if cluster.category == "header-only" else ""
-    yield f"{cluster.category}, {size}: {title or cluster.title}"
+    title = "only the header is out of date" if cluster.category == "header-only" else cluster.title
+    yield f"{cluster.category}, {_size(cluster)}: {title}"
     if len(cluster.members) > 1:
         yield f"    {listed(cluster.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
     yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())

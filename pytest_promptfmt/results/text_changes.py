@@ -67,10 +67,9 @@ class ChangeCause:
         """Return the configuration key, or else the part of the prompt."""
         return self.origin.key or self.origin.part
 
-    @property
-    def place(self) -> str:
-        """Return the words between a change and its origin."""
-        return "before text from" if self.is_before else "in text from"
+    def __str__(self) -> str:
+        """Return the place and key, as in `tasks/arc.yaml:5:1 doc_to_text`."""
+        return f"{'text before ' if self.is_before else ''}{self.origin}"
 
 
 @dataclass(frozen=True, slots=True)

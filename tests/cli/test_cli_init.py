@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -191,3 +192,26 @@ def test_commands_that_people_try_point_to_what_does_it(tmp_path: Path, tried: l
     done = promptfmt(tmp_path, *tried)
     assert done.returncode == 2
     assert done.stderr == f"unknown command {tried[0]!r}\n  hint: {meant}\n"
+
+
+def test_an_editor_gets_schemas_and_a_task_that_reads_the_lines_of_check(tmp_path: Path) -> None:
+    file = write_task(tmp_path, "old", "Q: {{question}}\\nA: ", doc_to_choice="[a, b]")
+    file.write_text(file.read_text("utf-8").replace("generate_until", "multiple_choice"), "utf-8")
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode/settings.json").write_text("{}", "utf-8")
+    done = promptfmt(tmp_path, "init", "--no-workflow", "--editor")
+    assert ".vscode/settings.json exists already" in done.stdout
+    assert (tmp_path / ".vscode/settings.json").read_text("utf-8") == "{}"
+    (tmp_path / ".vscode/settings.json").unlink()
+    promptfmt(tmp_path, "init", "--no-workflow", "--editor")
+    settings = json.loads((tmp_path / ".vscode/settings.json").read_text("utf-8"))
+    assert settings["yaml.schemas"][".vscode/promptfmt-task.schema.json"] == ["tasks/**/*.yaml"]
+    for name in settings["yaml.schemas"]:
+        assert json.loads((tmp_path / name).read_text("utf-8"))["type"] == "object"
+    [task] = json.loads((tmp_path / ".vscode/tasks.json").read_text("utf-8"))["tasks"]
+    pattern = task["problemMatcher"]["pattern"]
+    [line] = [each for each in promptfmt(tmp_path, *task["command"].split()[1:]).stdout.splitlines() if "PF201" in each]
+    found = re.match(pattern["regexp"], line)
+    assert found is not None
+    parts = [found[pattern[name]] for name in ("file", "line", "severity", "code")]
+    assert parts == ["tasks/old.yaml", "4", "error", "PF201"]

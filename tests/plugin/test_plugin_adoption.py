@@ -65,13 +65,13 @@ def test_a_baseline_accepts_misread_answers_until_others_are_misread(project: Pr
     for options in ((), ("-n", "2"), ("--promptfmt-no-cache",)):
         result = project.run(*BASELINE, *options)
         assert result.ret == pytest.ExitCode.OK, result.stdout.str()
-    assert "no longer found" not in result.stdout.str()
+    assert "no longer occur" not in result.stdout.str()
 
     project.edit("tasks/sums.yaml", r"#### (\\d+)", r"answer is (\\d+)")
     project.run(*BASELINE, "-m", "promptfmt_extraction", "--snapshot-update")
     result = project.run(*BASELINE, "-m", "promptfmt_extraction")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*no longer found; remove with*", "*tasks/sums.yaml: misread *"])
+    result.stdout.fnmatch_lines(["*no longer occur*; remove with*", "*tasks/sums.yaml: misread *"])
     project.run(*BASELINE, "-m", "promptfmt_extraction", "--promptfmt-baseline-update", "prune")
     assert "misread" not in codes(project)
 
@@ -80,9 +80,9 @@ def test_a_run_that_forgot_the_option_says_how_prompts_are_tested(project: Proje
     project.task("tasks/arc.yaml")
     result = project.start("tasks")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["promptfmt: pytest --promptfmt * tests prompts; promptfmt = true in the ini *"])
+    result.stdout.fnmatch_lines(["promptfmt: to test prompts, run pytest --promptfmt * (or set promptfmt = true *"])
     result = project.start("tasks/arc.yaml::arc::snapshot[plain]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "'tasks/arc.yaml::arc::snapshot[plain]' tests prompts" in result.stdout.str()
+    assert "run pytest --promptfmt 'tasks/arc.yaml::arc::snapshot[plain]'" in result.stdout.str()
     project.write("other/data.yaml", "a: 1\n")
     assert "promptfmt: pytest" not in project.start("other").stdout.str()

@@ -64,7 +64,7 @@ def test_a_moved_file_takes_its_entries_along(old: Project) -> None:
     (old.root / "tasks/bad.yaml").rename(old.root / "tasks/deep/bad.yaml")
     result = old.run(*OPTIONS, "-m", "promptfmt_lint or not promptfmt_lint", "-k", "lint or load", "tasks")
     assert (result.parseoutcomes().get("failed"), result.parseoutcomes()["xfailed"]) == (None, 1)
-    assert "no longer found" not in result.stdout.str()
+    assert "no longer occur" not in result.stdout.str()
     old.run(*OPTIONS, "--promptfmt-baseline-update", "prune", "tasks")
     assert {entry["file"] for entry in entries(old)} == {
         entry["file"].replace("tasks/arc", "tasks/deep/questions").replace("tasks/bad", "tasks/deep/bad")
@@ -102,7 +102,7 @@ def test_another_wording_of_a_rule_brings_no_findings_back(old: Project) -> None
     old.write("house.py", HOUSE.replace("WORD", "shows a question"))
     result = old.run(*own)
     assert result.ret == pytest.ExitCode.OK
-    assert "no longer found" not in result.stdout.str()
+    assert "no longer occur" not in result.stdout.str()
     old.run(*update, "prune")
     assert entries(old) == [
         entry | {"message": entry["message"].replace("prompt asks", "prompt shows a question")} for entry in written
@@ -119,7 +119,7 @@ def test_keys_of_an_earlier_release_are_known_by_the_message_and_replaced(old: P
     file.write_text("\n".join([file.read_text("utf-8").splitlines()[0], *map(json.dumps, rows)]) + "\n", "utf-8")
     result = old.run(*OPTIONS)
     assert result.ret == pytest.ExitCode.OK
-    assert "no longer found" not in result.stdout.str()
+    assert "no longer occur" not in result.stdout.str()
     old.run(*OPTIONS, "--promptfmt-baseline-update", "prune")
     assert entries(old) == now
 
@@ -135,12 +135,12 @@ def test_fixed_findings_are_told_and_prune_takes_out_only_those(old: Project) ->
     assert "tasks/arc.yaml: PF201" not in partial.stdout.str(), "what was not looked at is not called fixed"
     result = old.run(*OPTIONS, "-n", "2")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*no longer found*", "*tasks/bad.yaml: error *", "*tasks/arc.yaml: PF201 *"])
+    result.stdout.fnmatch_lines(["*no longer occur*", "*tasks/bad.yaml: error *", "*tasks/arc.yaml: PF201 *"])
     assert entries(old) == before
     old.run(*OPTIONS, "--promptfmt-baseline-update", "prune")
     taken_out = [entry for entry in before if entry not in entries(old)]
     assert [(entry["file"], entry["code"]) for entry in taken_out] == fixed
-    assert "no longer found" not in old.run(*OPTIONS).stdout.str()
+    assert "no longer occur" not in old.run(*OPTIONS).stdout.str()
 
 
 def test_a_rule_that_was_not_chosen_is_not_called_fixed(old: Project) -> None:

@@ -77,7 +77,7 @@ def test_a_delimiter_of_an_included_file_is_found_where_it_is_written(project: P
     result = project.run("-m", "promptfmt_snapshot")
     result.stdout.fnmatch_lines(
         [
-            "the first change is in text from tasks/_shared.yaml:3:1 fewshot_delimiter",
+            "cause: tasks/_shared.yaml:3:1 fewshot_delimiter",
             "changed, 4 items of 2 tasks: an empty line is gone, from tasks/_shared.yaml:3:1 fewshot_delimiter",
         ]
     )
@@ -90,7 +90,7 @@ def test_a_text_that_is_gone_from_the_start_is_said_to_have_stood_before_what_fo
     result = project.run("-m", "promptfmt_snapshot")
     result.stdout.fnmatch_lines(
         [
-            "the first change is before text from tasks/arc.yaml:5:1 doc_to_text",
+            "cause: text before tasks/arc.yaml:5:1 doc_to_text",
             "changed, *: | Answer. and 1 more line are gone, before tasks/arc.yaml:5:1 doc_to_text",
         ]
     )

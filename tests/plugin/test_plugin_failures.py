@@ -53,7 +53,7 @@ def test_a_failure_says_what_changed_where_it_comes_from_and_how_to_accept_it(
         "+| Answer:⟨end⟩",
     ]:
         assert line in plain
-    assert "the first change is in text from tasks/arc.yaml:5:1 doc_to_text" in plain
+    assert "cause: tasks/arc.yaml:5:1 doc_to_text" in plain
 
     # From a sub-folder, exactly this command accepts exactly this item.
     (project.root / "tasks/sub").mkdir()

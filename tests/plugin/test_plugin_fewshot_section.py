@@ -88,4 +88,4 @@ def test_a_changed_delimiter_of_examples_fails_where_no_doc_shows_any_and_names_
     assert "+few-shot" in appeared
     assert "own [plain]: few-shot examples changed" in changed
     assert "@@ task, few-shot, line " in changed
-    assert re.search(r"the first change is (in|before) text from own.yaml:\d+:\d+ fewshot_delimiter", changed)
+    assert re.search(r"cause: (text before )?own.yaml:\d+:\d+ fewshot_delimiter", changed)

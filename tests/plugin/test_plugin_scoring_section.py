@@ -54,7 +54,7 @@ def test_a_changed_pattern_fails_one_snapshot_with_one_changed_line(project: Pro
         '-  filter strict: regex(regex_pattern="#### (-?[0-9.,]+)") → take_first()',
         '+  filter strict: regex(regex_pattern="#### (-?[0-9]+)") → take_first()',
     ]
-    assert re.search(r"the first change is in text from sums.yaml:\d+:\d+ filter_list", failure)
+    assert re.search(r"cause: sums.yaml:\d+:\d+ filter_list", failure)
 
 
 def test_a_snapshot_without_the_section_passes_everywhere_and_the_next_update_writes_it(project: Project) -> None:
@@ -84,7 +84,7 @@ def test_a_misspelt_column_fails_though_synthetic_docs_have_it_and_a_section_may
     assert "sums [plain]: the columns that it reads changed" in failure
     changed = [line for line in failure.splitlines() if re.match(r"[-+]  ", line)]
     assert changed == ["-  doc_to_target: label", "+  doc_to_target: labell"]
-    assert re.search(r"the first change is in text from sums.yaml:\d+:\d+ doc_to_target", failure)
+    assert re.search(r"cause: sums.yaml:\d+:\d+ doc_to_target", failure)
     file.write_bytes(without_section(file, "columns"))
     assert project.run("-m", "promptfmt_snapshot").ret == 0, "as before there was this section"
     project.accept("-m", "promptfmt_snapshot")
