@@ -25,6 +25,7 @@ GH = """#!/bin/bash
 [[ $GH_TOKEN == a-token ]] || { echo "no token" >&2; exit 4; }
 case "$*" in
   "api --paginate repos/o/r/issues/7/comments --jq "*startswith*) [[ ! -e commented-11.md ]] || echo 11 ;;
+  "api repos/o/r/issues/comments/11 --jq .body") cat commented-11.md ;;
   "api --method PATCH repos/o/r/issues/comments/11 --field body=@"*) cp "${6#body=@}" commented-11.md ;;
   "api --method POST repos/o/r/issues/7/comments --field body=@"*)
     [[ -z $READ_ONLY ]] && cp "${6#body=@}" commented-11.md ;;
@@ -139,6 +140,7 @@ def test_the_comment_says_what_changed_against_the_base_and_every_step_to_pass(r
     )
     task.unlink()
     assert compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before).returncode == 0
+    assert "Since the last push" not in comment.read_text("utf-8"), "the same change"
     said = comment.read_text("utf-8").rpartition("**To pass** ")[2].splitlines()
     assert said[0] == "([this run](https://example.org/run) keeps the patch and a report):"
     steps_said = [line for line in said if line.startswith("- ")]
@@ -150,6 +152,7 @@ def test_the_comment_says_what_changed_against_the_base_and_every_step_to_pass(r
         == 0
     )
     assert "nothing changed" in comment.read_text("utf-8"), "what was said before is brought up to date"
+    assert comment.read_text("utf-8").splitlines()[1] == "Since the last push: 0 new, 1 gone."
     assert "To pass" not in comment.read_text("utf-8")
 
 

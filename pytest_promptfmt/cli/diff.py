@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 COMMENT_LIMIT = 65_000
 """Bytes of Markdown: a comment on GitHub takes 65,536 characters."""
+
+MOST_DIGESTS = 100
+"""Changes and findings that a comment remembers for the next push."""
 
 UNKNOWN = 3
 """The exit code where no change was found, and some tasks are unknown."""
@@ -365,7 +369,16 @@ class _Report:
             title = f"### unknown: {counted(len(names), 'task')}"
             listed = ", ".join(code(task) for task in names[:30])
             blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed}\n")
-        return bounded(head, [*blocks, *version_block(self.compared.versions), *finding_table(self.findings)], limit)
+        blocks += [*version_block(self.compared.versions), *finding_table(self.findings)]
+        digests = self._digests()
+        return f"{bounded(head, blocks, limit - len(digests) - 1)}\n{digests}"
+
+    def _digests(self) -> str:
+        """Return a line that is not shown: what changed, for the comment after the next push to compare with."""
+        texts = [f"{each.category} {each.title} {each.detail}" for each in self.clusters]
+        texts += [f"{each.code} {each.message}" for each in self.findings]
+        found = sorted(sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12] for text in texts)
+        return f"<!-- promptfmt-changes {' '.join(found[:MOST_DIGESTS])} -->\n"
 
     def page(self) -> str:
         """Return the HTML page: each change with the example that the comparison has of it, and new findings."""
