@@ -1,4 +1,4 @@
-"""All contact with syrupy, 6 and 7: its assertion compares, writes, counts and merges; files are named and found here.
+"""All contact with syrupy 7: its assertion compares, writes, counts and merges; files are named and found here.
 
 syrupy calls an extension's class methods for other tests too, so each of them returns nothing for a location that is
 not a `PromptLocation`.
