@@ -154,6 +154,16 @@ def test_a_key_of_the_harness_that_looks_like_a_misspelt_one_stops_no_task(tmp_p
     assert severities(tasks / "shown.yaml") == {"PF117": Severity.INFO}
 
 
+def test_data_in_a_folder_of_another_machine_are_as_those_of_a_hub(tmp_path: Path) -> None:
+    data = "dataset_path: json\ndataset_kwargs: {data_files: {test: /home/of_nobody/docs.jsonl}}\ntest_split: test\n"
+    write(tmp_path, a=f"task: a\n{data}{TASK}", b=f"task: b\n{data.replace('/home/of_nobody', str(tmp_path))}{TASK}")
+    (elsewhere,), (missing,) = (read(tmp_path / name).tasks for name in ("a.yaml", "b.yaml"))
+    with gate.limited_to([tmp_path]):
+        assert load_docs(elsewhere).kind == "synthetic"
+        with pytest.raises(DocsError, match="missing docs file"):
+            load_docs(missing)
+
+
 def test_a_group_may_have_an_aggregation_that_its_harness_has(tmp_path: Path) -> None:
     tasks = fork(tmp_path)
     write(tasks, g="group: g\ntask: [metals]\naggregate_metric_list: [{metric: acc, aggregation: weighted}]\n")

@@ -76,8 +76,8 @@ class _NoFolderError(Exception):
 def _missing(folders: list[Path], name: str, position: Position | None) -> Exception:
     """Return the error for a file that is in none of these folders."""
     places = [named_file(folder, name, position) for folder in folders]
-    is_elsewhere = not any(_is_safely(place.parent.is_dir) or not gate.is_allowed(place) for place in places)
-    if is_elsewhere and not name.startswith("~"):
+    is_outside = not Path(name).is_absolute() and not all(map(gate.is_allowed, places))
+    if not is_outside and not any(_is_safely(place.parent.is_dir) for place in places) and not name.startswith("~"):
         return _NoFolderError(name)
     return missing_file(places[-1], position)
 
