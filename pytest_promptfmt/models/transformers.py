@@ -289,7 +289,7 @@ class TransformersModel:
             kwargs["position_ids"] = positions[:, -ids.shape[1] :]
         return self._model(input_ids=ids, attention_mask=mask, **kwargs)
 
-    def _halving(self, batch: Sequence[Any], run: Callable[[Sequence[Any]], Made]) -> Any:
+    def _halving(self, batch: Sequence[Any], run: Callable[[Sequence[Any]], Mapping[int, Made]]) -> Mapping[int, Made]:
         """Return what `run` makes of the batch, in halves where memory runs out; later batches stay small."""
         try:
             return run(batch)
@@ -306,8 +306,7 @@ class TransformersModel:
         self._free_memory()
         half = (len(batch) + 1) // 2
         self._batch = max(1, min(self._batch, half))
-        front, back = self._halving(batch[:half], run), self._halving(batch[half:], run)
-        return {**front, **back} if isinstance(front, Mapping) else [*front, *back]
+        return {**self._halving(batch[:half], run), **self._halving(batch[half:], run)}
 
     def _failure(self, error: Exception) -> ModelError:
         device, dtype = self._model.device.type, str(self._model.dtype).removeprefix("torch.")

@@ -307,18 +307,12 @@ def _frozen(name: str, value: Any) -> Any:
 def _check_method(method: str, where: Where) -> None:
     if method in METHODS:
         return
-    position = where("adapter_spec", "method")
+    position, supported = where("adapter_spec", "method"), f"supported are {', '.join(METHODS)}"
     if method in OTHER_METHODS:
-        raise SourceError(
-            f"the method {method!r} needs more than text, and is not supported",
-            position=position,
-            hint=f"supported are {', '.join(METHODS)}",
-        )
-    raise SourceError(
-        f"unknown adaptation method {method!r}; supported are {', '.join(METHODS)}",
-        position=position,
-        hint=did_you_mean(method, METHODS),
-    )
+        message = f"the method {method!r} needs more than text, and is not supported"
+        raise SourceError(message, position=position, hint=supported)
+    message = f"unknown adaptation method {method!r}; {supported}"
+    raise SourceError(message, position=position, hint=did_you_mean(method, METHODS))
 
 
 def _check_patterns(fields: Mapping[str, Any], where: Where) -> None:
