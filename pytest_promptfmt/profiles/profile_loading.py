@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_promptfmt.core.errors import Position, SettingsError, TokenizerError, did_you_mean
 from pytest_promptfmt.core.profile import OWN, Profile
 from pytest_promptfmt.profiles.probe_conversations import Conversation, builtin_conversations
 from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
-from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, line_of_text, place_in
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _DEFAULT = "default"
 _TOOL_USE = "tool_use"
 _ROLES = ("system", "user", "assistant")
+_MOST_TRIALS = 64
+_trials: dict[tuple[object, ...], TemplateTrial] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +53,11 @@ class LoadedProfile:
 
     def place(self, line: int | None = None) -> Position | None:
         """Return a line of the chat template's file, else where the profile is defined, None for a built-in one."""
-        if self.profile.template_file is not None:
-            return Position(self.profile.template_file, line)
-        return self.profile.origin
+        return place_in(self.profile, line)
 
     def place_of(self, *texts: str) -> Position | None:
         """Return the line of the chat template's file that holds one of the texts, as `place`."""
-        source = self.profile.chat_template or ""
-        found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
-        return self.place(source.count("\n", 0, min(found)) + 1 if found else None)
+        return place_in(self.profile, line_of_text(self.profile, *texts))
 
     def line(self, number: int | None) -> str:
         """Return a line of the chat template (from 1) without its indentation; empty for a missing one."""
@@ -74,30 +72,14 @@ def profile_trial(profile: Profile) -> TemplateTrial:
     """
     settings = (profile.special_tokens, profile.template_args)
     place = (profile.template_file, profile.origin)
-    return _trial(
-        (profile.chat_template, *(repr(sorted(each.items())) for each in settings), profile.clock, *place),
-        _Held(profile),
-    )
-
-
-class _Held:
-    """A profile that equals every other one: the cache key next to it decides."""
-
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=64)
-def _trial(_: object, held: _Held) -> TemplateTrial:
-    has_tools = bool(held.profile.template_args.get("tools"))
-    sent = {name: each for name, each in builtin_conversations().items() if _is_sent(each, has_tools=has_tools)}
-    return TemplateTrial(held.profile, sent)
+    key = (profile.chat_template, *(repr(sorted(each.items())) for each in settings), profile.clock, *place)
+    if key not in _trials:
+        has_tools = bool(profile.template_args.get("tools"))
+        sent = {name: each for name, each in builtin_conversations().items() if _is_sent(each, has_tools=has_tools)}
+        while len(_trials) >= _MOST_TRIALS:
+            del _trials[next(iter(_trials))]
+        _trials[key] = TemplateTrial(profile, sent)
+    return _trials[key]
 
 
 def _is_sent(conversation: Conversation, *, has_tools: bool) -> bool:

@@ -146,13 +146,11 @@ class TemplateTrial:
 
     def place(self, line: int | None = None) -> Position | None:
         """Return a line of the template's file, else where its profile is defined, None for a built-in one."""
-        file = self.profile.template_file
-        return Position(file, line) if file is not None else self.profile.origin
+        return place_in(self.profile, line)
 
     def place_of(self, *texts: str) -> Position | None:
         """Return the first line of the template that holds one of the texts, else the file."""
-        found = [self.source.find(text) for text in texts if text in self.source]
-        return self.place(self.source.count("\n", 0, min(found)) + 1 if found else None)
+        return place_in(self.profile, line_of_text(self.profile, *texts))
 
     @cached_property
     def syntax_error(self) -> Rendering | None:
@@ -331,6 +329,18 @@ class TemplateTrial:
 def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def place_in(profile: Profile, line: int | None) -> Position | None:
+    """Return a line of the file of a profile's chat template, else where the profile is defined, None for neither."""
+    return Position(profile.template_file, line) if profile.template_file is not None else profile.origin
+
+
+def line_of_text(profile: Profile, *texts: str) -> int | None:
+    """Return the first line (from 1) of a profile's chat template that holds one of the texts; None without one."""
+    source = profile.chat_template or ""
+    found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
+    return source.count("\n", 0, min(found)) + 1 if found else None
 
 
 def lone_profile(source: str, path: Path | None = None, name: str = "template") -> Profile:

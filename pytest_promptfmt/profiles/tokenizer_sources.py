@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal
 
 from pytest_promptfmt.core import gate
@@ -271,29 +270,19 @@ def _did_you_mean_archetype(name: str) -> str | None:
 
 PREFIX: Final = "archetype:"
 
-FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "bytelevel-gpt2": "GPT-2, GPT-NeoX, Falcon, Phi-2: byte-level BPE, no BOS",
-        "bytelevel-llama3": "Llama 3, OLMo 2: byte-level BPE whose words include the punctuation before them, BOS",
-        "bytelevel-qwen": "Qwen, SmolLM: the same with single digits, NFC and ChatML marks, no BOS",
-        "sentencepiece-gemma": "Gemma: SentencePiece BPE with byte fallback, adds no space, BOS",
-        "sentencepiece-llama2": "Llama 2, Mistral 7B: SentencePiece BPE as loaded today, a space before the text, BOS",
-        "sentencepiece-llama2-legacy": "Llama 2 and Phi-3 by their own files: a space before every stretch of text",
-        "unigram-t5": "T5, ALBERT, XLNet: SentencePiece Unigram, runs of spaces folded, no byte fallback, EOS",
-        "wordpiece-bert": "BERT: WordPiece, lower case, accents dropped, wrapped in [CLS] and [SEP]",
-    }
-)
-"""Each archetype and the real tokenizers that it approximates."""
-
-ARCHETYPES: Final[tuple[str, ...]] = tuple(FAMILIES)
-
-# A family's markers are special tokens of its archetype, so the two belong together. GPT-2, T5 and BERT do not chat.
-_CHAT_TEMPLATES: Final[Mapping[str, str]] = {
+_CHAT_TEMPLATES: Final[Mapping[str, str | None]] = {
+    "bytelevel-gpt2": None,
     "bytelevel-llama3": "llama3",
     "bytelevel-qwen": "chatml",
     "sentencepiece-gemma": "gemma",
     "sentencepiece-llama2": "llama2",
+    "sentencepiece-llama2-legacy": None,
+    "unigram-t5": None,
+    "wordpiece-bert": None,
 }
+"""Each archetype with the chat template whose markers are its special tokens; GPT-2, T5 and BERT do not chat."""
+
+ARCHETYPES: Final[tuple[str, ...]] = tuple(_CHAT_TEMPLATES)
 
 
 def archetype_folder(name: str) -> Path:
@@ -308,7 +297,7 @@ def archetype_folder(name: str) -> Path:
 
 def archetype_chat_template(name: str) -> str | None:
     """Return the chat template of an archetype's family, written for this project; None for families without."""
-    template = _CHAT_TEMPLATES.get(name)
+    template = _CHAT_TEMPLATES[name]
     return None if template is None else builtin_template(template)
 
 

@@ -10,14 +10,17 @@ import pytest
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt import SettingsError, check_template
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import VARIABLE
 from pytest_promptfmt.profiles.dialect import parsed_template
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
-from pytest_promptfmt.systems.templates.constructs import FILTERS, FUNCTIONS, unknown_constructs
+from pytest_promptfmt.systems.templates.constructs import unknown_constructs
 from pytest_promptfmt.systems.templates.engine_processes import LLAMA, PACKAGE
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 from pytest_promptfmt.systems.templates.engines import compiled_by
 from pytest_promptfmt.systems.templates.llama_build import build
+
+LACKS = data_table("engines/minijinja")
 
 LOOP = "{% for message in messages %}{{ message.role + ': ' + BODY }}{% endfor %}"
 UNKNOWN = {
@@ -52,9 +55,9 @@ def test_the_engine_really_lacks_them(construct: str) -> None:
 
 
 @needs_minijinja
-@pytest.mark.parametrize("name", sorted(FILTERS | FUNCTIONS))
+@pytest.mark.parametrize("name", sorted({*LACKS["filters"], *LACKS["functions"]}))
 def test_the_engine_knows_no_such_filter_or_function(name: str) -> None:
-    source = f"{{{{ {name}() }}}}" if name in FUNCTIONS else f"{{{{ 'a' | {name} }}}}"
+    source = f"{{{{ {name}() }}}}" if name in LACKS["functions"] else f"{{{{ 'a' | {name} }}}}"
     with pytest.raises(RuntimeError):
         compiled_by("minijinja", source).render({})
 

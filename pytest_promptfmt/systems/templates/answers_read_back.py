@@ -1,4 +1,7 @@
-"""Answers as a model would generate them, cut out of a finished conversation, and what a parser reads in them."""
+"""Answers as a model would generate them, cut out of a finished conversation, and what a parser reads in them.
+
+The parser is that of transformers 5.23 and later, for a `response_template`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +18,47 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.profiles.conversation import REASONING_KEYS
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_tools, conversations_of
-from pytest_promptfmt.profiles.response_parsing import ResponseReader
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 
 _NOT_READ: Final = ("whitespace", "reasoning-closed-only")
 """Conversations whose answers no parser gives back as they are: it strips texts, and reads `…</think>` as reasoning."""
+
+
+_PARSER: Final = "transformers.utils.chat_parsing.response_parser"
+
+
+class ResponseReader:
+    """A parser of answers, as `parse_response` of a tokenizer that has this `response_template`."""
+
+    def __init__(self, response_template: Mapping[str, Any]) -> None:
+        """Read with a template; raises TokenizerError where transformers is missing or too old, or refuses it."""
+        try:
+            self._module = import_module(_PARSER)
+        except ImportError as error:
+            raise TokenizerError(
+                "answers cannot be read back: the parser of response templates is missing",
+                hint="install transformers 5.23 or later",
+            ) from error
+        try:
+            self._template = self._module.load_response_template(dict(response_template))
+        except ValueError as error:
+            raise TokenizerError(f"invalid response_template: {error}") from error
+
+    def read(self, pieces: Sequence[str], prompt: str, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+        """Return the message that a server makes of an answer to a prompt, which arrives in pieces.
+
+        Raises ValueError where parsing fails.
+        """
+        try:
+            parser = self._module.ResponseParser(self._template, prefix=prompt, tools=list(tools or ()))
+            for piece in pieces:
+                parser.feed(piece)
+            message, _ = parser.finalize()
+        except (RuntimeError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        made: Mapping[str, Any] = message
+        return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,43 +7,13 @@ from typing import Any, Final
 
 from jinja2 import nodes
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.profiles.dialect import compiled_template, compiled_tree, generation_marks, parsed_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import first_difference
 
-MEASURED: Final = "minijinja 3.0.5"
-"""The engine and version in which the constructs below were tried."""
-
-METHODS: Final = frozenset(
-    (
-        "rsplit",
-        "partition",
-        "rpartition",
-        "index",
-        "rindex",
-        "removeprefix",
-        "removesuffix",
-        "ljust",
-        "rjust",
-        "center",
-        "zfill",
-        "casefold",
-        "swapcase",
-        "expandtabs",
-        "translate",
-    )
-)
-"""Methods of text and lists that it does not know."""
-
-ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {"tojson": frozenset({"ensure_ascii", "separators", "sort_keys"})}
-"""Arguments of filters that it does not know."""
-
 GENERATION: Final = "{% generation %}"
-TESTS: Final = frozenset({"callable"})
-FILTERS: Final = frozenset({"wordcount", "xmlattr", "urlize", "filesizeformat", "center", "random"})
-FUNCTIONS: Final = frozenset({"cycler", "lipsum"})
-
 _MOST_SHOWN: Final = 3
 _FOLLOWING: Final = 8
 
@@ -209,25 +179,22 @@ def _keeping(template: nodes.Template, name: str) -> nodes.Template:
 
 
 def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
-    """Yield what the measured engine lacks, with its line."""
+    """Yield what the engine of `data/engines/minijinja.yaml` lacks, with its line."""
+    lacks = data_table("engines/minijinja")
     for node in template.find_all((nodes.Call, nodes.Filter, nodes.Test, nodes.Mod, nodes.CallBlock)):
-        if isinstance(node, nodes.Filter):
-            if node.name in FILTERS:
-                yield f"filter {node.name}", node.lineno
-            for argument in node.kwargs:
-                if argument.key in ARGUMENTS.get(node.name, ()):
-                    yield f"{node.name}({argument.key}=…)", node.lineno
-        elif isinstance(node, nodes.Test):
-            if node.name in TESTS:
-                yield f"test {node.name}", node.lineno
-        elif isinstance(node, nodes.Mod):
-            if isinstance(node.left, nodes.Const) and isinstance(node.left.value, str):
-                yield "text % values", node.lineno
-        elif isinstance(node, nodes.CallBlock):
-            if isinstance(node.call.node, nodes.ExtensionAttribute):
-                yield GENERATION, node.lineno
-        elif isinstance(node, nodes.Call):
-            if isinstance(node.node, nodes.Getattr) and node.node.attr in METHODS:
-                yield f".{node.node.attr}()", node.lineno
-            elif isinstance(node.node, nodes.Name) and node.node.name in FUNCTIONS:
-                yield f"{node.node.name}()", node.lineno
+        found: list[str] = []
+        match node:
+            case nodes.Filter(name=name, kwargs=given):
+                found = [f"filter {name}"] if name in lacks["filters"] else []
+                found += [f"{name}({each.key}=…)" for each in given if each.key in lacks["arguments"].get(name, ())]
+            case nodes.Test(name=name) if name in lacks["tests"]:
+                found = [f"test {name}"]
+            case nodes.Mod(left=nodes.Const(value=str())):
+                found = ["text % values"]
+            case nodes.CallBlock(call=nodes.Call(node=nodes.ExtensionAttribute())):
+                found = [GENERATION]
+            case nodes.Call(node=nodes.Getattr(attr=name)) if name in lacks["methods"]:
+                found = [f".{name}()"]
+            case nodes.Call(node=nodes.Name(name=name)) if name in lacks["functions"]:
+                found = [f"{name}()"]
+        yield from ((each, node.lineno) for each in found)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.profile import RECORDED
@@ -21,7 +22,6 @@ from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.constructs import (
     GENERATION,
-    MEASURED,
     constructs_at,
     line_at,
     unknown_constructs,
@@ -148,7 +148,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
             continue
         yield finding(
             f"{construct} is unknown to other engines",
-            f"tried in {MEASURED}",
+            f"tried in {data_table('engines/minijinja')['version']}",
             trial.place(line),
             severity=Severity.INFO,
         )

@@ -17,8 +17,6 @@ from pytest_promptfmt.profiles.turn_layout import (
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
-_CONTROL_TOKENS: Final = "control-tokens"
-
 
 @template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
