@@ -39,7 +39,6 @@ from pytest_promptfmt.tasks.deferred_imports import (
 )
 from pytest_promptfmt.tasks.harness import harness_around, harness_of
 from pytest_promptfmt.tasks.import_failures import (
-    Explained,
     ImportFailedError,
     can_wait,
     explained,
@@ -48,25 +47,19 @@ from pytest_promptfmt.tasks.import_failures import (
 )
 from pytest_promptfmt.tasks.rendering.field_mappings import with_model_arguments
 from pytest_promptfmt.tasks.scoring.registered import with_registered
+from pytest_promptfmt.tasks.task_config import MAPPINGS
 
 IMPORT_SECONDS: Final = 60.0
 
 _TASK_FIELDS: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix")
 _DATASET_FIELDS: Final = {"custom": ("custom_dataset",), "process_docs": ("process_docs",)}
-_FEWSHOT_FIELDS: Final = (
-    "sampler",
-    "samples",
-    "doc_to_text",
-    "doc_to_choice",
-    "doc_to_target",
-    "gen_prefix",
-)
+_FEWSHOT_FIELDS: Final = ("sampler", "samples", *MAPPINGS)
 
 _MOST_MISSING: Final = 8
 """Packages that a module may be imported without."""
 
-_failures: dict[tuple[str, int | None], Explained] = {}
-"""Module file (or dotted name) and mtime to why its import failed: the arguments of `ImportFailedError`."""
+_failures: dict[tuple[str, int | None], ImportFailedError] = {}
+"""Module file (or dotted name) and mtime to why its import failed."""
 
 _incomplete: dict[str, ImportFailedError] = {}
 """Names of modules that were imported without a package that is not installed, to the error of that import."""
@@ -305,7 +298,7 @@ def _module_beside(
 
     _incomplete.pop(name, None)
     if (str(file), mtime) in _failures:  # neither with all packages nor without
-        raise ImportFailedError(*_failures[str(file), mtime])
+        raise replace(_failures[str(file), mtime])
     try:
         return _imported((str(file), mtime), load, file, seconds)
     except ImportFailedError as failure:
@@ -426,13 +419,12 @@ def _imported(
     key: tuple[str, int | None], load: Callable[[], ModuleType], file: Path | None, seconds: float
 ) -> ModuleType:
     if key in _failures:
-        raise ImportFailedError(*_failures[key])
+        raise replace(_failures[key])
     try:
         with time_limit(seconds, "the import"), exits_raise():
             return load()
     except BaseException as error:  # a module that calls sys.exit must not end the test run
         if must_propagate(error):
             raise
-        failure = explained(error, file)
-        _failures[key] = failure
-        raise ImportFailedError(*failure) from error
+        _failures[key] = explained(error, file)
+        raise replace(_failures[key]) from error

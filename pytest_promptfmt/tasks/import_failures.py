@@ -6,6 +6,7 @@ import difflib
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -61,6 +62,7 @@ _OF_REPOSITORIES: Final = frozenset({"common", "eval", "evals", "lib", "scripts"
 """Names of folders that are not those of packages, also where the module that imports one is in it."""
 
 
+@dataclass(eq=False)
 class ImportFailedError(Exception):
     """An import that failed; `__cause__` is the original exception the first time.
 
@@ -68,20 +70,11 @@ class ImportFailedError(Exception):
     `resource` what is not here, None for a mistake.
     """
 
-    def __init__(
-        self,
-        message: str,
-        hint: str | None,
-        lacks_resource: bool = False,
-        missing: str = "",
-        resource: MissingResource | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.lacks_resource = lacks_resource
-        self.missing = missing
-        self.resource = resource
+    message: str
+    hint: str | None
+    lacks_resource: bool = False
+    missing: str = ""
+    resource: MissingResource | None = None
 
     def about(self, what: str, position: Position | None) -> FunctionError:
         """Return the error for what was to be imported, "" for a file by itself."""
@@ -95,23 +88,21 @@ class ImportFailedError(Exception):
         return error
 
 
-Explained = tuple[str, str | None, bool, str, MissingResource | None]
-
-
-def explained(error: BaseException, file: Path | None) -> Explained:
-    """Return the arguments of `ImportFailedError` for an error of the import of a file."""
+def explained(error: BaseException, file: Path | None) -> ImportFailedError:
+    """Return why the import of a file failed with an error."""
     if isinstance(error, LimitExceededError):
         work = "look for work at the top level of the module, such as a download or a loop"
-        return error.message, work, False, "", None
+        return ImportFailedError(error.message, work)
     if isinstance(error, SystemExit):
-        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True, "", None
+        message = f"its module ends the program when it is imported (exit status {error.code!r})"
+        return ImportFailedError(message, None, lacks_resource=True)
     missing = missing_package(error)
     is_plain = isinstance(error, ModuleNotFoundError) and error.name == missing
     why = f"no module named {missing!r}" if is_plain else f"{type(error).__name__}: {error}"
     hint = _install_hint(missing, file) if missing else None
     is_mistake = isinstance(error, SyntaxError | NameError)
     message = f"its module does not import{_last_line_in(error, file)}: {why}"
-    return message, hint, not is_mistake, missing, missing_resource(error, file)
+    return ImportFailedError(message, hint, not is_mistake, missing, missing_resource(error, file))
 
 
 def missing_resource(error: BaseException, beside: Path | None) -> MissingResource | None:

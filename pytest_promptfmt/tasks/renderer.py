@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -55,11 +56,12 @@ class TaskRenderer:
 
     def _instance(self, assembler: Assembler, number: int, profile: Profile) -> Instance:
         layout = self._layout(assembler, number)
-        doc = self._docs.evaluated[number]
-        if assembler.is_repeatable:
-            return assembler.instance(layout, number, doc, profile)
-        with self._random.used():
-            return assembler.instance(layout, number, doc, profile)
+        with self._drawing(assembler):
+            return assembler.instance(layout, number, self._docs.evaluated[number], profile)
+
+    def _drawing(self, assembler: Assembler) -> AbstractContextManager[None]:
+        """Return the block in which code of the task draws at random what it draws in a run of lm-eval."""
+        return nullcontext() if assembler.is_repeatable else self._random.used()
 
     def _start_over(self) -> None:
         self._layouts: list[Any] = []  # what the assembler makes, or the PromptfmtError that it raised
@@ -84,11 +86,8 @@ class TaskRenderer:
                 raise known
             return known
         try:
-            if assembler.is_repeatable:
+            with self._drawing(assembler):
                 layout = assembler.layout(number, self._docs.evaluated[number])
-            else:
-                with self._random.used():
-                    layout = assembler.layout(number, self._docs.evaluated[number])
         except PromptfmtError as error:
             self._layouts.append(error)
             raise

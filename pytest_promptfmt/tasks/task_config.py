@@ -12,19 +12,10 @@ from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionR
 from pytest_promptfmt.tasks.harness import harness_of
 from pytest_promptfmt.tasks.prompt_library import prompt_fields
 
-FEWSHOT_KEYS: Final = (
-    "sampler",
-    "split",
-    "process_docs",
-    "fewshot_indices",
-    "samples",
-    "doc_to_text",
-    "doc_to_choice",
-    "doc_to_target",
-    "gen_prefix",
-    "fewshot_delimiter",
-    "target_delimiter",
-)
+MAPPINGS: Final = ("doc_to_text", "doc_to_choice", "doc_to_target", "gen_prefix")
+"""The field mappings that a task and its shots have."""
+_DELIMITERS: Final = ("fewshot_delimiter", "target_delimiter")
+FEWSHOT_KEYS: Final = ("sampler", "split", "process_docs", "fewshot_indices", "samples", *MAPPINGS, *_DELIMITERS)
 SAMPLERS: Final = ("default", "first_n")
 OWN_KEYS: Final = ("formats", "template")
 """Keys of this plugin's formats, which lm-eval 0.4.13 refuses."""
@@ -68,13 +59,10 @@ _TASK_KEYS: Final[Mapping[str, frozenset[str]]] = {
 }
 _FEWSHOT_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "split": _one_of("text", "null"),
-    "process_docs": _one_of("a !function", "null"),
-    "doc_to_text": _TASK_KEYS["doc_to_text"],
-    "doc_to_target": _TASK_KEYS["doc_to_target"],
-    "doc_to_choice": _TASK_KEYS["doc_to_choice"],
+    "process_docs": _TASK_KEYS["process_docs"],
+    **{key: _TASK_KEYS[key] for key in MAPPINGS},
+    **dict.fromkeys(_DELIMITERS, _one_of("text", "null")),
     "gen_prefix": _one_of("text", "empty"),
-    "fewshot_delimiter": _one_of("text", "null"),
-    "target_delimiter": _one_of("text", "null"),
 }
 
 
@@ -84,20 +72,8 @@ def value_kinds(*, fewshot: bool = False) -> Mapping[str, frozenset[str]]:
 
 
 _TASK_FIELDS: Final = (
-    "doc_to_text",
-    "doc_to_target",
-    "doc_to_choice",
-    "description",
-    "gen_prefix",
-    "target_delimiter",
-    "fewshot_delimiter",
-    "num_fewshot",
-    "output_type",
-    "generation_kwargs",
-    "metric_list",
-    "filter_list",
-    "process_results",
-    "repeats",
+    *(*MAPPINGS, *_DELIMITERS, "description", "num_fewshot", "output_type", "generation_kwargs"),
+    *("metric_list", "filter_list", "process_results", "repeats"),
 )
 _DATASET_FIELDS: Final = ("training_split", "validation_split", "test_split", "fewshot_split", "process_docs")
 
