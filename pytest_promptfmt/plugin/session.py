@@ -285,6 +285,22 @@ class PromptfmtPlugin:
             output["promptfmt"] = asdict(self._run.found)
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Let one xdist worker run all items of a task file, whose outcomes it can then cache together."""
+        if config.getoption("dist") != "load":
+            return None
+        from xdist.scheduler import LoadScopeScheduling
+
+        class ByTaskFile(LoadScopeScheduling):  # type: ignore[misc]
+            """Other tests are distributed one by one."""
+
+            def _split_scope(self, nodeid: str) -> str:
+                file = nodeid.partition("::")[0]
+                return nodeid if file.endswith(".py") else file
+
+        return ByTaskFile(config, log)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take the result of an xdist worker; each of them collected the same."""
         sent = getattr(node, "workeroutput", {}).get("promptfmt")

@@ -156,6 +156,34 @@ def test_the_run_after_an_update_runs_nothing(tree: Project) -> None:
     assert unchanged(tree) == FILES + 1
 
 
+DECISIONS = """
+from pathlib import Path
+
+from pytest_promptfmt.plugin.run import RUN
+
+
+def pytest_sessionfinish(session):
+    worker = getattr(session.config, "workerinput", {}).get("workerid", "here")
+    decisions = map(str, session.config.stash[RUN].cache.decisions.values())
+    Path(__file__).with_name(f"{worker}.txt").write_text("\\n".join(decisions))
+"""
+
+
+def test_processes_of_xdist_read_and_write_the_same_outcomes(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    tree.write("conftest.py", DECISIONS)
+    tree.settle()
+    fresh = tree.found("tasks", "-n", "2")
+    assert unchanged(tree) == FILES
+    assert tree.found("tasks", "-n", "2") == fresh
+    for worker in ("gw0", "gw1"):
+        decided = (tree.root / f"{worker}.txt").read_text("utf-8").splitlines()
+        assert decided == ["shown again: all its inputs are the same"] * FILES
+    tree.edit("helpers.py", "?", "!")
+    tree.settle()
+    assert tree.found("tasks", "-n", "2")["exit"] == tree.run("tasks", "-n", "2", "--promptfmt-no-cache").ret == 1
+
+
 def test_pytest_its_module_and_the_command_share_outcomes(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "")
     tree.run("tasks")  # python -m pytest
