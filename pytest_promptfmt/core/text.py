@@ -19,37 +19,17 @@ _BY_NAME = {name: character for character, name in _NAMED.items()} | {"SP": " ",
 
 # First and last code point of everything that is invisible, looks like a plain space, changes how its neighbours
 # are drawn, has no agreed glyph (private use), or cannot be in a UTF-8 file; and the bracket of our own escapes.
-_RANGES: tuple[tuple[int, int], ...] = (
-    (0x0000, 0x001F),
-    (0x007F, 0x00A0),
-    (0x00AD, 0x00AD),
-    (0x034F, 0x034F),
-    (0x061C, 0x061C),
-    (0x070F, 0x070F),
-    (0x115F, 0x1160),
-    (0x1680, 0x1680),
-    (0x17B4, 0x17B5),
-    (0x180B, 0x180F),
-    (0x2000, 0x200F),
-    (0x2028, 0x202F),
-    (0x205F, 0x206F),
-    (0x27E8, 0x27E8),
-    (0x2800, 0x2800),
-    (0x3000, 0x3000),
-    (0x3164, 0x3164),
-    (0xD800, 0xF8FF),
-    (0xFDD0, 0xFDEF),
-    (0xFE00, 0xFE0F),
-    (0xFEFF, 0xFEFF),
-    (0xFFA0, 0xFFA0),
-    (0xFFF0, 0xFFFC),
-    (0xFFFE, 0xFFFF),
-    (0x13430, 0x1343F),
-    (0x1BCA0, 0x1BCA3),
-    (0x1D159, 0x1D159),
-    (0x1D173, 0x1D17A),
+_CODE_POINTS = """
+    0000-001F 007F-00A0 00AD 034F 061C 070F 115F-1160 1680 17B4-17B5 180B-180F 2000-200F 2028-202F 205F-206F 27E8
+    2800 3000 3164 D800-F8FF FDD0-FDEF FE00-FE0F FEFF FFA0 FFF0-FFFC FFFE-FFFF 13430-1343F 1BCA0-1BCA3 1D159
+    1D173-1D17A E0000-10FFFF
+"""
+_RANGES = (
+    *(
+        (int(first, 16), int(last or first, 16))
+        for first, _, last in (one.partition("-") for one in _CODE_POINTS.split())
+    ),
     *((plane * 0x10000 + 0xFFFE, plane * 0x10000 + 0xFFFF) for plane in range(1, 14)),
-    (0xE0000, 0x10FFFF),
 )
 
 

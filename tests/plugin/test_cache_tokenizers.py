@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_project import Project
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only ou
 
 FOLDERS = (Path(pytest_promptfmt.__file__).parent / "data/tokenizers").glob("*/tokenizer.json")
 SMALLEST = min(FOLDERS, key=lambda path: path.stat().st_size)
-OF_TASKS = {"metadata": {"promptfmt": {"profiles": {"add": ["own"]}}}}
+OF_TASKS: dict[str, Any] = {"metadata": {"promptfmt": {"profiles": {"add": ["own"]}}}}
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
