@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from slices import MISSING
+from slices import MISSING, SLICES as OPTIONAL, needs
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pytest_promptfmt"
@@ -182,6 +182,7 @@ def test_the_task_model_is_imported_through_its_face() -> None:
     assert inside == []
 
 
+@needs(*OPTIONAL)
 def test_the_face_of_the_task_model_names_nothing_that_is_not_used_outside() -> None:
     face = PACKAGE / "tasks/__init__.py"
     imports = [node for node in ast.walk(ast.parse(face.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
