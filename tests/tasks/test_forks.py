@@ -164,6 +164,18 @@ def test_data_in_a_folder_of_another_machine_are_as_those_of_a_hub(tmp_path: Pat
             load_docs(missing)
 
 
+def test_code_that_knows_the_kinds_of_its_docs_is_not_judged_by_synthetic_ones(tmp_path: Path) -> None:
+    text = "def text(doc):\n    if doc['kind'] == 'sum':\n        return doc['q']\n\n"
+    write(tmp_path, **{"utils.py": f"{text}def nothing(doc):\n    doc['q'] + 'x'\n"})
+    for name, error in (("text", SyntheticDocsError), ("nothing", RenderError)):
+        write(tmp_path, a=f"task: a\ndoc_to_text: !function utils.{name}\ndoc_to_target: '{{{{a}}}}'\n")
+        (task,) = read(tmp_path / "a.yaml").tasks
+        bound = bind_functions(task, trusted=lambda _path: True)
+        with pytest.raises(error, match="must give a text, not None") as caught:
+            list(render_task(bound, load_docs(bound)))
+        assert isinstance(caught.value, UnavailableError) == (name == "text")
+
+
 def test_a_group_may_have_an_aggregation_that_its_harness_has(tmp_path: Path) -> None:
     tasks = fork(tmp_path)
     write(tasks, g="group: g\ntask: [metals]\naggregate_metric_list: [{metric: acc, aggregation: weighted}]\n")

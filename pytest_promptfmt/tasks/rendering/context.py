@@ -6,8 +6,11 @@ Profiles play no role here; what a chat template or a system instruction adds co
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -145,18 +148,19 @@ class ContextBuilder:
             raise self._refusal("doc_to_choice", f"{place}: {shown}", error) from error
         return isinstance(text, int) and len(choices) > 0
 
-    def _refusal(self, key: str, message: str, cause: BaseException) -> RenderError:
-        error = RenderError(f"{key} {message}", position=self.task.position(key)).naming(repr(self.task.id))
+    def _refusal(self, key: str, message: str, cause: BaseException, *makers: Spec) -> PromptfmtError:
+        """Return the error for a value of a field; `makers` are the fields whose code may fail with synthetic docs."""
+        position = self.task.position(key)
+        error: PromptfmtError = RenderError(f"{key} {message}", position=position).naming(repr(self.task.id))
+        if self._is_synthetic and any(map(callable, makers)):
+            hint = "write docs that the code can read, or freeze some"
+            error = SyntheticDocsError(error.message, position=position, hint=hint)
         error.__cause__ = cause
         return error
 
     def _no_choice(self, message: str, cause: BaseException) -> PromptfmtError:
-        """Return the error for a target that is not one of the choices; code may make it of synthetic docs."""
-        error = self._refusal("doc_to_target", message, cause)
-        if self._is_synthetic and (callable(self.task.doc_to_target) or callable(self.task.doc_to_choice)):
-            hint = "write docs that the code can read, or freeze some"
-            return SyntheticDocsError(error.message, position=error.position, hint=hint)
-        return error
+        """Return the error for a target that is not one of the choices."""
+        return self._refusal("doc_to_target", message, cause, self.task.doc_to_target, self.task.doc_to_choice)
 
     def _shots(self, number: int, doc: Doc, draw: Draw) -> Sequence[Turn]:
         drawn = draw_shots(self.task, draw, self.num_shots, doc, number, self._pool)
@@ -230,7 +234,9 @@ class ContextBuilder:
     def _question_spans(self, text: Value, place: Place) -> Spans:
         if not isinstance(text.value, str):
             message = f"{place} must give a text, not {text.value!r}"
-            raise self._refusal("doc_to_text", message, AssertionError(message))
+            is_other_doc = text.value is None and _may_return(self.task.doc_to_text)
+            makers = [self.task.doc_to_text] if is_other_doc else []
+            raise self._refusal("doc_to_text", message, AssertionError(message), *makers)
         return text.spans
 
     def _question(self, text: Value, prefix: Value, delimiter: str, place: Place) -> Turn:
@@ -332,6 +338,15 @@ class _Fields:
 
     def _position(self, key: str) -> Position | None:
         return self.task.position(*key.split("."))
+
+
+def _may_return(function: object) -> bool:
+    """Return whether the code of a function has a `return` with a value; another kind of callable may have one."""
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    steps = list(dis.get_instructions(code)) if code is not None else []
+    loaded = (before for before, step in pairwise(steps) if step.opname == "RETURN_VALUE")
+    given = [*loaded, *(step for step in steps if step.opname == "RETURN_CONST")]  # of Python 3.12 and 3.13
+    return code is None or any(each.opname not in ("LOAD_CONST", "RETURN_CONST") or each.argval for each in given)
 
 
 def copy_docs(docs: Sequence[Doc]) -> list[Doc]:
