@@ -124,7 +124,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
         formats: mcqa
         doc_to_text: "{{question}}"
 
-    Fix: remove the key, or set it inside the format; next to `template:` keep one of the two.
+    Fix: remove the key, or set it inside the format; keep either `template:` or `doc_to_text`.
 
     Real: the proposal for formats in lm-evaluation-harness does not define which of the two wins.
     """
@@ -139,7 +139,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     written = study.given.config.get("doc_to_text")
     if template is not None and written is not None:
         message = f"the task's doc_to_text replaces the prompt of template {template.template_type!r}"
-        yield finding(message, str(written), "template")
+        yield finding(message, str(written), "template", do="keep either template: or doc_to_text")
 
 
 @rule("PF105", "unseen-suffix", severity=Severity.WARNING, family=Family.CONFIG, scope="file")

@@ -175,9 +175,8 @@ def no_budget(study: Study) -> Iterator[Finding]:
     for key in BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
         if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget <= _LEAST_TO_REASON:
-            yield finding(
-                "the prompt asks for reasoning in a few tokens", f"{key}: {budget}", ("generation_kwargs", key)
-            )
+            message, at = "the prompt asks for reasoning, which the token budget cuts off", ("generation_kwargs", key)
+            yield finding(message, f"{key}: {budget}", at, do=f"raise generation_kwargs.{key}")
 
 
 @rule("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION, fix=_KNOWN_ARGUMENT)

@@ -71,7 +71,7 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
     Silent with:
         metric_list: [{metric: exact_match, ignore_case: true}]
 
-    Fix: fix the filter, metric or function.
+    Fix: correct the argument, pattern or function that the error names.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with an argument that their function lacks.
     """
@@ -112,7 +112,7 @@ def _finding(
 
 def _setting_up(error: PromptfmtError) -> Finding:
     lacks = isinstance(error, FunctionError) and error.lacks_resource
-    found = _finding("its scoring is set up", error.message, (), lacks_resource=lacks)
+    found = _finding("its filters and metrics are built", error.message, (), lacks_resource=lacks)
     return replace(found, do=error.hint or (_LACKING if lacks else found.do), position=error.position)
 
 

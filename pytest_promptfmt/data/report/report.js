@@ -4,6 +4,7 @@ const ROW = matchMedia("(max-width: 50rem)").matches ? 66 : 44;  // on a phone n
 const $ = (id) => document.getElementById(id);
 const FINE = ["passed", "header-only", "accepted"], UNSEEN = ["skipped"];
 const KEPT = 3;  // unchanged lines that are shown round a change
+const DOCS = 3;  // docs that are shown, the others on a click
 const FOLDED = 4;  // fewer unchanged lines than these are shown
 const PARTS = {
   "system instruction": "system", "description": "description", "question": "question", "answer": "answer",
@@ -176,8 +177,10 @@ function blanked(text) {
 }
 
 function promptNodes(data) {
-  const nodes = [], used = new Map(), marks = new Map();
+  const shown = [], used = new Map(), marks = new Map();
   for (const doc of data.docs) {
+    const nodes = [];
+    shown.push(nodes);
     nodes.push(make("h3", {}, doc.heading || `doc ${doc.doc}`));
     doc.prompts.forEach((prompt, number) => {
       const box = make("pre", { class: "prompt" });
@@ -208,11 +211,18 @@ function promptNodes(data) {
     });
     nodes.push(requestNode(doc.requests.filter((request) => request.prompt === null)));
   }
-  if (!used.size) return nodes.filter(Boolean);
+  const nodes = firstOf(shown);
+  if (!used.size) return nodes;
   const legend = make("p", { class: "legend dim" }, "colours: ");
   for (const [part, kind] of [...used, ...marks]) legend.append(make("span", { class: kind }, part));
-  nodes.push(legend);
-  return nodes.filter(Boolean);
+  return [...nodes, legend];
+}
+
+// The nodes of the first docs, and those of the others folded.
+function firstOf(groups) {
+  const [first, rest] = [groups.slice(0, DOCS), groups.slice(DOCS)].map((some) => some.flat().filter(Boolean));
+  if (!rest.length) return first;
+  return [...first, make("details", {}, make("summary", {}, `… and ${groups.length - DOCS} more`), ...rest)];
 }
 
 function requestNode(requests) {
@@ -226,15 +236,14 @@ function requestNode(requests) {
 }
 
 function comparisonNodes(docs, isOfTemplate) {
-  const nodes = [make("h3", {}, "before and after")];
+  const shown = [];
   for (const doc of docs) {
     const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || (doc.doc ? `${isOfTemplate ? "conversation" : "doc"} ${doc.doc}` : "task")),
       make("tr", {}, ...state.index.sides.map((side) => make("th", { scope: "col" }, side))));
     table.append(...folded(doc.rows));
-    nodes.push(table);
-    if (doc.cut) nodes.push(make("p", { class: "dim" }, "… and more lines"));
+    shown.push([table, doc.cut ? make("p", { class: "dim" }, "… and more lines") : null]);
   }
-  return nodes;
+  return [make("h3", {}, "before and after"), ...firstOf(shown)];
 }
 
 function differ([before, after]) {

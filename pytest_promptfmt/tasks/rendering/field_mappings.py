@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import (
     PromptfmtError,
     RenderError,
     place_in_user_code,
+    shortened,
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
@@ -159,7 +160,9 @@ class FieldMapping:
             # ast's other errors name only the node, by its address in memory.
             what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
             message = f"{self.key} {place} renders to {_shortened(text)}, which is not a Python literal{what}"
-            raise RenderError(message, position=self.position).naming(str(place)) from error
+            columns = ", ".join(map(str, doc)) if text.isidentifier() else ""
+            hint = f"the columns are {shortened(columns)}" if columns else None
+            raise RenderError(message, position=self.position, hint=hint).naming(str(place)) from error
         return self._text(pieces, place.shot) if value is text else Value(value)
 
     def _text(self, pieces: list[Piece], shot: int | None) -> Value:
