@@ -285,7 +285,7 @@ def test_a_template_shows_its_conversations_by_name_and_what_they_find(browser: 
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("#detail[data-item]")
     assert "PF433 the system text is lost" in page.inner_text("#detail")
-    assert {"conversation system", "conversation turns"} <= {*page.locator("#detail h3").all_inner_texts()}
+    assert {"conversation system", "conversation turns"} <= {*page.locator("#detail h3").all_text_contents()}
     assert page.locator(".prompt .question").first.inner_text().replace("·", " ").startswith("Which")
     assert page.locator(".prompt .answer.learnt").count() >= 1
     assert page.locator(".prompt .template.learnt", has_text="<|im_end|>").count() >= 1
