@@ -196,7 +196,7 @@ class TemplateTrial:
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""
         if state.generation_prompt and not self._asks_for_generation_prompt:
-            state = replace(state, generation_prompt=False)
+            state = State(count=state.count, generation_prompt=False, continues=state.continues)
         key = conversation.requests[state.count], state
         if key not in self._made:
             self._made[key] = self.limit or self.syntax_error or self._rendered(conversation, state)
@@ -207,7 +207,7 @@ class TemplateTrial:
         conversation = self.conversations[name]
         state = conversation.states[-1]
         if generation_prompt is not None:
-            state = replace(state, generation_prompt=generation_prompt, continues=False)
+            state = State(count=state.count, generation_prompt=generation_prompt)
         return self.render(conversation, state)
 
     def text(self, name: str, *, generation_prompt: bool = False) -> str | None:

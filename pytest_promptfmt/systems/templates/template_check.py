@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,13 +108,19 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
     subjects: dict[Scope, object] = {"task": trial}
     if trial.syntax_error is None:
         subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer, tested=trial)
-    selection = Selection(rules=known_rules())
+    selection = _selection(tuple(known_rules()))
     path = trial.profile.template_file or Path()
     checked = check_subjects(subjects, selection, name=name, path=path, system=_SYSTEM)
     first: dict[tuple[str, str], Reported] = {}
     for finding in checked.findings:
         first.setdefault((finding.code, finding.message), finding)
     return first.values()
+
+
+@lru_cache(maxsize=1)
+def _selection(_codes: tuple[str, ...]) -> Selection:
+    """Return the selection of all rules, once for the rules that there are: which of them concern templates is kept."""
+    return Selection(rules=known_rules())
 
 
 def written_template(template: str | Path) -> WrittenChatTemplate:
