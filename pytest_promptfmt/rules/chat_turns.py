@@ -166,8 +166,8 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report earlier turns that are written differently when the conversation continues.
 
     Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
-    an info where reasoning is dropped. In templates with `{% generation %}` a finished call has to stay as it is, too:
-    TRL appends the tokens of a tool result to those that were generated.
+    an info where reasoning is dropped. In templates with `{% generation %}` a finished call has to stay as it is, too
+    (elsewhere an info): TRL appends the tokens of a tool result to those that were generated.
 
     Example:
         # file: chat_template.jinja

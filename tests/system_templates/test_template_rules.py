@@ -286,6 +286,7 @@ def test_a_tool_result_must_not_change_the_call_before_it_where_tokens_are_appen
     turn = f"{{{{ '<|begin|>' + message.role + '\\n' }}}}{calls}{answer}{{{{ message.content or '' }}}}<|end|>\n"
     template = f"{{% for message in messages %}}{turn}{{% endfor %}}{PROMPT}"
     message = "a tool result changes the call before it"
-    assert message in found(template, "PF441")
     assert message not in found(template.replace("if loop.last else ''", ""), "PF441")
-    assert message not in found(template.replace("{% generation %}", "").replace("{% endgeneration %}", ""), "PF441")
+    untrained = template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    for source, severity in ((template, "warning"), (untrained, "info")):
+        assert {each.severity for each in check_template(source) if each.message == message} == {severity}

@@ -108,7 +108,7 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
     subjects: dict[Scope, object] = {"task": trial}
     if trial.syntax_error is None:
         subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer, tested=trial)
-    selection = _selection(tuple(known_rules()))
+    selection = _selection(tuple(map(id, known_rules().values())))
     path = trial.profile.template_file or Path()
     checked = check_subjects(subjects, selection, name=name, path=path, system=_SYSTEM)
     first: dict[tuple[str, str], Reported] = {}
@@ -118,8 +118,8 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
 
 
 @lru_cache(maxsize=1)
-def _selection(_codes: tuple[str, ...]) -> Selection:
-    """Return the selection of all rules, once for the rules that there are: which of them concern templates is kept."""
+def _selection(_rules: tuple[int, ...]) -> Selection:
+    """Return the selection of all rules, which finds once those about templates; it holds the rules of these ids."""
     return Selection(rules=known_rules())
 
 
