@@ -6,7 +6,7 @@ How an answer is phrased is the battery's part.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,19 +21,12 @@ from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks import OUTSIDE, Question, ValueCache, gold_of, key_of_metrics, plain_key, score_doc
 
-TINY: Final = -1000.0
-"""A log-likelihood whose exponential is 0."""
-
 _FAR: Final = -9000.0
-"""So much less that no length makes up for it."""
+"""A log-likelihood so low that no length makes up for it."""
 
 _MOST_SCORED: Final = 4_000_000
 """Characters of choices whose scores a process keeps."""
 
-_LENGTHS: Final[Mapping[str, Callable[[str], int]]] = {
-    "acc_norm": len,
-    "acc_bytes": lambda choice: len(choice.encode()),
-}
 
 Results = list[tuple[float, bool]]
 
@@ -64,17 +57,12 @@ class AnswerTrial(ScoringTrial):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceTrial(ScoringTrial):
-    """The scores of synthetic log-likelihoods of one doc's choices, by metric; `golds` are the indices of right ones.
-
-    `spaced` are the scores with and without the space that all choices begin with, where they differ.
-    """
+    """The scores of synthetic log-likelihoods of the choices of a doc, by metric; `golds` are the right indices."""
 
     golds: Sequence[int]
     gold_best: Mapping[str, float | None] = field(default_factory=dict)
     other_best: Mapping[str, float | None] = field(default_factory=dict)
     all_equal: Mapping[str, float | None] = field(default_factory=dict)
-    all_tiny: Mapping[str, float | None] = field(default_factory=dict)
-    spaced: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,19 +164,17 @@ def _choice_scores(scoring: Scoring, instance: Instance, question: Question, gol
     """Return the fields of a trial of choices: read-only scores, shared by equal trials."""
     count, own, right = len(question.choices), len(instance.requests), set(golds)
 
-    def score(results: Results, asked: Question = question) -> Mapping[str, float | None]:
+    def score(results: Results) -> Mapping[str, float | None]:
         at = scoring.task.position("process_results" if scoring.has_own_code else "metric_list")
         with time_limit(SECONDS_FOR_CODE if scoring.has_own_code else 0, "scoring one doc", at):
             doc = copy.deepcopy(instance.doc) if scoring.has_own_code else instance.doc
-            values = score_doc(scoring.task, scoring.metrics, doc, asked, results)
+            values = score_doc(scoring.task, scoring.metrics, doc, question, results)
         return MappingProxyType({name: _number(value) for name, value in values.items()})
 
     return {
         "gold_best": score([(-0.01, True) if index % count in right else (_FAR, False) for index in range(own)]),
         "other_best": score([(_FAR, False) if index % count in right else (-0.01, True) for index in range(own)]),
-        "all_tiny": score([(TINY - index, False) for index in range(own)]),
         "all_equal": score([(-1.0, False)] * own),
-        "spaced": MappingProxyType(dict(_spaced(scoring, score, question, golds, own))),
     }
 
 
@@ -204,34 +190,6 @@ def _gold_indices(question: Question) -> Sequence[int] | None:
     golds = gold if isinstance(gold, list) else [gold]
     is_sound = golds and all(isinstance(index, int) and index != OUTSIDE and index >= 0 for index in golds)
     return golds if is_sound else None
-
-
-def _spaced(
-    scoring: Scoring,
-    score: Callable[[Results, Question], Mapping[str, float | None]],
-    question: Question,
-    golds: Sequence[int],
-    own: int,
-) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    """Yield what the same log-likelihoods score with and without a space that all choices begin with, by metric."""
-    choices, gold = list(question.choices), golds[0]
-    if scoring.has_own_code or len(set(golds)) != 1:
-        return
-    if not all(choice[:1].isspace() and choice.strip() for choice in choices):
-        return
-    bare = replace(question, choices=[choice[1:] for choice in choices], target=gold)
-    for name, length in _LENGTHS.items():
-        lengths, short = [length(choice) for choice in choices], [length(choice) for choice in bare.choices]
-        other = max(range(len(choices)), key=lambda index: abs(lengths[index] - lengths[gold]))
-        if lengths[other] == lengths[gold]:
-            continue
-        # Halfway between the two log-likelihoods at which the gold choice and the other one are even.
-        even = (lengths[other] / lengths[gold] + short[other] / short[gold]) / 2
-        results: Results = [(_FAR, False)] * own
-        results[gold], results[other] = (-1.0, False), (-even, False)
-        with_space, without = (score(results, asked).get(name) for asked in (question, bare))
-        if with_space is not None and with_space != without:
-            yield name, (with_space, without)
 
 
 def _number(value: Any) -> float | None:

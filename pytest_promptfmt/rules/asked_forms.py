@@ -79,14 +79,6 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     metrics. Forms are quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
     warning where the place of the answer is only `X` or dots.
 
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
-
     Fix: make filters and stop sequences fit the form, or ask for the form that they expect.
 
     Real: facebookresearch/multiloko #10, lm-evaluation-harness #3438.
@@ -172,19 +164,11 @@ def no_form_read(study: Study) -> Iterator[Finding]:
 
 @rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
 def asked_form(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for some labels, a letter or a number, where something else is scored.
+    """Report a prompt that asks for some labels, a letter or a number, where something else is scored.
 
     Why: a model that follows the prompt is never right. Choices are often forgotten when the prompt is rewritten, and
     a gold answer is the text of an option where its letter is asked for. Labels that differ only in letter case count
     where they are compared as text.
-
-    Example:
-        doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
-        doc_to_choice: ["correct", "wrong"]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_choice: ["yes", "no"]
 
     Fix: ask for the answers that are scored.
 

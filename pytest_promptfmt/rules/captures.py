@@ -64,15 +64,6 @@ def gold_cut(study: Study) -> Iterator[Finding]:
     Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`, `answer is (\w+)` reads one word of two, and `.`
     matches no newline, so that code of several lines is not found. A right answer scores 0.
 
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: 'answer is (\w+)'}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: Where is the tower?, answer: New York}]}}
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: 'answer is (.+)\.'}, {function: take_first}]}]
-
     Fix: match as much as an answer may have: nested braces, several words, several lines (`[\s\S]*?`).
 
     Real: boxed answers with fractions in the extraction of several harnesses; code blocks read without DOTALL.

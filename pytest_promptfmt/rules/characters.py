@@ -61,15 +61,9 @@ def full_width_punctuation(study: Study) -> Iterator[Finding]:
 
 @rule("PF238", "odd-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
 def odd_punctuation(study: Study) -> Iterator[Finding]:
-    r"""Report punctuation in a row that no sentence has, such as `:.`, `??` or a space before a comma.
+    """Report punctuation in a row that no sentence has, such as `:.`, `??` or a space before a comma.
 
     Why: it is left over from an edit, or from texts that were joined. Models repeat the style of their prompt.
-
-    Example:
-        doc_to_text: "Answer the question:.\n{{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Answer the question:\n{{question}}\nAnswer:"
 
     Fix: remove one of the two characters.
 
@@ -100,16 +94,10 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
 
 @rule("PF247", "odd-characters", severity=Severity.WARNING, family=Family.PROMPT)
 def damaged_text(study: Study) -> Iterator[Finding]:
-    r"""Report characters that were not meant, such as HTML entities or text in the wrong encoding.
+    """Report characters that were not meant, such as HTML entities or text in the wrong encoding.
 
     Why: `&quot;`, `<br />` and `Ã©` for `é` are traces of a conversion that was not undone. Models know them from
     broken web pages, and answers with quotes or accents never equal the gold answer.
-
-    Example:
-        description: "RÃ©pondez Ã  la question.\n\n"
-
-    Silent example:
-        description: "Répondez à la question.\n\n"
 
     Fix: write the characters; for data use a function that calls `html.unescape`.
 

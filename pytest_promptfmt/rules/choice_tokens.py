@@ -21,19 +21,11 @@ _BLANK_BYTES: Final = frozenset({"<0x0A>", "<0x09>", "<0x0D>", "<0x20>"})
 
 @rule("PF306", "labels-of-unequal-length", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
-    r"""Report labels with different numbers of tokens.
+    """Report labels with different numbers of tokens.
 
     Why: a label of two tokens has the product of two probabilities and loses against labels of one token. A metric that
     reads only the first token reads a part of the label. Reported as info for labels with digits, which often differ in
     length, and for an archetype, whose small vocabulary splits words that a real one does not.
-
-    Example:
-        doc_to_choice: [A, B, Æß]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
-
-    Silent with:
-        doc_to_choice: [A, B, C]
 
     Fix: use labels of one token each; `promptfmt show --tokens` prints the tokens.
 
@@ -56,18 +48,10 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF307", "same-first-token", severity=Severity.INFO, family=Family.TOKENS, scope="profile")
 def same_first_token(view: ProfileView) -> Iterator[Finding]:
-    r"""Report labels that begin with the same token, such as `(` of `(A)` and `(B)`.
+    """Report labels that begin with the same token, such as `(` of `(A)` and `(B)`.
 
     Why: code that looks only at the first token of an answer, to save requests or to guide decoding, cannot distinguish
     them. A full log-likelihood can.
-
-    Example:
-        doc_to_choice: [(A), (B), (C)]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2"}}
-
-    Silent with:
-        doc_to_choice: [A, B, C]
 
     Fix: use bare letters, or labels with different first tokens.
 
@@ -86,20 +70,11 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF308", "choice-begins-another", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a choice whose tokens are the first tokens of another choice.
+    """Report a choice whose tokens are the first tokens of another choice.
 
     Why: the probability of the longer choice is that of the shorter one times a factor below one, so with `acc` it can
     never win. Reported as info if the task also has a normalized metric, and for built-in approximations, whose small
     vocabularies split words that are one token elsewhere.
-
-    Example:
-        doc_to_choice: ["yes", yes and no, "no"]
-        metric_list: [{metric: acc}]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
-
-    Silent with:
-        doc_to_choice: ["yes", "no", perhaps]
 
     Fix: score letters instead of texts, or end every choice with the same punctuation.
 
@@ -126,18 +101,9 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF309", "choices-same-in-tokens", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
-    r"""Report two different choices with the same tokens.
+    """Report two different choices with the same tokens.
 
     Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one always wins.
-
-    Example:
-        doc_to_choice: ["résumé", resume, "no"]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:wordpiece-bert", split: pairwise}}
-
-    Silent with:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
 
     Fix: change the wording of the choices, or exclude such models.
 
@@ -155,19 +121,10 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF310", "unknown-token", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def unknown_token(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer with a character that is not in the vocabulary; as warning if it is in the prompt.
+    """Report an answer with a character that is not in the vocabulary; as warning if it is in the prompt.
 
     Why: the unknown token represents any text. An answer with it is not scored by its own text, and two
     answers may become equal. Reported as info for an archetype, whose vocabulary is small.
-
-    Example:
-        doc_to_choice: [你, 好, "no"]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:wordpiece-bert", split: pairwise}}
-
-    Silent with:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
 
     Fix: exclude such models from tasks in this script, or write the text with characters that they know.
 
@@ -209,19 +166,11 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF311", "encoded-as-bytes", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer that is mostly encoded as bytes; as info if it has only some bytes.
+    """Report an answer that is mostly encoded as bytes; as info if it has only some bytes.
 
     Why: a character that is not in the vocabulary becomes two to four tokens of one byte each. Such answers are long,
     their likelihood measures spelling more than knowledge, and a cut inside a character breaks the text. Reported as
     info for an archetype, whose vocabulary covers few scripts.
-
-    Example:
-        doc_to_choice: [鐵, 金, 錫]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2"}}
-
-    Silent with:
-        doc_to_choice: [iron, gold, tin]
 
     Fix: score letters instead of texts for such models.
 

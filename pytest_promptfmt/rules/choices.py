@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from itertools import pairwise
 from string import ascii_uppercase
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout
 from pytest_promptfmt.study.gold import compares_likelihoods
-from pytest_promptfmt.systems import replaced_rules
 
 _FEW_MARKS: Final = 2
 """Full stops of a text that is not an abbreviation, such as `U.S.`"""
 
 _FEW_WORDS: Final = 4
-_PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})
-_PAST_LINES: Final = re.compile(
-    r"^[ \t]*(\(?)(?:Z([.):])[^\n]*\n[ \t]*\1\[\2|z([.):])[^\n]*\n[ \t]*\1\{\3|9([.)])[^\n]*\n[ \t]*\1:\4)\s[^\n]*",
-    re.MULTILINE,
-)
-"""Two lines of options: the last letter or digit, and the character after it."""
 
 
 @rule("PF703", "padded-choice", severity=Severity.WARNING, family=Family.ANSWERS)
 def padded_choice(study: Study) -> Iterator[Finding]:
-    r"""Report choices of which only some begin or end with whitespace.
+    """Report choices of which only some begin or end with whitespace.
 
     Why: `A. Adverse possession` next to `B. Implied` shows which option was edited by hand, in some datasets the right
     one.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [" iron", gold], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
 
     Fix: strip the choices in the template.
 
@@ -69,15 +54,9 @@ def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
 
 @rule("PF704", "empty-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
 def empty_choice(study: Study) -> Iterator[Finding]:
-    r"""Report a choice without a visible character.
+    """Report a choice without a visible character.
 
     Why: an empty continuation has the highest possible likelihood, so it wins, and every doc with it is wrong.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, " "], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
 
     Fix: drop missing choices in `doc_to_choice` or `process_docs`.
 
@@ -91,15 +70,9 @@ def empty_choice(study: Study) -> Iterator[Finding]:
 
 @rule("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
 def same_choices(study: Study) -> Iterator[Finding]:
-    r"""Report two choices that are equal, or differ only in case or whitespace.
+    """Report two choices that are equal, or differ only in case or whitespace.
 
     Why: two equal candidates have equal scores. If one of them is the gold, the first one always wins.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, iron, gold], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, zinc, gold], answer: 0}]}}
 
     Fix: correct the data, or drop such docs in `process_docs`.
 
@@ -137,30 +110,6 @@ def letters_shown(study: Study) -> Iterator[Finding]:
             yield finding(
                 "the options are listed with letters, but their texts are scored", saw, "doc_to_choice", instance
             )
-
-
-@also("PF249", severity=Severity.ERROR)
-def labels_past_z(study: Study) -> Iterator[Finding]:
-    r"""Report labels that run past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
-
-    Fix: use numbers of several digits, or labels of two letters.
-    """
-    if "PF249" in replaced_rules(study.task):
-        return
-    for instance in study.instances:
-        choices = [choice.strip() for choice in choices_of(study, instance)]
-        if any(pair in _PAST for pair in pairwise(choices)):
-            yield _past(" ".join(choices[-6:]), ("doc_to_choice",), instance.index)
-            return
-        message = question_message(instance)
-        found = _PAST_LINES.search(message.text) if message is not None else None
-        if found is not None:
-            yield _past(found[0].strip(), ("doc_to_text",), instance.index)
-            return
-
-
-def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
-    return finding("labels run past Z or 9 into punctuation", saw, keys, doc)
 
 
 @also("PF704", severity=Severity.ERROR, scores=True)

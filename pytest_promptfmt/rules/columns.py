@@ -30,19 +30,10 @@ _ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
 
 @rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
 def misspelt_column(study: Study) -> Iterator[Finding]:
-    r"""Report a column whose name looks like a misspelling of one that many datasets have.
+    """Report a column whose name looks like a misspelling of one that many datasets have.
 
     Why: without the dataset its columns are unknown, and synthetic docs have every column that a template names.
     `{{qusetion}}` then renders like `{{question}}`, and fails in the evaluation. With real docs it is an error.
-
-    Example:
-        doc_to_text: "Question: {{qusetion}}\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: gold
-        metadata: {note: no docs}
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: correct the name.
 
@@ -90,21 +81,10 @@ def _is_misspelling(written: str, other: str) -> bool:
 
 @rule("PF284", "outer-name-in-loop", severity=Severity.WARNING, family=Family.PROMPT)
 def outer_name_in_loop(study: Study) -> Iterator[Finding]:
-    r"""Report a loop over examples that prints a column of the doc, where each example has one of the same name.
+    """Report a loop over examples that prints a column of the doc, where each example has one of the same name.
 
     Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example, so that the
     example of a name is shown as one of a date.
-
-    Example:
-        doc_to_text: "{% for x in examples %}{{x.question}} ({{kind}})\n{% endfor %}{{question}} ({{kind}})\nAnswer:"
-        doc_to_choice: ["1918", "Ito"]
-        doc_to_target: 0
-        metadata:
-          promptfmt:
-            docs: [{question: When was it?, kind: date, examples: [{question: Who was it?, kind: name}]}]
-
-    Silent with:
-        doc_to_text: "{% for x in examples %}{{x.question}} ({{x.kind}})\n{% endfor %}{{question}} ({{kind}})\nAnswer:"
 
     Fix: print the column of the example: `x.kind`.
 
@@ -222,13 +202,6 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
 
     Why: `"['iron', 'gold']"` has an element for each character: a loop lists `[`, `'`, `i`, and `{{options[0]}}` is
     `[`.
-
-    Example:
-        doc_to_text: "{{question}}{% for one in options %} {{one}}{% endfor %}"
-        metadata: {promptfmt: {docs: [{question: Which?, options: "['tin', 'ice']", choices: [a, b], answer: 0}]}}
-
-    Silent with:
-        metadata: {promptfmt: {docs: [{question: Which?, options: [tin, ice], choices: [a, b], answer: 0}]}}
 
     Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
 

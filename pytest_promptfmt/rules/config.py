@@ -50,15 +50,6 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     Why: YAML silently keeps the last one; strict parsers refuse the file. Editing the first one changes
     nothing. Reported as a warning if both values are equal.
 
-    Example:
-        num_fewshot: 0
-        repeats: 1
-        num_fewshot: 2
-
-    Silent example:
-        num_fewshot: 0
-        repeats: 1
-
     Fix: remove one of them.
 
     Real: lm-evaluation-harness #1769 (ifeval).
@@ -89,13 +80,6 @@ def not_text(study: Study) -> Iterator[Finding]:
     Why: in YAML 1.1 the words yes, no, on and off are booleans, `012` is ten, and dates are dates. lm-eval either
     fails on such a choice or scores the word True.
 
-    Example:
-        doc_to_choice: [no, yes]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_choice: ["no", "yes"]
-
     Fix: put the words in quotes.
 
     Real: the Norway problem of YAML, which affects every yes/no task without quotes.
@@ -110,19 +94,10 @@ def not_text(study: Study) -> Iterator[Finding]:
 
 @rule("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
-    r"""Report a key of the task that its format replaces, and a `template:` that the task's own `doc_to_text` replaces.
+    """Report a key of the task that its format replaces, and a `template:` that the task's own `doc_to_text` replaces.
 
     Why: the format sets the layout. A `target_delimiter` or `doc_to_text` next to it has no effect, but looks as if it
     had. With `template:` it is the other way round: a written `doc_to_text` wins.
-
-    Example:
-        formats: mcqa
-        doc_to_text: "{{question}}"
-        target_delimiter: ": "
-
-    Silent example:
-        formats: mcqa
-        doc_to_text: "{{question}}"
 
     Fix: remove the key, or set it inside the format; keep either `template:` or `doc_to_text`.
 
@@ -148,13 +123,6 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
 
     Why: lm-eval 0.4.13 reads only `*.yaml`. The task is tested here but cannot be run there.
 
-    Example:
-        # file: example.yml
-        task: example
-
-    Silent example:
-        task: example
-
     Fix: rename the file to `.yaml`.
 
     Real: lm-evaluation-harness before #1216 (siqa/default.yml).
@@ -168,12 +136,6 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     """Report `generation_kwargs` of a task that does not generate.
 
     Why: they are only used with `output_type: generate_until`. Left over from another task, they mislead readers.
-
-    Example:
-        generation_kwargs: {max_gen_toks: 32}
-
-    Silent with:
-        output_type: generate_until
 
     Fix: remove them, or set `output_type: generate_until`.
 
@@ -199,19 +161,6 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
     Why: lm-eval accepts anything under `metadata`, so nothing else reports the mistake.
 
-    Example:
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignores: {PF201: the space is in the paper}
-
-    Silent example:
-        doc_to_text: "{{question}} "
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PF201: the space is in the paper}
-
     Fix: use a known key, such as `docs`, `fields`, `ignore`, `normalize` or `profiles`.
 
     Real: with a misspelled `docs` a task is tested with synthetic docs.
@@ -225,19 +174,10 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
 @rule("PF116", "docs-of-another-split", severity=Severity.WARNING, family=Family.CONFIG)
 def docs_of_another_split(study: Study) -> Iterator[Finding]:
-    r"""Report a sidecar with docs of a split that the task does not use, while synthetic docs are tested.
+    """Report a sidecar with docs of a split that the task does not use, while synthetic docs are tested.
 
     Why: `arc.docs.validation.jsonl` next to a task whose `test_split` is evaluated is read by nothing. The author
     believes that the prompts show the rows of that file.
-
-    Example:
-        metadata: {note: no docs}
-        # file: example.docs.validation.jsonl
-        {"question": "Which metal rusts?", "choices": ["iron", "gold"], "answer": 0}
-
-    Silent with:
-        # file: example.docs.test.jsonl
-        {"question": "Which metal rusts?", "choices": ["iron", "gold"], "answer": 0}
 
     Fix: name the file after the evaluated split, or `<task>.docs.jsonl` for any split.
 
@@ -259,46 +199,12 @@ def docs_of_another_split(study: Study) -> Iterator[Finding]:
                     return
 
 
-@rule("PF108", "overridden-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
-def overridden_by_prompt(study: Study) -> Iterator[Finding]:
-    """Report a field mapping next to `use_prompt`, which replaces it.
-
-    Why: both are in the file, but only one has an effect.
-
-    Example:
-        output_type: generate_until
-        use_prompt: "qa-basic:q-newline-a"
-        doc_to_text: "{{question}}"
-
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}"
-
-    Fix: remove one of them.
-
-    Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses.
-    """
-    if study.config.get("use_prompt") is None:
-        return
-    for key in ("doc_to_text", "doc_to_target", "doc_to_choice"):
-        written = study.config.get(key)
-        if written is not None and written != getattr(study.written, key):
-            yield finding(f"use_prompt replaces the task's {key}", str(written), key)
-
-
 @rule("PF110", "comment-cuts-text", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
 def comment_cuts_text(view: FileView) -> Iterator[Finding]:
     r"""Report a text that YAML ends at ` #`, because what follows is a comment.
 
     Why: `description: Write the number after #### at the end.` is `Write the number after`, and
     `regex_pattern: #### (\d+)` is nothing at all. No parser reports it.
-
-    Example:
-        doc_to_text: "{{question}}"
-        description: Write the number after #### at the end.
-
-    Silent with:
-        description: "Write the number after #### at the end. "
 
     Fix: put the text in quotes.
 
@@ -364,18 +270,11 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
 def quoted_value(study: Study) -> Iterator[Finding]:
-    r"""Report a boolean or number that is in quotes, so that it is text.
+    """Report a boolean or number that is in quotes, so that it is text.
 
     Why: the text `"false"` is true to Python, so that `do_sample: "false"` samples and `ignore_case: "false"` ignores
     the case. `temperature: "0.0"` is not equal to 0. The text false is an error. Any other word, such as `flase`, is
     true as well.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: ["\n"], do_sample: "false"}
-
-    Silent with:
-        generation_kwargs: {until: ["\n"], do_sample: false}
 
     Fix: remove the quotes.
 

@@ -35,16 +35,9 @@ _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)
 
 @rule("PF221", "missing-value-printed", severity=Severity.ERROR, family=Family.PROMPT)
 def missing_value_printed(study: Study) -> Iterator[Finding]:
-    r"""Report a missing value of the data that is rendered as the word None or nan.
+    """Report a missing value of the data that is rendered as the word None or nan.
 
     Why: Jinja renders a missing value as `None`. The model reads a passage called None, and a missing choice is scored.
-
-    Example:
-        doc_to_text: "{{hint}}\nQuestion: {{question}}\nAnswer:"
-        metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
-
-    Silent with:
-        doc_to_text: "{% if hint %}{{hint}}\n{% endif %}Question: {{question}}\nAnswer:"
 
     Fix: leave the text out if the value is missing.
 
@@ -79,23 +72,10 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
 
 @rule("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
 def unused_column(study: Study) -> Iterator[Finding]:
-    r"""Report a column of long texts that is not in the prompt or the choices.
+    """Report a column of long texts that is not in the prompt or the choices.
 
     Why: a question about a passage cannot be answered without the passage. Columns with names of explanations,
     tests or identifiers are not reported.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs:
-            - passage: The ferry to the island leaves every hour, in winter only in the morning.
-              question: When does it leave in winter?
-              choices: [never, in the morning]
-              answer: 1
-
-    Silent with:
-        doc_to_text: "{{passage}}\nQuestion: {{question}}\nAnswer:"
 
     Fix: add the column to the prompt, or ignore this rule with the reason why it is not needed.
 
@@ -137,18 +117,9 @@ def _spaced(text: str) -> str:
 
 @rule("PF223", "text-changed", severity=Severity.WARNING, family=Family.PROMPT)
 def text_dropped(study: Study) -> Iterator[Finding]:
-    r"""Report a text of the data that the prompt changes, such as one that lost its brackets and their contents.
+    """Report a text of the data that the prompt changes, such as one that lost its brackets and their contents.
 
     Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
-
-    Example:
-        doc_to_text: "Question: {{question | replace('[B]', '')}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: remove only what this dataset requires.
 

@@ -1,9 +1,9 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/rules, and two tests.
 
-A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. An example is the YAML of a task;
-keys that are not shown are those of an ordinary one, and other files follow lines such as `# file: helper.py`. The part
-`Silent with` shows only the keys and files that differ from the example. A line `# include: name.txt` is replaced by
-that file next to the module of the rule.
+A docstring has a first line and the parts Why, Example, Silent example, Fix and Real; the examples of most built-in
+rules are in `data/rule_cases.yaml`. An example is the YAML of a task; keys that are not shown are those of an ordinary
+one, and other files follow lines such as `# file: helper.py`. The part `Silent with` shows only the keys and files that
+differ from the example. A line `# include: name.txt` is replaced by that file next to the module of the rule.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.finding import Family
 from pytest_promptfmt.rules.rule_registry import Rule
 
+_CASES: Final = {"example": "Example", "silent": "Silent example", "with": "Silent with"}
 _PARTS: Final = ("Why", "Example", "Silent example", "Silent with", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
 _INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
@@ -43,17 +45,16 @@ class Documentation:
 
 
 def documentation_of(rule: Rule) -> Documentation:
-    """Return the parts of a rule's docstring."""
-    text = inspect.getdoc(rule.function) or f"{rule.name} (no description)."
-    pieces = _HEAD.split(text)
-    parts = {
-        head: inspect.cleandoc(f"\n{body}").strip("\n") for head, body in zip(pieces[1::2], pieces[2::2], strict=True)
-    }
+    """Return the parts of a rule's docstring, with its example."""
+    parts = _parts_of(rule)
+    if rule.is_builtin and "Example" not in parts:
+        case = data_table("rule_cases").get(rule.code, {}).get(rule.function.__name__, {})
+        parts |= {_CASES[name]: text for name, text in case.items()}
     example, silent, changes = (
         _with_included(parts.get(head, ""), rule) for head in ("Example", "Silent example", "Silent with")
     )
     return Documentation(
-        summary=" ".join(pieces[0].split()),
+        summary=" ".join(parts[""].split()),
         why=_flowing(parts.get("Why", "")),
         example=example,
         silent=changed_example(example, changes) if changes else silent,
@@ -61,6 +62,13 @@ def documentation_of(rule: Rule) -> Documentation:
         fix=_flowing(parts.get("Fix", "")),
         real=_flowing(parts.get("Real", "")),
     )
+
+
+def _parts_of(rule: Rule) -> dict[str, str]:
+    """Return the parts of the docstring by their heads, the first line under ""."""
+    first, *pieces = _HEAD.split(inspect.getdoc(rule.function) or f"{rule.name} (no description).")
+    bodies = (inspect.cleandoc(f"\n{body}").strip("\n") for body in pieces[1::2])
+    return {"": first} | dict(zip(pieces[::2], bodies, strict=True))
 
 
 def _with_included(example: str, rule: Rule) -> str:
@@ -92,7 +100,7 @@ def _keys(text: str) -> dict[str, str]:
 @cache
 def remedy_of(rule: Rule) -> str:
     """Return the default `do` of the rule's findings: its `Fix`, as one plain line."""
-    return " ".join(documentation_of(rule).fix.replace("`", "").split()).removesuffix(".")
+    return " ".join(_parts_of(rule).get("Fix", "").replace("`", "").split()).removesuffix(".")
 
 
 def page(rule: Rule) -> str:

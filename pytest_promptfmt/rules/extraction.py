@@ -30,16 +30,10 @@ _LONGEST: Final = 200
 
 @rule("PF112", "filters-without-generation", severity=Severity.ERROR, family=Family.CONFIG)
 def filters_without_generation(study: Study) -> Iterator[Finding]:
-    r"""Report filters that look for an answer in a task that generates nothing.
+    """Report filters that look for an answer in a task that generates nothing.
 
     Why: filters of lm-eval are applied to everything that the model returns. For log-likelihoods a regex finds nothing,
     gives its fallback for every choice, and scoring fails at the end of the run.
-
-    Example:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(A|B)"}, {function: take_first}]}]
-
-    Silent with:
-        output_type: generate_until
 
     Fix: remove `filter_list`, or set `output_type: generate_until`.
 
@@ -53,17 +47,10 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
 
 @rule("PF501", "exact-match-keeps-space", severity=Severity.WARNING, family=Family.EXTRACTION)
 def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
-    r"""Report `exact_match` on completions whose leading space is not removed.
+    """Report `exact_match` on completions whose leading space is not removed.
 
     Why: after `Answer:` models continue with ` Paris`, as few-shot examples show with their delimiter. `exact_match`
     compares ` Paris` with `Paris` and scores 0. Back ends that strip completions hide this, others do not.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match}]
-
-    Silent with:
-        filter_list: [{name: strip, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
     Fix: add a filter `remove_whitespace` or `regex` (which strips) before `take_first`.
 
@@ -98,20 +85,10 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
 
 @rule("PF509", "completion-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
 def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
-    r"""Report a whole completion that is compared with the gold answer, such as one with the requested reasoning.
+    """Report a whole completion that is compared with the gold answer, such as one with the requested reasoning.
 
     Why: without a filter that picks the answer, exact_match compares several sentences with a word or number.
     No completion that reasons is ever right.
-
-    Example:
-        output_type: generate_until
-        description: "Think step by step. "
-        doc_to_target: "{{choices[answer]}}"
-        metric_list: [{metric: exact_match}]
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}
 
     Fix: add a filter that picks the answer, such as `regex`.
 

@@ -80,20 +80,11 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
 
 @rule("PF504", "filter-misreads", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def some_options_unread(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that misreads an answer, such as one that reads some labels and not others.
+    """Report a filter that misreads an answer, such as one that reads some labels and not others.
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
     prompt ends with a cue after which most models write only the label, or is in another language than the sentence.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{'ABC'[answer]}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([AB])\\b"}, {function: take_first}]}]
-
-    Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([ABC])\\b"}, {function: take_first}]}]
 
     Fix: let the pattern read every label that the prompt lists.
 

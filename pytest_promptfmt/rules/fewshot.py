@@ -27,14 +27,6 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. The solved
     examples in the file are then in no prompt.
 
-    Example:
-        fewshot_split: train
-        fewshot_config: {samples: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]}
-
-    Silent example:
-        num_fewshot: 1
-        fewshot_config: {samples: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]}
-
     Fix: remove the split, and set `num_fewshot`.
 
     Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
@@ -78,12 +70,6 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
     Why: without a few-shot, training or validation split, lm-eval silently draws from the test split, and does not
     leave the evaluated doc out. Some prompts then contain their own answer. Where `fewshot_split` names the evaluated
     split, the doc is left out, but its neighbours are shown with their answers, although there is another split.
-
-    Example:
-        num_fewshot: 2
-
-    Silent with:
-        training_split: train
 
     Fix: set `fewshot_split`, or write `samples`.
 
@@ -144,19 +130,10 @@ def own_shot(study: Study) -> Iterator[Finding]:
 
 @rule("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
 def answer_in_user_turn(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples whose answer is part of the question because their target is empty.
+    """Report few-shot examples whose answer is part of the question because their target is empty.
 
     Why: with a chat template the answers are then in the turns of the user, and the assistant has none. The model sees
     a user who answers their own questions.
-
-    Example:
-        num_fewshot: 1
-        fewshot_config:
-          doc_to_text: "{{question}}\nAnswer: {{choices[answer]}}"
-          doc_to_target: ""
-
-    Silent example:
-        num_fewshot: 1
 
     Fix: put the answer into `fewshot_config.doc_to_target`.
 
@@ -186,17 +163,10 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
 
 @rule("PF807", "shots-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
 def unlike_question(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples unlike the question, such as ones that end with another cue.
+    """Report few-shot examples unlike the question, such as ones that end with another cue.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
     layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without any are tried with two.
-
-    Example:
-        num_fewshot: 1
-        fewshot_config: {doc_to_text: "Question: {{question}}\nA:"}
-
-    Silent example:
-        num_fewshot: 1
 
     Fix: use the same layout for few-shot examples and the question.
 

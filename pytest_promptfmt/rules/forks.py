@@ -20,14 +20,6 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
     `TaskConfig` of the checkout around the file, or of the harness that is installed, has it, or where there is no
     harness to compare with. The prompts are tested without the key.
 
-    Example:
-        output_type: multiple_choice
-        few_shots: 3
-
-    Silent example:
-        output_type: multiple_choice
-        num_fewshot: 3
-
     Fix: remove the key; settings of your own belong under `metadata`.
 
     Real: lmms-eval's `doc_to_visual` and `lmms_eval_specific_kwargs`, in 700 of its files.
@@ -51,19 +43,6 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
 
     Why: lm-eval 0.4.13 reads such a file as a group without members, and drops the task without a word. Up to
     0.4.11 it is a task. An info where the checkout around the file is such a release.
-
-    Example:
-        task: metal_melts
-        group: metals
-        output_type: multiple_choice
-        doc_to_text: "{{question}}"
-        doc_to_target: answer
-        doc_to_choice: "{{choices}}"
-
-    Silent example:
-        task: metal_melts
-        tag: metals
-        output_type: multiple_choice
 
     Fix: write `tag:` instead of `group:`.
 

@@ -42,16 +42,9 @@ _CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
 
 @rule("PF229", "reasoning-without-room", severity=Severity.INFO, family=Family.PROMPT)
 def reasoning_then_cue(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for reasoning and ends with `Answer:`.
+    """Report a prompt that asks for reasoning and ends with `Answer:`.
 
     Why: the cue asks for the answer immediately, and models that follow it skip the reasoning.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step.\nAnswer:"
-
-    Silent with:
-        doc_to_text: "{{question}}\nAnswer: Let's think step by step."
 
     Fix: end the prompt with the start of the reasoning, or without a cue.
 
@@ -73,14 +66,6 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
 
     Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning where the
     stop sequence leaves another accepted answer whole, and where only `--num_fewshot` shows examples.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "Rust needs iron. The answer is {{choices[answer]}}"
-        generation_kwargs: {until: ["."]}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"]}
 
     Fix: use the start of the next question as stop sequence.
 
@@ -157,14 +142,6 @@ def no_budget(study: Study) -> Iterator[Finding]:
     Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer, and 64
     tokens are too few for any.
 
-    Example:
-        output_type: generate_until
-        description: "Think step by step. "
-        generation_kwargs: {until: ["Question:"]}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"], max_gen_toks: 1024}
-
     Fix: set `generation_kwargs.max_gen_toks`.
 
     Real: four bugs of lm-evaluation-harness were a missing or misnamed budget.
@@ -185,13 +162,6 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
 
     Why: back ends pass unknown arguments on or drop them silently. `max_length` limits prompt and completion
     together, so with a long prompt nothing is generated.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {max_gen_tokens: 64}
-
-    Silent with:
-        generation_kwargs: {max_gen_toks: 64}
 
     Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p` or `top_k`.
 

@@ -43,12 +43,6 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
     that count from 1, used as indices, make the last one fail and shift all others by one. All local docs are checked,
     not only those that are rendered.
 
-    Example:
-        doc_to_target: "{{answer + 1}}"
-
-    Silent example:
-        doc_to_target: "{{answer}}"
-
     Fix: use the index from 0, or the exact text of a choice.
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
@@ -112,17 +106,10 @@ def _closest(target: Any, choices: Sequence[str]) -> str | None:
 
 @rule("PF702", "gold-never-equal", severity=Severity.ERROR, family=Family.ANSWERS)
 def padded_target(study: Study) -> Iterator[Finding]:
-    r"""Report a gold answer that no completion equals, such as one that begins or ends with whitespace.
+    """Report a gold answer that no completion equals, such as one that begins or ends with whitespace.
 
     Why: an extracted `7` never equals ` 7`. If the target delimiter is a space, few-shot examples have two. It is a
     warning without filters and examples.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: " {{choices[answer]}}"
-
-    Silent with:
-        doc_to_target: "{{choices[answer]}}"
 
     Fix: strip the target: `{{answer.strip()}}`.
 

@@ -11,9 +11,7 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
     finding,
-    has_given_shots,
     question_message,
-    shots_of,
     without_delimiter,
 )
 
@@ -42,26 +40,10 @@ _OPTION: Final = re.compile(r"[(\[]?[A-Z\d][)\].][ \t]*$")
 
 @rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
 def leaked_gold(study: Study) -> Iterator[Finding]:
-    r"""Report a feature that only the gold choices have: whitespace, case, punctuation, length, or being in the prompt.
+    """Report a feature that only the gold choices have: whitespace, case, punctuation, length, or being in the prompt.
 
     Why: the feature gives the answer away. At least three docs must agree. If the answer is in a passage on purpose,
     ignore this rule with that reason.
-
-    Example:
-        metadata:
-          promptfmt:
-            docs:
-            - {question: Which rusts?, choices: [Iron., gold, zinc], answer: 0}
-            - {question: Which is liquid?, choices: [iron, Mercury., tin], answer: 1}
-            - {question: Which is yellow?, choices: [iron, tin, Gold.], answer: 2}
-
-    Silent example:
-        metadata:
-          promptfmt:
-            docs:
-            - {question: Which rusts?, choices: [iron, gold, zinc], answer: 0}
-            - {question: Which is liquid?, choices: [iron, mercury, tin], answer: 1}
-            - {question: Which is yellow?, choices: [iron, tin, gold], answer: 2}
 
     Fix: format all choices in the same way in the template or in `process_docs`; remove the passage with the answer.
 
@@ -109,20 +91,6 @@ def _holds_only(text: str, gold: str, others: Sequence[str]) -> bool:
 
 def _words(text: str) -> str:
     return f" {' '.join(_WORD.findall(text.casefold()))} "
-
-
-@also("PF706")
-def same_gold_position(study: Study) -> Iterator[Finding]:
-    """Report four or more few-shot examples with the same answer.
-
-    Fix: choose few-shot examples with different answers.
-    """
-    if not has_given_shots(study) or study.shots < 4:
-        return
-    instances = study.instances if study.has_real_docs else study.instances[:1]
-    answers = [shot.answer for instance in instances for shot in shots_of(instance)]
-    if len(answers) >= 4 and len(set(answers)) == 1 and answers[0] and len(answers[0].strip()) <= 20:
-        yield finding("all few-shot examples have the same answer", answers[0], "fewshot_config")
 
 
 @also("PF706", severity=Severity.ERROR)

@@ -69,17 +69,10 @@ _LEAST: Final = 2
 
 @rule("PF286", "options-not-shown", severity=Severity.ERROR, family=Family.ANSWERS)
 def options_not_shown(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for the letter of an option and lists no options.
+    """Report a prompt that asks for the letter of an option and lists no options.
 
     Why: the options are in another column than the one that is printed. The model can only guess a letter. Synthetic
     docs are skipped, because a real question may hold its options.
-
-    Example:
-        doc_to_text: "{{question}}\nAnswer with the letter of the option.\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
-
-    Silent with:
-        doc_to_text: "Choose a letter.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
 
     Fix: list the options, each with its letter.
 

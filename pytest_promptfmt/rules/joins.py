@@ -46,17 +46,11 @@ _WITH_BLANK_LINE: Final = partial(rewritten, change=lambda text: f"{text}\n\n", 
 
 @rule("PF201", "doubled-whitespace", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
 def double_delimiter(study: Study) -> Iterator[Finding]:
-    r"""Report too much whitespace where two texts meet, such as a question that ends with a space before the answer.
+    """Report too much whitespace where two texts meet, such as a question that ends with a space before the answer.
 
     Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
     the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one, and training text
     hardly ever has two there. After a newline, the answer begins with a space in the first column.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer: "
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
 
@@ -118,18 +112,11 @@ def _doubled(before: str, where: str) -> str:
 
 @rule("PF202", "space-at-edge", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
 def trailing_space(study: Study) -> Iterator[Finding]:
-    r"""Report whitespace at an edge of a prompt, such as a space at the end of one for generation.
+    """Report whitespace at an edge of a prompt, such as a space at the end of one for generation.
 
     Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
     begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,
     the literal text at the end of Python code is checked.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Question: {{question}}\nAnswer: "
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: remove the space at the end of the template.
 
@@ -176,12 +163,6 @@ def glued_description(study: Study) -> Iterator[Finding]:
 
     Why: lm-eval puts nothing between `description` and what follows. If the description does not end with a newline,
     the prompt reads `…the correct letter.Question: Which…`.
-
-    Example:
-        description: "Answer with the correct letter."
-
-    Silent example:
-        description: "Answer with the correct letter.\n\n"
 
     Fix: end the description with `"\n\n"`, in double quotes; a YAML block scalar (`|`) keeps only one newline.
 

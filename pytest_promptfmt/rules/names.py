@@ -14,7 +14,6 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import TaskIndex, names_its_sets, tags_of
 
-_UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
 _WORD: Final = re.compile(r"[A-Za-z]{6,}")
 _MAX_MEMBERS: Final = 5000
 _MAX_DEPTH: Final = 16
@@ -33,19 +32,6 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
     Why: lm-eval cannot load the group, and reports it only when the group is run. The harness is the checkout around
     the file, else the lm-eval that is installed. Without one the member may be a task of lm-eval, so it is an info,
     and a warning if the name is close to that of an own task.
-
-    Example:
-        # file: group.yaml
-        group: metals
-        task: [metal_melts, metal_rust]
-        # file: melts.yaml
-        task: metal_melts
-        # file: rusts.yaml
-        task: metal_rusts
-
-    Silent with:
-        # file: group.yaml
-        task: [metal_melts, metal_rusts]
 
     Fix: use the name of a task, tag or group.
 
@@ -85,18 +71,6 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
     Why: tasks, groups and tags share one namespace. Of two with the same name, the first file wins and the other
     cannot be run. A tag with the name of a group collects nothing.
 
-    Example:
-        # file: group.yaml
-        group: metals
-        task: [metal_melts]
-        # file: melts.yaml
-        task: metal_melts
-        tag: metals
-
-    Silent with:
-        # file: melts.yaml
-        tag: metal_tasks
-
     Fix: rename one of them.
 
     Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
@@ -128,19 +102,6 @@ def group_metric(view: FileView) -> Iterator[Finding]:
     Why: lm-eval averages what the members report as `metric,filter`. If no member has it, the row of the group stays
     empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the members have. Groups
     inside the group are checked as well.
-
-    Example:
-        # file: group.yaml
-        group: metals
-        task: [metal_melts]
-        aggregate_metric_list: [{metric: exact_match}]
-        # file: melts.yaml
-        task: metal_melts
-        metric_list: [{metric: acc}]
-
-    Silent with:
-        # file: group.yaml
-        aggregate_metric_list: [{metric: acc}]
 
     Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
 
@@ -231,41 +192,11 @@ def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
     return {(metric, str(name)) for metric in names for name in filters}
 
 
-@rule("PF134", "unselectable-name", severity=Severity.WARNING, family=Family.NAMES, scope="file")
-def unselectable_name(view: FileView) -> Iterator[Finding]:
-    """Report a name with a space, comma or wildcard in it.
-
-    Why: `--tasks` splits at commas, the shell at spaces, and `*`, `?` and brackets are wildcards.
-
-    Example:
-        task: metals, liquid
-
-    Silent example:
-        task: metals_liquid
-
-    Fix: use only letters, digits, hyphens and underscores.
-
-    Real: names with `[…]` of formats, which the shell expands unless they are quoted.
-    """
-    name = view.config.get("group" if view.file.kind == "group" else "task")
-    if isinstance(name, str) and _UNSELECTABLE.search(name):
-        key = "group" if view.file.kind == "group" else "task"
-        yield finding("the name cannot be selected on the command line", name, view.yaml.locate((key,)))
-
-
 @rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
 def swapped_letters(study: Study) -> Iterator[Finding]:
     """Report a word in a task's name with the letters of a word of its path in another order.
 
     Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
-
-    Example:
-        # file: translation.yaml
-        task: metal_trasnlation
-
-    Silent example:
-        # file: translation.yaml
-        task: metal_translation
 
     Fix: use the spelling of the file or folder, or rename those.
 

@@ -45,16 +45,9 @@ _OPTION_VALUE: Final = re.compile(
 
 @rule("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
 def no_cue(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+    """Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
     Why: a base model continues with the next option, not with an answer. An earlier instruction how to answer is a cue.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
-        doc_to_choice: ["A", "B", "C"]
-
-    Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
 
     Fix: end the prompt with a cue such as `Answer:`.
 
@@ -129,18 +122,11 @@ def _kind(label: str) -> tuple[bool, bool]:
 
 @rule("PF249", "uneven-labels-and-options", severity=Severity.ERROR, family=Family.PROMPT)
 def labels_out_of_order(study: Study) -> Iterator[Finding]:
-    r"""Report options whose labels, number or order do not fit, such as labels that do not follow each other.
+    """Report options whose labels, number or order do not fit, such as labels that do not follow each other.
 
     Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter set
     inside a loop of Jinja stays the same, so that all options have one label. The scored labels then belong to other
     options.
-
-    Example:
-        doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index]}}. {{c}}\n{% endfor %}Answer:"
-        doc_to_choice: ["A", "B", "C", "D"]
-
-    Silent with:
-        doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
 
     Fix: take the label of the same index: `'ABCD'[loop.index0]`, `chr(65 + i)`.
 

@@ -95,16 +95,10 @@ def _problem(text: str) -> tuple[str, int] | None:
 
 @rule("PF235", "unbalanced-pairs", severity=Severity.WARNING, family=Family.PROMPT)
 def open_bracket(study: Study) -> Iterator[Finding]:
-    r"""Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
+    """Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
 
     Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before
     they answer. A prompt that ends with the bracket expects the answer to close it and is not reported.
-
-    Example:
-        doc_to_text: "Answer with one word (of those below: {{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Answer with one word (of those below): {{question}}\nAnswer:"
 
     Fix: close the bracket.
 

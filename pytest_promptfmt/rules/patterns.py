@@ -46,15 +46,6 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
     Why: `.` matches any character. At the end of a pattern it takes away the last digit of `The answer is 18`, and
     between digits it joins `3 5` to one number.
 
-    Example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+).'}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+)\.'}, {function: take_first}]}
-
     Fix: write `\.`, or remove the dot.
 
     Real: lm-evaluation-harness #2013 (bbh), gsm8k_cot; stanford-crfm/helm #4289.

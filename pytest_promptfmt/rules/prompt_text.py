@@ -15,7 +15,6 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     around,
-    continuations,
     finding,
     first_prompts,
     question_template,
@@ -30,10 +29,8 @@ _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(
 _WORDS: Final = 5
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
-_QUOTED: Final = re.compile(
-    r"(?:answer|respond|reply|say|output|write|return)\b[^.\n]{0,40}?[\"'`‘“]([^\"'`’”\n]{1,40})[\"'`’”]", re.I
-)
 _BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
+_NAMED_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+) \{\{-? *(\w+) *-?\}\}")
 _GLUED_LABEL: Final = re.compile(
     r"(?<![\\\w])\w*[a-z](?:[.!?)](?:Q|A)|[.!?)]?(?:Question|Answer|Input|Output)): ?(?=[A-Z\0]|$)"
 )
@@ -75,16 +72,10 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
 
 @rule("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)
 def raw_key(study: Study) -> Iterator[Finding]:
-    r"""Report a key with underscores in running text.
+    """Report a key with underscores in running text.
 
     Why: `questions about abstract_algebra.` shows the name of a subset instead of words. Other harnesses that
     run the same benchmark write `abstract algebra`, and scores differ.
-
-    Example:
-        description: "The following are questions about abstract_algebra.\n\n"
-
-    Silent example:
-        description: "The following are questions about abstract algebra.\n\n"
 
     Fix: replace the underscores with spaces: `{{subject | replace('_', ' ')}}`.
 
@@ -114,65 +105,12 @@ def _raw_key(key: str, doc: int, field: str | None) -> Finding:
     )
 
 
-@also("PF714")
-def abstention(study: Study) -> Iterator[Finding]:
-    """Report an answer quoted in the prompt that is almost, but not exactly, one of the choices.
-
-    Fix: quote the choice exactly as it is scored.
-    """
-    for instance in study.instances[:1]:
-        choices = [text.strip() for text in continuations(instance)]
-        if not study.has_choices or not choices:
-            return
-        for quoted in _QUOTED.findall(join(constant_spans(instance))):
-            near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
-            if near and quoted not in choices:
-                saw = f"{quoted!r} is quoted, {near[0]!r} is scored"
-                yield finding(
-                    "the prompt quotes an answer that differs slightly from the choice", saw, "doc_to_text", instance
-                )
-                return
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"[\W_]+", " ", text).strip().casefold()
-
-
-@also("PF240")
-def label_without_colon(study: Study) -> Iterator[Finding]:
-    """Report a label without a colon next to a label with one, if both are named like their columns.
-
-    Fix: add the colon.
-    """
-    for instance, message in questions(study.instances[:1]):
-        labels = [
-            (before.text, span.origin.field)
-            for before, span in pairwise(message.content)
-            if before.origin.field is None and span.origin.field
-        ]
-        with_colon = any(re.search(rf"\b{re.escape(name)}: ?\Z", text, re.I) for text, name in labels)
-        for text, name in labels:
-            if with_colon and re.search(rf"(?:^|[\n ]){re.escape(name)} \Z", text):
-                saw = f"{text[-20:]}…"
-                yield finding(
-                    "a label has no colon, but another label has one", saw, "doc_to_text", instance, field=name
-                )
-
-
 @rule("PF240", "uneven-labels", severity=Severity.WARNING, family=Family.PROMPT)
 def uneven_labels(study: Study) -> Iterator[Finding]:
-    r"""Report labels that are not written alike, such as one glued to its column where others have a space.
+    """Report labels that are not written alike, such as one glued to its column where others have a space.
 
     Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
     tokenizers read both differently.
-
-    Example:
-        doc_to_text: "Passage: {{choices[0]}}\nQuestion:{{question}}\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_text: "Passage: {{choices[0]}}\nQuestion: {{question}}\nAnswer:"
 
     Fix: add the space or the line break.
 
@@ -195,16 +133,9 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
 
 @rule("PF242", "repeated-text", severity=Severity.WARNING, family=Family.PROMPT)
 def repeated_description(study: Study) -> Iterator[Finding]:
-    r"""Report a text that the prompt shows twice, such as a description that is in the question as well.
+    """Report a text that the prompt shows twice, such as a description that is in the question as well.
 
     Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
-
-    Example:
-        description: "Answer the following question about metals.\n\n"
-        doc_to_text: "Answer the following question about metals. {{question}}\nAnswer:"
-
-    Silent with:
-        doc_to_text: "{{question}}\nAnswer:"
 
     Fix: keep it in one of the two places.
 
@@ -236,15 +167,18 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
 
 
 @also("PF240")
-def cue_without_colon(study: Study) -> Iterator[Finding]:
-    """Report a last line that is one word without a colon, where other labels have one.
+def label_without_colon(study: Study) -> Iterator[Finding]:
+    """Report a label without a colon where others have one: the last line, or a label named like its column.
 
     Fix: add the colon.
     """
     text = question_template(study)
     cue = _BARE_CUE.search(text)
-    if cue is not None and layout_of(text[: cue.start()]).labels:
-        yield finding("the last line is a label without a colon", cue[1], "doc_to_text")
+    labels = layout_of(text[: cue.start()] if cue is not None else text).labels
+    named = (found for found in _NAMED_COLUMN.finditer(text) if found[1].casefold() == found[2].casefold())
+    found = cue or next(named, None)
+    if found is not None and labels:
+        yield finding("a label has no colon, but another label has one", found[0].strip()[:40], "doc_to_text")
 
 
 @also("PF240")

@@ -30,24 +30,11 @@ _NUMBERS: Final = ("42", "17")
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a task that stops, cuts or skips the reasoning with which a model begins, as its chat template shows.
+    """Report a task that stops, cuts or skips the reasoning with which a model begins, as its chat template shows.
 
     Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop at a line
     break ends it, a small budget is used up by it, likelihoods of choices are those of reasoning, and a `gen_prefix`
     makes the model answer without any. The last three are warnings.
-
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: ["\n\n"], max_gen_toks: 4096}
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}{% if add_generation_prompt %}assistant: <think>
-        {% endif %}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"], max_gen_toks: 4096}
 
     Fix: turn reasoning off in `template_args` (`enable_thinking: false`), or give the task other stops and a budget of
     thousands of tokens.
@@ -99,28 +86,10 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF464", "reasoning-read-as-answer", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
-    r"""Report filters that read an answer out of the reasoning, between the marks of the profile's own chat template.
+    """Report filters that read an answer out of the reasoning, between the marks of the profile's own chat template.
 
     Why: lm-eval cuts reasoning off at `</think>` unless another mark is configured. With a model that closes its
     reasoning differently, a filter sees all of it, and reads the first answer that the model considered.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
-        doc_to_target: "{{['A', 'B', 'C'][answer]}}"
-        filter_list:
-          - name: first
-            filter: [{function: regex, regex_pattern: "The answer is ([A-C])"}, {function: take_first}]
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}:{% if m.reasoning_content %}
-        [THINK]{{ m.reasoning_content }}[/THINK]{% endif %}
-        {{ m.content }}
-        {% endfor %}
-
-    Silent with:
-        metadata: {promptfmt: {think_end_token: "[/THINK]"}}
 
     Fix: give the mark to lm-eval (`--model_args think_end_token=…`) and to `metadata.promptfmt.think_end_token`.
 

@@ -37,7 +37,7 @@ _WORST: Final[Mapping[Family, Effect]] = {
 _UNLIKE_FAMILY: Final[Mapping[Effect, str]] = {
     Effect.EVERY_DOC: "PF501 PF706 PF714",
     Effect.SOME_DOCS: "PF101 PF704 PF705",
-    Effect.APPEARANCE: "PF103 PF105 PF108 PF129 PF134 PF238 PF240 PF242 PF757",
+    Effect.APPEARANCE: "PF103 PF105 PF129 PF238 PF240 PF242 PF757",
 }
 _EFFECTS: Final = {code: effect for effect, codes in _UNLIKE_FAMILY.items() for code in codes.split()}
 """The effect of built-in rules that differ from their family."""
@@ -146,7 +146,7 @@ def also(
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as a further part of the built-in rule `code`.
 
-    Its docstring is what it reports, and its own `Fix`; an example of each part is in tests/rules/parts.yaml.
+    Its docstring is what it reports, and its own `Fix`; an example of each part is in data/rule_cases.yaml.
     """
 
     def register(function: RuleFunction) -> RuleFunction:

@@ -187,15 +187,6 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
 
     Why: a misspelled code ignores nothing, although it looks as if it did.
 
-    Example:
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PFX01: the space is in the paper}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
-
     Fix: use the code of a rule or a prefix; `promptfmt explain` lists them.
 
     Real: the same in every linter with ignores; ruff has RUF100 for it.
@@ -206,19 +197,10 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
 
 @rule("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
 def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
-    r"""Report a code in `metadata.promptfmt.ignore` that no longer matches a finding.
+    """Report a code in `metadata.promptfmt.ignore` that no longer matches a finding.
 
     Why: the mistake was fixed but the ignore stayed, so it hides the next mistake of this kind. An ignore
     from an include is not reported: it may be for another task.
-
-    Example:
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PF201: the space is in the paper}
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer: "
 
     Fix: remove the ignore.
 

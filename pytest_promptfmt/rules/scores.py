@@ -30,15 +30,6 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 
     Why: the empty completion is the right one. Splits without labels often have such targets.
 
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{missing}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, missing: ""}]}}
-
-    Silent with:
-        doc_to_target: "{{answer}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: iron}]}}
-
     Fix: name the column with the answer, or use a split that has labels.
 
     Real: test splits without labels, such as those of GLUE.
@@ -85,18 +76,6 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     log-likelihoods. A function of the task may need columns that synthetic docs lack, so that its exceptions count on
     your docs.
 
-    Example:
-        output_type: generate_until
-        process_results: !function helper.scored
-        # file: helper.py
-        def scored(doc, results):
-            return {"exact_match": float(results[0].split()[0] == "mercury")}
-
-    Silent with:
-        # file: helper.py
-        def scored(doc, results):
-            return {"exact_match": float(results[0].split()[:1] == ["mercury"])}
-
     Fix: make the function expect any answer.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
@@ -119,19 +98,6 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
     """Report scoring in which the gold answer does not win: nonsense or another answer scores as much.
 
     Why: target and metric do not fit, and the score is the same for all answers.
-
-    Example:
-        process_results: !function helper.scored
-        # file: helper.py
-        def scored(doc, results):
-            best = max(range(len(results)), key=lambda index: results[index][0])
-            return {"acc": float(best == doc["answer"] + 1)}
-
-    Silent with:
-        # file: helper.py
-        def scored(doc, results):
-            best = max(range(len(results)), key=lambda index: results[index][0])
-            return {"acc": float(best == doc["answer"])}
 
     Fix: compare what the filters give with the target as it is written.
 
@@ -224,20 +190,6 @@ def random_fallback(study: Study) -> Iterator[Finding]:
     """Report filters that answer by chance where they find nothing.
 
     Why: a guess is right every fourth time and hides that the model gave no answer. Two runs differ.
-
-    Example:
-        output_type: generate_until
-        filter_list: [{name: guess, filter: [{function: custom, filter_fn: !function helper.guess}]}]
-        # file: helper.py
-        import random
-        def guess(resps, docs):
-            return [each[0] if len(each[0]) == 1 else random.choice("ABCD") for each in resps]
-
-    Silent with:
-        filter_list: [{name: first, filter: [{function: custom, filter_fn: !function helper.first}]}]
-        # file: helper.py
-        def first(resps, docs):
-            return [each[0] if each[0] else "[invalid]" for each in resps]
 
     Fix: give a fixed fallback: a guess hides that nothing was found.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
-from pytest_promptfmt.answers.trials import TINY, AnswerTrial, Trials, trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -45,83 +44,11 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF610", "underflow", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
-def underflow(study: Study) -> Iterator[Finding]:
-    """Report a metric that is NaN for very small log-likelihoods.
-
-    Why: long choices have log-likelihoods of hundreds. The exponential of each is 0, and so is their sum.
-
-    Example:
-        process_results: !function helper.mass
-        # file: helper.py
-        import math
-        def mass(doc, results):
-            chances = [math.exp(score) for score, _ in results]
-            total = sum(chances)
-            return {"mass": chances[doc["answer"]] / total if total else math.nan}
-
-    Silent with:
-        # file: helper.py
-        import math
-        def mass(doc, results):
-            largest = max(score for score, _ in results)
-            chances = [math.exp(score - largest) for score, _ in results]
-            return {"mass": chances[doc["answer"]] / sum(chances)}
-
-    Fix: subtract the largest log-likelihood before `exp()`.
-
-    Real: the probability mass of eval-framework 0.15.4.
-    """
-    trials = trials_of(study)
-    for trial in trials.choices:
-        for name, value in trial.all_tiny.items():
-            if value is not None and math.isnan(value):
-                saw = f"{name} is NaN around {TINY:g}"
-                yield finding("a metric is NaN for very small log-likelihoods", saw, scored_by(trials), trial.instance)
-
-
-@rule("PF611", "space-counts-as-length", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
-def space_counts_as_length(study: Study) -> Iterator[Finding]:
-    r"""Report choices that all begin with a space, which `acc_norm` or `acc_bytes` counts as length.
-
-    Why: the same log-likelihoods score differently with the space in the choices and with the space in the delimiter,
-    though the requests are the same. Figures of the two are no longer comparable.
-
-    Example:
-        target_delimiter: ""
-        metric_list: [{metric: acc_norm}]
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [" iron", " tin", " platinum"], answer: 0}]
-
-    Silent with:
-        target_delimiter: " "
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]}}
-
-    Fix: write the choices without it, and `target_delimiter` with it: the requests stay the same.
-
-    Real: pattern 1 of the eval-framework guide; tasks that were ported from it.
-    """
-    for trial in trials_of(study).choices:
-        for name, (with_space, without) in trial.spaced.items():
-            score = "nothing" if without is None else f"{without:g}"
-            saw = f"the same log-likelihoods score {with_space:g} with it and {score} without it"
-            yield finding(
-                f"all choices begin with a space, which {name} counts as length", saw, "doc_to_choice", trial.instance
-            )
-
-
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def wrong_direction(study: Study) -> Iterator[Finding]:
     """Report `higher_is_better` of a well-known metric that contradicts the meaning of the metric.
 
     Why: the results table shows an arrow for it, and tools that compare runs choose the worse model.
-
-    Example:
-        metric_list: [{metric: acc, aggregation: mean, higher_is_better: false}]
-
-    Silent example:
-        metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 
     Fix: change `higher_is_better`, or leave it out for lm-eval's own metrics.
 
@@ -141,18 +68,6 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     Why: `process_results` returns a mapping by metric, and lm-eval reports its names. An entry with another name is
     silently missing in the results. `acc` needs log-likelihoods: for generated text it is a pair, and averaging fails
     after the model has answered everything.
-
-    Example:
-        output_type: generate_until
-        process_results: !function helper.scored
-        metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
-        # file: helper.py
-        def scored(doc, results):
-            return {"exact": float(results[0] == doc["choices"][doc["answer"]])}
-
-    Silent with:
-        metric_list: [{metric: exact, aggregation: mean, higher_is_better: true}]
 
     Fix: use the names that `process_results` returns, and metrics that fit the output type.
 
@@ -310,24 +225,10 @@ def _near_misses(gold: str) -> tuple[str, ...]:
 
 @rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def depends_on_line_end(study: Study) -> Iterator[Finding]:
-    r"""Report a metric of your own for which the gold answer is wrong after a newline, or before a full stop.
+    """Report a metric of your own for which the gold answer is wrong after a newline, or before a full stop.
 
     Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
     line, or compares the text as it is, gives them nothing. A full stop is reported as info.
-
-    Example:
-        output_type: generate_until
-        doc_to_target: "{{choices[answer]}}"
-        metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
-        # file: helper.py
-        def same(references, predictions):
-            return float(references[0] == predictions[0])
-
-    Silent with:
-        # file: helper.py
-        def same(references, predictions):
-            return float(references[0] == predictions[0].strip(" .\n"))
 
     Fix: strip whitespace and the full stop before the comparison.
 

@@ -41,19 +41,6 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
     Why: it was copied and not changed. The prompt has one example less than intended, and the model sees one answer
     more often than the others.
 
-    Example:
-        num_fewshot: 2
-        fewshot_config:
-          samples:
-          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
-          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
-
-    Silent with:
-        fewshot_config:
-          samples:
-          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
-          - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
-
     Fix: replace one of them.
 
     Real: hand-written examples, and few-shot splits with duplicate rows.
@@ -183,22 +170,10 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
 
 @rule("PF819", "delimiter-in-shots", severity=Severity.INFO, family=Family.FEWSHOT)
 def delimiter_in_shots(study: Study) -> Iterator[Finding]:
-    r"""Report a few-shot example with a column that contains the delimiter between examples.
+    """Report a few-shot example with a column that contains the delimiter between examples.
 
     Why: the model sees more examples than there are, some without an answer. Where the delimiter is also what stops the
     answer, as it is by default, an answer that contains it ends early.
-
-    Example:
-        num_fewshot: 1
-        fewshot_delimiter: "###"
-        fewshot_config:
-          samples:
-          - {question: "Read this. ### Which metal melts in the hand?", choices: [gallium, iron], answer: 0}
-
-    Silent with:
-        fewshot_config:
-          samples:
-          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
 
     Fix: choose a delimiter that no column contains, or replace it in `process_docs`.
 
@@ -223,24 +198,10 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
 
 @rule("PF841", "shot-answers-with-question", severity=Severity.ERROR, family=Family.FEWSHOT)
 def shot_answers_with_question(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples whose answer is a text that the question before it prints.
+    """Report few-shot examples whose answer is a text that the question before it prints.
 
     Why: the target names the column of the question, or the source of a translation instead of the translation. The
     examples teach the model to repeat the question. Choices are not reported: a question may list them.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "English: {{question}}\nFrench:"
-        doc_to_target: "{{french}}"
-        fewshot_config:
-          doc_to_target: "{{question}}"
-          samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
-        num_fewshot: 2
-        metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
-
-    Silent with:
-        fewshot_config:
-          samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
 
     Fix: print the answer in `doc_to_target`, and in that of `fewshot_config`.
 

@@ -52,12 +52,6 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
     `fewshot_config`, so that the mistake is not noticed.
 
-    Example:
-        fewshot_config: {doc_to_text: "{{question.missing.text}}"}
-
-    Silent example:
-        fewshot_config: {doc_to_text: "{{question}}"}
-
     Fix: correct the keys of `fewshot_config`.
 
     Real: lm-evaluation-harness #2323 (agieval fails with any number of shots).
@@ -179,17 +173,10 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
 
 @rule("PF812", "announced-and-missing", severity=Severity.WARNING, family=Family.FEWSHOT)
 def announced_examples(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that announces something that is not there, such as examples.
+    """Report a prompt that announces something that is not there, such as examples.
 
     Why: "Here are some examples" before a lone question belongs to a few-shot prompt. Either the examples were lost or
     the sentence is left over.
-
-    Example:
-        num_fewshot: 0
-        description: "Here are some examples of questions about metals.\n\n"
-
-    Silent with:
-        description: "Answer the question about metals.\n\n"
 
     Fix: remove the sentence, or set `num_fewshot`.
 

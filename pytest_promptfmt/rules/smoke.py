@@ -57,19 +57,11 @@ def _known_names(study: Study, finding: Finding) -> Fix | None:
 
 @rule("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True, fix=_known_names)
 def scoring_fails(study: Study) -> Iterator[Finding]:
-    r"""Report a task whose gold answers cannot be filtered and scored without an exception.
+    """Report a task whose gold answers cannot be filtered and scored without an exception.
 
     Why: filters, metrics and `process_results` run after the model has answered everything, often hours after the
     start, so an exception there costs a whole evaluation. Therefore each gold answer is filtered and scored once. With
     synthetic docs only what does not depend on them is tried. Metrics of Hugging Face evaluate are not loaded.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match, weight_by_size: true}]
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
-
-    Silent with:
-        metric_list: [{metric: exact_match, ignore_case: true}]
 
     Fix: correct the argument, pattern or function that the error names.
 

@@ -204,13 +204,6 @@ def literal_stop(study: Study) -> Iterator[Finding]:
 
     Why: in single quotes YAML reads `\n` as two characters. Completions do not contain them, so generation never stops.
 
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: ['\n']}
-
-    Silent with:
-        generation_kwargs: {until: ["\n"]}
-
     Fix: use double quotes.
 
     Real: lm-evaluation-harness #2983 (LongBench).
@@ -241,19 +234,10 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
 
 @rule("PF910", "stop-unlike-shots", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
 def stop_unlike_shots(study: Study) -> Iterator[Finding]:
-    r"""Report stop sequences that do not match the start of the next question.
+    """Report stop sequences that do not match the start of the next question.
 
     Why: after its answer a base model continues with the next question, in the layout of the few-shot examples. A stop
     `Q:` does not end it if the examples have `Question:`, nor does `Frage:` with a colon of another width.
-
-    Example:
-        output_type: generate_until
-        num_fewshot: 1
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        generation_kwargs: {until: ["Q:"]}
-
-    Silent with:
-        generation_kwargs: {until: ["Question:"]}
 
     Fix: use the exact label at the start of a question, or a newline.
 

@@ -8,38 +8,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.tasks import functions_of, missing_for
 
 _PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")
-_HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "doc_to_text": ("doc",),
-        "doc_to_target": ("doc",),
-        "doc_to_decontamination_query": ("doc",),
-        "process_results": ("doc", "results"),
-        "construct_requests": ("doc", "ctx"),
-        "aggregation": (),
-        "higher_is_better": (),
-        "has_training_docs": (),
-        "has_validation_docs": (),
-        "has_test_docs": (),
-        "training_docs": (),
-        "validation_docs": (),
-        "test_docs": (),
-    }
-)
-"""The arguments that lm-eval 0.4.13 passes to the hooks of a task class, in addition to `self`."""
-
 _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
 _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
 
@@ -50,15 +30,6 @@ def missing_function(study: Study) -> Iterator[Finding]:
 
     Why: metrics, filters and result functions are not needed to render
     prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
-
-    Example:
-        process_results: !function helper.scored
-        # file: helper.py
-        def score(doc, results):
-            return {"acc": 1.0}
-
-    Silent with:
-        process_results: !function helper.score
 
     Fix: define or import the function in that file.
 
@@ -96,73 +67,15 @@ def _names_in(file: Path) -> frozenset[str] | None:
     return None if "__getattr__" in names else frozenset(names)
 
 
-@rule("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
-def hook_signature(view: FileView) -> Iterator[Finding]:
-    r"""Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
-
-    Why: `process_results(self, doc)` is called with the results as well, after all answers. The file is only parsed.
-
-    Example:
-        task: example
-        class: !function helper.Mine
-        # file: helper.py
-        from lm_eval.api.task import ConfigurableTask
-        class Mine(ConfigurableTask):
-            def doc_to_text(self, doc):
-                return doc["question"] + "\nAnswer:"
-            def doc_to_target(self, doc):
-                return doc["choices"][doc["answer"]]
-            def process_results(self, doc):
-                return {"acc": 1.0}
-
-    Silent with:
-        # file: helper.py
-        from lm_eval.api.task import ConfigurableTask
-        class Mine(ConfigurableTask):
-            def doc_to_text(self, doc):
-                return doc["question"] + "\nAnswer:"
-            def doc_to_target(self, doc):
-                return doc["choices"][doc["answer"]]
-            def process_results(self, doc, results):
-                return {"acc": 1.0}
-
-    Fix: give the hook the arguments of the base class, and `**kwargs` to `construct_requests`.
-
-    Real: task classes written for an older lm-eval, whose `construct_requests` had no further arguments.
-    """
-    named = view.config.get("class")
-    if not isinstance(named, FunctionRef):
-        return
-    tree = parsed(named)
-    if tree is None:
-        return
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    for hook in _hooks_of(classes, named.name, set()):
-        needed = ("self", *_HOOKS[hook.name])
-        if any(isinstance(one, ast.Name) and one.id in ("staticmethod", "classmethod") for one in hook.decorator_list):
-            continue
-        own = [*hook.args.posonlyargs, *hook.args.args]
-        required = len(own) - len(hook.args.defaults)
-        takes = hook.args.vararg is not None or len(own) >= len(needed)
-        lacks_kwargs = hook.name == "construct_requests" and hook.args.kwarg is None and len(own) < len(needed) + 3
-        if required > len(needed) or not takes or lacks_kwargs:
-            saw = f"{hook.name}({', '.join(one.arg for one in own)})"
-            do = f"write {hook.name}({', '.join(needed)}{', **kwargs' if lacks_kwargs else ''})"
-            yield finding("a hook of the task class does not take what lm-eval passes to it", saw, "class", do=do)
-
-
-def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) -> Iterator[ast.FunctionDef]:
-    """Yield the hooks that a class of the file has, its own before those of its bases there."""
+def _method(classes: Mapping[str, ast.ClassDef], name: str, hook: str) -> ast.FunctionDef | None:
+    """Return a method of a class of the file, or of its bases there."""
     node = classes.get(name)
-    if node is None:
-        return
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef) and part.name in _HOOKS and part.name not in seen:
-            seen.add(part.name)
-            yield part
-    for base in node.bases:
-        if isinstance(base, ast.Name) and base.id != name:
-            yield from _hooks_of({key: value for key, value in classes.items() if key != name}, base.id, seen)
+    for part in node.body if node is not None else ():
+        if isinstance(part, ast.FunctionDef) and part.name == hook:
+            return part
+    others = {key: value for key, value in classes.items() if key != name}
+    bases = (base.id for base in (node.bases if node is not None else ()) if isinstance(base, ast.Name))
+    return next(filter(None, (_method(others, base, hook) for base in bases)), None)
 
 
 def parsed(function: FunctionRef) -> ast.Module | None:
@@ -182,23 +95,10 @@ def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
 
 @rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
 def missing_package(study: Study) -> Iterator[Finding]:
-    r"""Report Python code of a task that imports a package which is not installed here.
+    """Report Python code of a task that imports a package which is not installed here.
 
     Why: the module is imported without the package, so that prompts can be linted. Code that uses the package, most
     often for scoring, is not tested, and lm-eval does not load the task at all.
-
-    Example:
-        doc_to_text: !function helper.asked
-        # file: helper.py
-        from package_that_nobody_has import verify
-        def asked(doc):
-            return "Question: " + doc["question"] + "\nAnswer:"
-
-    Silent with:
-        # file: helper.py
-        from re import sub
-        def asked(doc):
-            return "Question: " + doc["question"] + "\nAnswer:"
 
     Fix: install the package where the task is tested.
 
@@ -218,25 +118,11 @@ def missing_package(study: Study) -> Iterator[Finding]:
 
 @rule("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
 def prompt_by_chance(study: Study) -> Iterator[Finding]:
-    r"""Report a question that Python code makes by chance, with numbers of the module `random` and without a seed.
+    """Report a question that Python code makes by chance, with numbers of the module `random` and without a seed.
 
     Why: code that shuffles options without its own generator takes the numbers that happen to come next. Another
     `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed
     elsewhere belongs to another option.
-
-    Example:
-        doc_to_text: !function helper.asked
-        metadata:
-          promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
-        # file: helper.py
-        import random
-        def asked(doc):
-            return "Question: " + doc["question"] + " " + ", ".join(random.sample(doc["choices"], 5)) + "\nAnswer:"
-
-    Silent with:
-        # file: helper.py
-        def asked(doc):
-            return "Question: " + doc["question"] + " " + ", ".join(doc["choices"]) + "\nAnswer:"
 
     Fix: shuffle in `process_docs` with `random.Random(seed)`, or by the digest of the question.
 
@@ -359,7 +245,7 @@ def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
     """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
     tree = parsed(named)
     classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
-    return next((node for node in _hooks_of(classes, named.name, set()) if node.name == hook), None)
+    return _method(classes, named.name, hook)
 
 
 def literal_start(study: Study, key: str) -> str:

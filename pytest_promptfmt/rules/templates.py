@@ -136,19 +136,11 @@ def constant_field(study: Study) -> Iterator[Finding]:
 
 @rule("PF125", "constant-prompt", severity=Severity.ERROR, family=Family.TEMPLATES)
 def constant_prompt(study: Study) -> Iterator[Finding]:
-    r"""Report a task with the same prompt for every doc.
+    """Report a task with the same prompt for every doc.
 
     Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
     column, or not in Jinja's syntax. Nothing is reported where PF246 names the cause, or where the docs differ
     only in columns that the template does not use.
-
-    Example:
-        doc_to_text: "Which of them is right?\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent with:
-        doc_to_text: "{{question}} Is it mercury?\nAnswer:"
 
     Fix: add the columns of the question with `{{name}}`.
 
@@ -205,12 +197,6 @@ def literal_newline(study: Study) -> Iterator[Finding]:
 
     Why: in YAML only double quotes turn `\n` into a newline. In single quotes, without quotes and in block scalars
     it stays two characters, and the model sees `\n` in its prompt.
-
-    Example:
-        doc_to_text: 'Question: {{question}}\nAnswer:'
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: use double quotes, or a block scalar with real newlines.
 
@@ -284,13 +270,6 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
     Why: it is only used with decontamination, so the mistake shows late.
-
-    Example:
-        should_decontaminate: true
-        doc_to_decontamination_query: query
-
-    Silent with:
-        doc_to_decontamination_query: question
 
     Fix: use a column, or write a template.
 

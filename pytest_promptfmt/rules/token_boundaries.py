@@ -18,23 +18,10 @@ _TOKENS: Final = 8
 
 @rule("PF301", "nothing-left-to-score", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer without any token left after the tokens of the prompt are cut off.
+    """Report an answer without any token left after the tokens of the prompt are cut off.
 
     Why: lm-eval encodes prompt and answer together and cuts at the length of the encoded prompt. If the end of the
     prompt and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
-
-    Example:
-        doc_to_text: "{{question}}\nAnswer:\n("
-        doc_to_choice: [A, B, C]
-        target_delimiter: ""
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-
-    Silent example:
-        doc_to_text: "{{question}}\nAnswer:"
-        doc_to_choice: [(A), (B), (C)]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
 
     Fix: move the character that merges with the answer from the end of the prompt to the start of the answers.
 
@@ -54,24 +41,11 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF302", "token-over-boundary", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
+    """Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
 
     Why: the scored sequence is the tokens of the prompt plus the rest of the tokens of both. If `:` and the newline
     after it are one token, the model gets `Answer:` and `A` and never sees the newline. Reported as info if the text is
     the same and only its tokens differ.
-
-    Example:
-        doc_to_text: "{{question}}\nAnswer:\n"
-        doc_to_choice: [A, B, C]
-        target_delimiter: ""
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-
-    Silent example:
-        doc_to_text: "{{question}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
@@ -102,23 +76,12 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF303", "space-before-choice", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def space_before_choice(view: ProfileView) -> Iterator[Finding]:
-    r"""Report answers that are scored with an unwanted space before them, or with two.
+    """Report answers that are scored with an unwanted space before them, or with two.
 
     Why: choices with a leading space are right after `Answer:` and wrong after the generation prompt of a
     chat template, where answers begin without one. With a target delimiter they begin with two spaces. In most
     tokenizers `A` with no, one and two spaces before it gives three different tokens. Reported as info for built-in
     approximations, and for `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
-
-    Example:
-        doc_to_choice: [" A", " B", " C"]
-        target_delimiter: ""
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
-
-    Silent example:
-        doc_to_choice: [A, B, C]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
 
     Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
 
@@ -154,28 +117,10 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF304", "tokens-unlike-shots", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a choice that begins with another token than the same answer in a few-shot example.
+    """Report a choice that begins with another token than the same answer in a few-shot example.
 
     Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
     the scored token is not the one they show. Reported as info if the examples are text inside a turn of the user.
-
-    Example:
-        num_fewshot: 2
-        doc_to_text: "{{question}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        doc_to_target: answer
-        target_delimiter: "\n"
-        fewshot_config: {target_delimiter: " "}
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-
-    Silent example:
-        num_fewshot: 2
-        doc_to_text: "{{question}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        doc_to_target: answer
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
 
     Fix: use the same `target_delimiter` for few-shot examples and candidates. If a chat template writes the space
     before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
@@ -212,24 +157,11 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF305", "apart-unlike-together", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer with other tokens by itself than after the prompt, if the two are encoded separately.
+    """Report an answer with other tokens by itself than after the prompt, if the two are encoded separately.
 
     Why: with `split: pairwise`, prompt and answer are encoded separately. SentencePiece adds a space to every
     text, so an answer after a newline is scored with a space that is not in the text. In other cases characters of one
     token are separated, which is reported as a warning.
-
-    Example:
-        doc_to_text: "{{question}}\nAnswer: ("
-        doc_to_choice: [A, B, C]
-        target_delimiter: ""
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
-
-    Silent example:
-        doc_to_text: "{{question}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
 
     Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a space.
 

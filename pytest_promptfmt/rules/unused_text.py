@@ -102,16 +102,10 @@ def python_value(value: Any, text: str) -> str | None:
 
 @rule("PF245", "python-printed", severity=Severity.ERROR, family=Family.PROMPT)
 def object_printed(study: Study) -> Iterator[Finding]:
-    r"""Report a Python value that is printed as Python shows it: a method, a generator, the view of a mapping.
+    """Report a Python value that is printed as Python shows it: a method, a generator, the view of a mapping.
 
     Why: `{{passage.items}}` is the method `items` of the mapping, not its key, and `map` in Jinja gives a generator.
     The prompt then shows `<generator object …>` instead of the text, often with another number in every run.
-
-    Example:
-        doc_to_text: "{{choices | map('upper')}}\n{{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "{{choices | map('upper') | join(', ')}}\n{{question}}\nAnswer:"
 
     Fix: write `passage['items']`, or end the expression with `| join(', ')` or `| list | join(' ')`.
 
@@ -131,16 +125,10 @@ def object_printed(study: Study) -> Iterator[Finding]:
 
 @rule("PF246", "not-filled-in", severity=Severity.ERROR, family=Family.PROMPT)
 def name_not_filled_in(study: Study) -> Iterator[Finding]:
-    r"""Report a placeholder that was not filled in, such as `%(question)s`, `${subject}` or `{doc["subject"]}`.
+    """Report a placeholder that was not filled in, such as `%(question)s`, `${subject}` or `{doc["subject"]}`.
 
     Why: prompts are often ported from harnesses with other placeholders, and a string without its `f` keeps the braces.
     The model reads the name instead of the text. `{name}` counts if it is a column of your docs.
-
-    Example:
-        doc_to_text: "Subject: ${subject}\n{{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "Subject: {{question}}\nAnswer:"
 
     Fix: use `{{name}}` in templates, and an f-string in Python.
 
@@ -196,26 +184,10 @@ def note_left(study: Study) -> Iterator[Finding]:
 
 @rule("PF266", "indentation-of-code", severity=Severity.WARNING, family=Family.PROMPT)
 def indentation_of_code(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt whose lines are indented like the code or the YAML that they are written in.
+    """Report a prompt whose lines are indented like the code or the YAML that they are written in.
 
     Why: a text over several lines in triple quotes keeps the spaces before each line of the file. All lines but the
     first begin with them, the cue too, and a model is not used to that.
-
-    Example:
-        doc_to_text: !function helper.asked
-        # file: helper.py
-        def asked(doc):
-            return f'''Answer the question.
-            Question: {doc["question"]}
-            Answer:'''
-
-    Silent with:
-        # file: helper.py
-        import inspect
-        def asked(doc):
-            return inspect.cleandoc(f'''Answer the question.
-            Question: {doc["question"]}
-            Answer:''')
 
     Fix: use `inspect.cleandoc`, or write the lines as adjacent texts.
 
@@ -232,16 +204,10 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
 
 @rule("PF280", "description-for-readers", severity=Severity.WARNING, family=Family.PROMPT)
 def description_for_readers(study: Study) -> Iterator[Finding]:
-    r"""Report a `description` that describes the benchmark to people.
+    """Report a `description` that describes the benchmark to people.
 
     Why: lm-eval prints the description before the first few-shot example of every prompt. The purpose of the task and
     its paper belong into `metadata` or a README.
-
-    Example:
-        description: "A benchmark of 1,200 questions that measures how well models know metals.\n\n"
-
-    Silent example:
-        description: "Answer the following questions about metals.\n\n"
 
     Fix: move the text into a comment, and describe to the model what it is to do.
 

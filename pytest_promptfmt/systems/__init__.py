@@ -115,14 +115,6 @@ class DescribesFiles(Protocol):
 
 
 @runtime_checkable
-class ReplacesRules(Protocol):
-    """A system with rules that are more specific than general ones."""
-
-    replaced_rules: tuple[str, ...]
-    """The codes of general rules that are silent about tasks whose prompts it makes."""
-
-
-@runtime_checkable
 class SelectsRules(Protocol):
     """A system whose tasks are only linted by its own rules and by a few general ones."""
 
@@ -195,12 +187,6 @@ def check_template(
         hosts=hosts,
         response_template=response_template,
     )
-
-
-def replaced_rules(task: Task) -> tuple[str, ...]:
-    """Return the codes of general rules that are silent about a task, because its system has more specific ones."""
-    system = None if task.assembly.renders_fields else known_systems().get(task.system)
-    return system.replaced_rules if isinstance(system, ReplacesRules) else ()
 
 
 def concerns(code: str, module: str, name: str) -> bool:

@@ -237,7 +237,7 @@ def tried(keys: Mapping[str, Any], doc: Mapping[str, Any]) -> Sequence[Mapping[s
     docs = TaskDocs.in_memory([doc])
     scoring = Scoring(task=task, docs=docs, instances=tuple(TaskRenderer(task, docs).instances()))
     (trial,) = trials._trials(scoring).choices
-    return [dict(one) for one in (trial.gold_best, trial.other_best, trial.all_equal, trial.all_tiny, trial.spaced)]
+    return [dict(one) for one in (trial.gold_best, trial.other_best, trial.all_equal)]
 
 
 def test_each_task_tries_its_own_choices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,15 +46,6 @@ def docs(*written: str) -> str:
 LABELLED = 'doc_to_text: "Which rusts?\\n{labels}\\nAnswer:"'
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [r"Z. tin\n[. iron", r"(Z) tin\n([) iron", r"z) tin\n{{) iron", r"8. zinc\n9. tin\n:. iron"],
-)
-def test_labels_past_the_alphabet_or_past_nine_are_found_in_the_prompt(tmp_path: Path, labels: str) -> None:
-    found = found_in(tmp_path, LABELLED.format(labels=labels.replace("{{", "{")))
-    assert "labels run past Z or 9" in found["PF249"]
-
-
 @pytest.mark.parametrize("labels", [r"9. tin\n10. iron", r"Y. tin\nZ. iron", r"A. [tin\nB. iron"])
 def test_labels_that_go_on_as_they_should_are_left_alone(tmp_path: Path, labels: str) -> None:
     assert "PF249" not in found_in(tmp_path, LABELLED.format(labels=labels))

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from linting import study_of
 from rule_examples import write_example
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import MissingResourceError, PromptfmtError
 from pytest_promptfmt.core.finding import Finding, Reported
 from pytest_promptfmt.core.profile import Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.rules.documentation import changed_example, documentation_of
+from pytest_promptfmt.rules.documentation import documentation_of
 from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
 from pytest_promptfmt.rules.rule_registry import Rule, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
@@ -87,22 +87,23 @@ def test_the_silent_example_of_a_rule_is_silent(code: str, tmp_path: Path) -> No
 
 
 PARTS = {(code, part.function.__name__): part for code, rule in RULES.items() for part in rule.parts}
-CASES = yaml.safe_load((Path(__file__).parent / "parts.yaml").read_text("utf-8"))
+HEADS = {(code, rule.function.__name__) for code, rule in RULES.items()}
 
 
-def test_every_further_part_of_a_rule_has_a_case() -> None:
-    assert {(code, name) for code, cases in CASES.items() for name in cases} == set(PARTS)
+def test_every_further_part_of_a_rule_has_a_case_and_no_case_is_of_nothing() -> None:
+    cases = {(code, name) for code, cases in data_table("rule_cases").items() for name in cases}
+    assert cases - HEADS == set(PARTS)
 
 
 @pytest.mark.parametrize(("code", "name"), PARTS, ids=" ".join)
 def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(code: str, name: str, tmp_path: Path) -> None:
-    case, part = CASES[code][name], PARTS[code, name]
-    silent = case["silent"] if "silent" in case else changed_example(case["example"], case["with"])
-    found = findings_in(tmp_path / "example", case["example"], rules={code: replace(part, parts=[])})
+    part = PARTS[code, name]
+    told = documentation_of(part)
+    found = findings_in(tmp_path / "example", told.example, rules={code: replace(part, parts=[])})
     assert [finding for finding in found if finding.code == code and finding.do]
-    found = findings_in(tmp_path / "silent", silent, renders=True, rules={code: replace(part, parts=[])})
+    found = findings_in(tmp_path / "silent", told.silent, renders=True, rules={code: replace(part, parts=[])})
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
-    assert documentation_of(part).summary.startswith("Report ")
+    assert told.summary.startswith("Report ")
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

@@ -170,31 +170,6 @@ def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("hooks", "codes"),
-    [
-        ("def process_results(self, doc, results):\n        return {}", set()),
-        ("def process_results(self, doc, results, **more):\n        return {}", set()),
-        ("def process_results(self, *given):\n        return {}", set()),
-        ("def process_results(self, doc):\n        return {}", {"PF113"}),
-        ("def doc_to_text(self):\n        return ''", {"PF113"}),
-        ("def construct_requests(self, doc, ctx, **kwargs):\n        return []", set()),
-        ("def construct_requests(self, doc, ctx):\n        return []", {"PF113"}),
-        ("def helper(self):\n        return ''", set()),
-    ],
-)
-def test_hooks_of_a_task_class(tmp_path: Path, hooks: str, codes: set[str]) -> None:
-    (tmp_path / "example.yaml").write_text("task: example\nclass: !function helper.Mine\n", "utf-8")
-    base = f"class Base(ConfigurableTask):\n    {hooks}\n\n\nclass Mine(Base):\n    pass\n"
-    (tmp_path / "helper.py").write_text(f"from lm_eval.api.task import ConfigurableTask\n\n\n{base}", "utf-8")
-    index = TaskIndex([tmp_path])
-    file = read_task_file(tmp_path / "example.yaml", index)
-    assert file is not None
-    assert file.yaml is not None
-    view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
-    assert {one.code for one in check_file(view, SELECTION).findings} == codes
-
-
-@pytest.mark.parametrize(
     ("stop", "codes"),
     [
         ("Question:", set()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -140,32 +139,6 @@ def test_a_scorer_that_counts_ties_as_right_is_reported() -> None:
     docs = [choice_doc(0), choice_doc(2)]
     assert [(one.code, one.doc) for one in findings(docs, process_results=generous, **CHOICES)] == [("PF605", 1)]
     assert findings(docs, process_results=strict, **CHOICES) == []
-
-
-def test_a_scorer_that_underflows_is_reported() -> None:
-    def weighed(shift: bool) -> Any:
-        def scorer(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
-            highest = max(score for score, _ in results) if shift else 0.0
-            weights = [math.exp(score - highest) for score, _ in results]
-            total = sum(weights)
-            return {"mass": weights[doc["answer"]] / total if total else math.nan}
-
-        return scorer
-
-    assert codes(findings([choice_doc(1)], process_results=weighed(shift=False), **CHOICES)) == ["PF610"]
-    assert findings([choice_doc(1)], process_results=weighed(shift=True), **CHOICES) == []
-
-
-@pytest.mark.parametrize("metric", ["acc_norm", "acc_bytes"])
-def test_a_space_that_all_choices_begin_with_counts_as_length(metric: str) -> None:
-    given: dict[str, Any] = {**CHOICES, "target_delimiter": "", "metric_list": [{"metric": metric}]}
-    spaced = [f" {choice}" for choice in ("red", "green", "blue")]
-    for gold in range(3):
-        (found,) = findings([choice_doc(gold, spaced)], **given)
-        assert (found.code, metric in found.message) == ("PF611", True)
-    for silent in (["red", "green", "blue"], [" A", " B"]):
-        assert findings([choice_doc(1, silent)], **given) == []
-    assert findings([choice_doc(1, spaced)], **{**given, "metric_list": [{"metric": "acc"}]}) == []
 
 
 @pytest.mark.parametrize(("synthetic", "code"), [(False, "PF109"), (True, "PF604")])

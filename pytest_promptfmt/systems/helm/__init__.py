@@ -24,7 +24,6 @@ class Helm(System):
     suffixes = (".json", ".json5")
     shape = "a HELM file `adapter_spec`"
     rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.adapter_rules")
-    replaced_rules = ("PF249",)  # PF156 reports the labels that HELM makes
     recordings = ("scenario_state.json",)
     metadata_keys = ("task", "metrics", "trials", "window")
 
