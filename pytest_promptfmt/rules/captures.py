@@ -21,7 +21,7 @@ from pytest_promptfmt.rules.completion_reader import (
     scored_answers,
 )
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, mapped
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers, pipelines_of
 
 _PROBES: Final = data_table("rules")
@@ -50,8 +50,8 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
                 continue
             stages = chain.read(pipeline, gold, doc, "the gold answer")
             if stages.problem is None and not chain.is_right(trial.question, doc, stages.extracted):
-                if stages.stopped != gold:
-                    continue  # a stop sequence cuts it, which PF903 reports
+                if stages.stopped != gold or gold in mapped(study).values():
+                    continue  # a stop sequence cuts it, which PF903 reports, or filters make it of other words
                 saw = f"{gold!r} becomes {stages.extracted!r}"
                 yield finding("the filters make the gold answer wrong", saw, ("filter_list", number), trial.instance)
                 return

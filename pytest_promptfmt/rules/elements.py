@@ -126,17 +126,22 @@ def description_of_other_subject(study: Study) -> Iterator[Finding]:
 
 @also("PF280")
 def subset_of_other_language(study: Study) -> Iterator[Finding]:
-    """Report a subset of the data that is named by a language, where the task is named by another one.
+    """Report a subset of the data, or a description, that names another language than the task's name.
 
-    Fix: name the subset of this language; it is often that of a neighbouring task.
+    Fix: name the language of this task; lines are often copied from a neighbouring one.
     """
-    name = study.config.get("dataset_name")
+    name, description = study.config.get("dataset_name"), study.written.description
     known = {code: language for language, codes in data_table("contract")["languages"].items() for code in codes}
     named = {known[part] for part in re.split(r"[_\W]", study.task.name.casefold()) if part in known}
     language = known.get(name.casefold()) if isinstance(name, str) else None
     if language is not None and len(named) == 1 and language not in named and isinstance(name, str):
         saw = f"{name}; the task is {study.task.name}"
         yield finding("the subset of the data is of another language than the task", saw, "dataset_name")
+    words = re.findall(r"[A-Z][a-z]+", description) if isinstance(description, str) else []
+    described = {word.casefold() for word in words} & {*known.values()} - {"english"}
+    if len(named) == 1 and described and not described & named:
+        saw = f"{', '.join(sorted(described)).title()}; the task is {study.task.name}"
+        yield finding("the description names another language than the task", saw, "description")
 
 
 @also("PF240")

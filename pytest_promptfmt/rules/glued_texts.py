@@ -39,9 +39,9 @@ _MANY_SPACES: Final = re.compile(r" {3}|\t")
 _ELEMENT: Final = re.compile(
     r"#{1,6} ?\w|```|[-*•](?= )"
     r"|(?![a-z\d\u2e80-\u9fff\u3040-\u30ff\uac00-\ud7af])[^\W_][^\s:：]{1,20}(?: [^\s:：]{1,12}){0,2}:(?=\s|$)"
-    r"|\(?(?:[A-Ja-j]|\d)[.)．] ?$"
+    r"|\(?(?:[A-Ja-j]|\d)[.)．] ?$|[A-Z][a-z]*(?: [a-z]+){2}"
 )
-"""A heading, a fence, a bullet, a label with its colon or the label of an option, at the start of a text."""
+"""A heading, a fence, a bullet, a label with its colon, that of an option or a sentence, at the start of a text."""
 
 _MOST_DOUBLED: Final = 3
 """Double spaces of a template that does not align with them."""

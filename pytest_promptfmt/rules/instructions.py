@@ -15,6 +15,7 @@ from pytest_promptfmt.rules.rule_views import (
     first_text,
     instruction_key,
     listed_labels,
+    mapped,
     question_layout,
     question_message,
 )
@@ -213,6 +214,23 @@ def named_labels(study: Study) -> Iterator[Finding]:
                 return
 
 
+@also("PF714")
+def label_not_mapped(study: Study) -> Iterator[Finding]:
+    """Report a label that the prompt names and that the mapping of a filter lacks, although it has the others.
+
+    Fix: map every label that the prompt names.
+    """
+    known = {key.casefold() for key in mapped(study)}
+    for instance in study.instances[:1] if known and not study.has_guessed_text else ():
+        for found in _named_in(join(constant_spans(instance))):
+            named = [found.groups()[-4], *re.findall(_WORD, found.groups()[-3] or ""), found.groups()[-1]]
+            lacking = [one for one in named if one.casefold() not in known]
+            if len(lacking) == 1 < len(named):
+                saw = f"{lacking[0]}; mapped are {', '.join(sorted(known))}"
+                yield finding("the prompt names a label that a filter does not map", saw, "filter_list", instance)
+                return
+
+
 def _named_in(text: str) -> Iterator[re.Match[str]]:
     """Yield the places where a text names labels: as an instruction, or as the answers to a question."""
     yield from _NAMED.finditer(text)
@@ -251,5 +269,6 @@ def number_of_options(study: Study) -> Iterator[Finding]:
 def asks_for_label_alone(instance: Instance) -> bool:
     """Return whether the prompt asks for the letter of an option, or for nothing but the answer."""
     text = join(constant_spans(instance))
+    bare = (*contract_of(text).of("letter"), *contract_of(text).of("number"))
     is_asked = _LETTER.search(text) is not None or _ALONE.search(text) is not None
-    return is_asked or any(form.is_certain for form in contract_of(text).of("letter"))
+    return is_asked or any(form.is_certain for form in bare)

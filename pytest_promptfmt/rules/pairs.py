@@ -141,19 +141,23 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
         if BRANCH in text:
             continue
         quotes = re.sub(r"(?<=\d)\"", "", text)  # without inches
-        bold = "" if re.search(r"\*{3}|\w\*\*\w|```", text) else "".join(re.findall(r"\*\*", text))
-        for mark, is_open in (
-            ('"', quotes.count('"') % 2 == 1),
-            ("“", text.count("“") > text.count("”") > 0),
-            ("**", len(bold) % 4 == 2 and len(bold) > 2),
-        ):
+        marks = [("“", text.rfind("“"), text.count("“") > text.count("”") > 0)]
+        marks += [('"', text.rfind('"'), quotes.count('"') % 2 == 1), ("**", *_open_bold(text))]
+        for mark, at, is_open in marks:
             if is_open:
-                at = text.rfind(mark)
                 if not text[at + len(mark) :].strip():
                     continue  # the answer continues the quotation
                 saw = around(text, at, 20, 40).replace(COLUMN, "…")
                 what = "bold text" if mark == "**" else "a quotation"
                 yield finding(f"{what} is opened but not closed", saw, template.keys)
+
+
+def _open_bold(text: str) -> tuple[int, bool]:
+    """Return where bold text is opened on a line that does not close it, and whether another line does."""
+    lines = list(re.finditer(r"[^\n]+", text)) if not re.search(r"\*{3}|\w\*\*\w|```", text) else []
+    odd = [line for line in lines if line[0].count("**") % 2]
+    is_open = len(odd) == 1 and any("**" in line[0] for line in lines if line is not odd[0])
+    return (odd[0].start() + odd[0][0].rfind("**"), is_open) if odd else (0, False)
 
 
 @also("PF235")

@@ -36,6 +36,7 @@ _GLUED_LABEL: Final = re.compile(
 )
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
+_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
@@ -56,18 +57,20 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def mixed_colons(study: Study) -> Iterator[Finding]:
-    """Report one label with two kinds of colon in the same prompt.
+    """Report labels with two kinds of colon in the same prompt: one label, or several in Chinese or Japanese.
 
     Fix: use the same colon everywhere.
     """
-    for instance, prompt in first_prompts(study.demonstrated[:1]):
-        kinds: dict[str, set[str]] = {}
-        for label in layout_of(prompt.text).labels:
-            kinds.setdefault(label.name, set()).add(label.colon)
-        for name, colons in kinds.items():
-            if len(colons) > 1:
-                saw = f"{name}: and {name}："
-                yield finding("the same label appears with two kinds of colon", saw, "doc_to_text", instance)
+    for instance, prompt in first_prompts((study.demonstrated or study.instances)[:1]):
+        kinds: dict[str, set[tuple[str, str]]] = {}
+        for label in layout_of(prompt.text).labels if not study.has_guessed_text else ():
+            script = "CJK" if _CJK.search(label.name) else label.name
+            kinds.setdefault(script, set()).add((label.colon, label.name))
+        for named in kinds.values():
+            by_colon = dict(named)
+            if len(by_colon) > 1:
+                saw = " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
+                yield finding("labels have two kinds of colon", saw, "doc_to_text", instance)
 
 
 @rule("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)

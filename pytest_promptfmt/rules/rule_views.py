@@ -183,6 +183,13 @@ def comparing_key(study: Study) -> str:
     return "filter_list" if study.task.filter_list else "metric_list"
 
 
+def mapped(study: Study) -> dict[str, str]:
+    """Return what filters of the function `map` turn into what, as texts."""
+    steps = [step for one in study.task.filter_list or () for step in one.get("filter") or ()]
+    mappings = [step["mapping_dict"] for step in steps if isinstance(step.get("mapping_dict"), Mapping)]
+    return {str(key).strip(): str(value) for mapping in mappings for key, value in mapping.items()}
+
+
 def scores_exact_match(study: Study) -> bool:
     """Return whether exact_match is the only metric, written or by default."""
     return set(study.metrics or ("exact_match",)) == {"exact_match"}

@@ -147,10 +147,19 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     is_better = {metric.name: metric.higher_is_better for metric in trials.scoring.metrics}
     signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
     differences: dict[str, list[float]] = {}
+    swapped: dict[str, list[float]] = {}
+    golds = [trial.gold for trial in trials.answers]
     for trial in trials.answers:
         if trial.gold.strip():
             given = [_values(trials, trial, form) for form in gold_forms(study, trial)]
             _compare(differences, signs, given, _values(trials, trial, NONSENSE))
+            other = _another_gold(trial.gold, golds)
+            _compare(swapped, signs, given, _values(trials, trial, other) if other else None)
+    for name, signed in swapped.items():
+        is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
+        if is_only and len(signed) > 1 and not any(signed):
+            saw = f"{name}, for every doc"
+            yield finding("the gold answer of another doc scores the same", saw, scored_by(trials))
     for choice in trials.choices:
         _compare(differences, signs, [choice.gold_best], choice.other_best)
     for name, signed in differences.items():
@@ -161,6 +170,11 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         ):  # of several, each may judge other docs
             saw = f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc"
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
+
+
+def _another_gold(gold: str, golds: Sequence[str]) -> str:
+    """Return the gold answer of another doc, of which neither is a part of the other; "" without one."""
+    return next((other for other in golds if other.strip() and other not in gold and gold not in other), "")
 
 
 def _compare(

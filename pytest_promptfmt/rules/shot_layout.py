@@ -225,7 +225,7 @@ def empty_field(study: Study) -> Iterator[Finding]:
 
 
 _SPEAKS_OF: Final = re.compile(
-    r"\b(?:read|given|based on|according to|using|from|about|after)\b[^.\n]{0,40}?"
+    r"\b(?:read|use|given|based on|according to|using|from|about|after)\b[^.\n]{0,40}?"
     r"\b(?:an?|the|this|following|below|above) (?:(?:short|following|long) )?"
     r"(?:passage|article|context|paragraph|story|dialogue|conversation|document)\b",
     re.IGNORECASE,
