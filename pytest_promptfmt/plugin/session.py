@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -289,9 +290,9 @@ class PromptfmtPlugin:
         """Let one xdist worker run all items of a task file, whose outcomes it can then cache together."""
         if config.getoption("dist") != "load":
             return None
-        from xdist.scheduler import LoadScopeScheduling
+        scheduling: Any = import_module("xdist.scheduler").LoadScopeScheduling
 
-        class ByTaskFile(LoadScopeScheduling):  # type: ignore[misc]
+        class ByTaskFile(scheduling):  # type: ignore[misc]
             """Other tests are distributed one by one."""
 
             def _split_scope(self, nodeid: str) -> str:
