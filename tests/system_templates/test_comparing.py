@@ -59,7 +59,7 @@ def test_what_cannot_be_compared_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text("{}", "utf-8")
     missing, empty = compare(tmp_path, "old.jinja", "nothing.jinja"), compare(tmp_path, "old.jinja", "notes.json")
     assert (missing.returncode, empty.returncode) == (2, 1)
-    assert "there is no nothing.jinja" in missing.stderr
+    assert "no such file or folder: nothing.jinja" in missing.stderr
     assert "there is no chat template in notes.json" in empty.stderr
     assert "Traceback" not in missing.stderr + empty.stderr
 

@@ -51,7 +51,7 @@ def test_a_change_of_a_template_names_the_line_that_wrote_it(project: Project) -
     changed = project.run("-q")
     assert changed.ret == 1
     changed.stdout.fnmatch_lines(
-        ["*doc 1 (conversation question), prompt*", f"*in text from chat_template.jinja:{line} *"]
+        ["*doc 1 (conversation question), prompt*", f"*cause: chat_template.jinja:{line} chat template*"]
     )
 
 
