@@ -255,9 +255,12 @@ class _Battery(Subject):
 
     def _try_each(self, phrasing: Phrasing, label: str, question: Question, judge: Callable[[Stages], str]) -> None:
         """Try a phrasing in each pipeline; `judge` gives the verdict of one that has an extraction."""
-        for pipeline in self.chain.pipelines:
-            stages = self.chain.read(pipeline, phrasing.text, self.doc, phrasing.id)
-            self._note(phrasing, pipeline, label, problem_of(stages) or judge(stages), stages, question)
+        read = [(one, self.chain.read(one, phrasing.text, self.doc, phrasing.id)) for one in self.chain.pipelines]
+        verdicts = [problem_of(stages) or judge(stages) for _, stages in read]
+        # A synthetic answer need not have the form that a filter looks for, where another one finds it.
+        excused = MISS if self.synthetic and "«" in label and OK in verdicts else None
+        for (pipeline, stages), verdict in zip(read, verdicts, strict=True):
+            self._note(phrasing, pipeline, label, UNKNOWN if verdict == excused else verdict, stages, question)
 
     def _verdict(self, phrasing: Phrasing, answers: Answers, stages: Stages) -> str:
         extracted = stages.extracted

@@ -57,31 +57,28 @@ class Subject:
     def imagined(self, answers: Answers) -> Answers:
         """Return answers that the filters find, where synthetic docs give a text that none of them finds.
 
-        The right answer then is what the filters make of `C` or of `42`.
+        The right answer then is what the filters make of `C` or of `42`, whichever more of them find.
         """
         if callable(self.task.process_results) or self.questions[0].has_several_targets:
             return answers
-        text = answers.labels[0]
-        if any(
-            str(self.chain.read(one, text, self.doc, "a text").extracted).strip() == text
-            for one in self.chain.pipelines
-        ):
+        text, pipelines = answers.labels[0], self.chain.pipelines
+        if any(str(self.chain.read(one, text, self.doc, "a text").extracted).strip() == text for one in pipelines):
             return answers
         options = Answers(
             kind="choice", labels=tuple("ABCD"), texts=("",) * 4, targets=("(A)", "(B)", "(C)", "(D)"), gold=2
         )
         number = Answers(kind="number", labels=("42",), texts=("",), targets=("42",), gold=0, number="42")
-        for imagined, forms in ((options, choice_phrasings(options)), (number, number_phrasings())):
+        best, most = answers, 0
+        for imagined, tried in ((options, choice_phrasings(options)), (number, number_phrasings())):
             label = imagined.labels[imagined.gold]
             asked = contract_sentences(self.prompt, imagined, self.prefix)
-            for form in (*asked, *(one.text for one in forms if one.kind == "tolerance" or one.number == label)):
-                for pipeline in self.chain.pipelines:
-                    found = self.chain.read(pipeline, form, self.doc, "a form").extracted
-                    if found == label:
-                        return replace(imagined, targets=imagined.labels)
-                    if found == f"({label})":
-                        return imagined
-        return answers
+            forms = [*asked, *(one.text for one in tried if one.kind == "tolerance" or one.number == label)]
+            found = [[self.chain.read(one, form, self.doc, "a form").extracted for form in forms] for one in pipelines]
+            hits = [[one for one in each if one in (label, f"({label})")] for each in found]
+            if (finding := sum(map(bool, hits))) > most:
+                first = next(one for form in zip(*found, strict=True) for one in form if one in (label, f"({label})"))
+                best, most = replace(imagined, targets=imagined.labels) if first == label else imagined, finding
+        return best
 
     def is_own_gold(self, extracted: Any, text: str) -> bool:
         """Return whether an extraction from a few-shot answer is right: all of it, or the part marked as the answer."""

@@ -116,6 +116,22 @@ def test_made_up_answers_are_asked_only_of_filters_that_find_them() -> None:
     assert not [one for one in result.failures if one.kind == "contract"]
 
 
+@pytest.mark.parametrize("first", [[], [{"name": "all", "filter": [{"function": "take_first"}]}]])
+def test_a_made_up_answer_need_not_be_a_number_where_another_filter_reads_it(first: list[Any]) -> None:
+    def tried(*filters: Any) -> Matrix:
+        task = Task(
+            name="t",
+            doc_to_text="{{question}}\nPut your final answer in \\boxed{}.",
+            doc_to_target="{{answer}}",
+            filter_list=[*first, *({"name": str(one), "filter": [one, {"function": "take_first"}]} for one in filters)],
+        )
+        made_up = [{"question": f"«question {number}»", "answer": f"«answer {number}»"} for number in (1, 2)]
+        return try_phrasings(scoring_of(task, replace(TaskDocs.in_memory(made_up), kind="synthetic")))
+
+    assert not tried(regex("(-?[0-9]+)", group_select=-1), regex(r"boxed\{([^}]+)\}")).failures
+    assert row(tried(regex("Answer: (.+)")), "asked-for").failed, "no filter reads what the prompt requests"
+
+
 def test_stripping_the_answer_heals_it() -> None:
     result = matrix({"function": "remove_whitespace"})
     assert not result.failures
