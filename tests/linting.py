@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.task import Task
@@ -13,9 +14,9 @@ from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Study, seen_by
 
 
-def study_of(task: Task, folder: Path = Path(), *, no_code: bool = False) -> Study:
+def study_of(task: Task, folder: Path = Path(), **settings: Any) -> Study:
     """Return the study of a task whose files lie below a folder."""
-    return Study(task, Settings(rootdir=folder, profiles=(PLAIN,), no_code=no_code))
+    return Study(task, Settings(rootdir=folder, profiles=(PLAIN,), **settings))
 
 
 def linted(

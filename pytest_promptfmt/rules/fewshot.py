@@ -86,8 +86,14 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
             yield finding("few-shot examples come from the evaluated split", saw, "fewshot_split")
         return
     if data.training_split is None and data.validation_split is None and data.test_split is not None:
+        # Releases that make no turns drop a shot that equals the evaluated doc, and draw no other one.
+        how = (
+            "including the evaluated doc"
+            if task.release.makes_turns
+            else "and one less where the evaluated doc is drawn"
+        )
         yield finding(
-            "few-shot examples come from the test split, including the evaluated doc",
+            f"few-shot examples come from the test split, {how}",
             f"split {data.test_split!r}",
             "num_fewshot" if task.num_fewshot else "test_split",
             severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
@@ -142,9 +148,9 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     task = study.written
     own = task.fewshot.doc_to_target
     if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
-        yield finding(
-            "few-shot answers are in the user's turn: their target is empty", at=("fewshot_config", "doc_to_target")
-        )
+        saw = next((shot.question[-60:] for each in study.demonstrated[:1] for shot in shots_of(each)), "")
+        message = "few-shot answers are in the user's turn: their target is empty"
+        yield finding(message, saw, ("fewshot_config", "doc_to_target"))
         return
     for instance in study.demonstrated[:1]:
         shots = shots_of(instance)

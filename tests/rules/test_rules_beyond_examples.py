@@ -374,6 +374,16 @@ def test_shots_with_the_answer_in_the_question_are_one_finding(tmp_path: Path) -
     shown = 'doc_to_text: "Q: {{question}}\\nA: {{choices[answer]}}\\n\\n", doc_to_target: ""'
     found = found_in(tmp_path, f'doc_to_text: "Q: {{{{question}}}}\\nA:"\nfewshot_config: {{{shown}}}\n{SHOTS}')
     assert {"PF806", "PF807"} & set(found) == {"PF806"}
+    assert found["PF806"].endswith(": Q: Which metal melts?⟨LF⟩A: tin⟨LF⟩⟨LF⟩")
+
+
+@pytest.mark.parametrize(("version", "how"), [("0.4.9", "one less where"), ("0.4.10", "including the evaluated doc")])
+def test_shots_from_the_test_split_are_those_of_the_release(tmp_path: Path, version: str, how: str) -> None:
+    write_example("test_split: test\nnum_fewshot: 2", tmp_path)
+    file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    found = linted(study_of(file.tasks[0], tmp_path, lm_eval=version), SELECTION).findings
+    assert any(how in one.message for one in found if one.code == "PF803")
 
 
 @pytest.mark.parametrize(("choices", "severity"), [("{{choices}}", "info"), ("[It is so., It is not.]", "warning")])
