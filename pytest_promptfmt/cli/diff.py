@@ -370,8 +370,7 @@ class _Report:
             listed = ", ".join(code(task) for task in names[:30])
             blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed}\n")
         blocks += [*version_block(self.compared.versions), *finding_table(self.findings)]
-        digests = self._digests()
-        return f"{bounded(head, blocks, limit - len(digests) - 1)}\n{digests}"
+        return bounded(head, blocks, limit, self._digests())
 
     def _digests(self) -> str:
         """Return a line that is not shown: what changed, for the comment after the next push to compare with."""

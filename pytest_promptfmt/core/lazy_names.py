@@ -1,4 +1,7 @@
-"""Faces of packages whose names are loaded when they are first used, from the modules that imports for types name."""
+"""Faces of packages whose names are loaded when they are first used, from the modules that imports for types name.
+
+It is imported before the plugin: PYTEST_DONT_REWRITE.
+"""
 
 from __future__ import annotations
 

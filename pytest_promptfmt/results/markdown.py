@@ -43,10 +43,10 @@ def markdown_report(result: RunResult, limit: int = STEP_LIMIT) -> str:
     return bounded("\n".join(_head(result)), blocks, limit)
 
 
-def bounded(head: str, blocks: Sequence[str], limit: int) -> str:
-    """Return the head and as many of the blocks as fit into `limit` bytes, and how many were left out."""
+def bounded(head: str, blocks: Sequence[str], limit: int, tail: str = "") -> str:
+    """Return head, tail, and as many blocks between as fit into `limit` bytes, and how many were left out."""
     parts = [head.rstrip("\n") + "\n"]
-    room = limit - _RESERVE - len(parts[0].encode())
+    room = limit - _RESERVE - len(parts[0].encode()) - len(tail.encode())
     shown = 0
     for block in blocks:
         room -= len(block.encode()) + 1
@@ -56,7 +56,7 @@ def bounded(head: str, blocks: Sequence[str], limit: int) -> str:
         shown += 1
     if shown < len(blocks):
         parts.append(f"_… and {len(blocks) - shown:,} more, left out to stay below {limit:,} bytes._\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, tail] if tail else parts)
 
 
 def code(text: str) -> str:
