@@ -85,3 +85,13 @@ def test_what_a_quick_call_gives_or_raises_comes_through(text: str) -> None:
 
 def test_what_is_no_text_is_scored_as_it_is() -> None:
     assert within_budget(len, ["a", "b"], what="a list") == 2
+
+
+def test_a_call_that_takes_long_once_is_not_refused() -> None:
+    calls = []
+
+    def work(text: str) -> int:
+        calls.append(len(text))
+        return pairs("ab" * 1500) if len(calls) == 1 else pairs(text)
+
+    assert within_budget(work, "ab" * 500, what="the pairs", seconds=2) == pairs("ab" * 1500)
