@@ -26,7 +26,7 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.tasks.functions import load_function
+from pytest_promptfmt.tasks.functions import load_object
 from pytest_promptfmt.tasks.harness import harness_around, installed_harness
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler
 from pytest_promptfmt.tasks.rendering.context import DocParts
@@ -124,7 +124,8 @@ class LmEvalClass(Assembly):
         Raises CodeNotAllowedError, FunctionError, TaskClassUnavailableError.
         """
         try:
-            found = load_function(self.ref, trusted=trusted, time_limit=time_limit)
+            what = f"class: !function {self.ref}"
+            found = load_object(self.ref, what=what, position=self.ref.position, trusted=trusted, time_limit=time_limit)
         except FunctionError as error:
             if isinstance(error, UnavailableError) or not error.lacks_resource:
                 raise
