@@ -175,7 +175,9 @@ class PromptfmtPlugin:
         if not self._may_define_tasks(file_path):
             return None
         is_named = parent.session.isinitpath(file_path)
-        if self._collapses and not is_named and self._is_read(file_path):
+        by_name = any(isinstance(each, CollectedByName) for each in systems_for(file_path))
+        is_asked = not by_name or self._defines_tasks(file_path, parent)  # an earlier run may have named its folder
+        if self._collapses and not is_named and is_asked and self._is_read(file_path):
             same = unchanged(file_path, parent)
             if same is not None:
                 return same  # type: ignore[return-value]  # an item without a collector represents the file

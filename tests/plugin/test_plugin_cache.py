@@ -937,3 +937,12 @@ def test_clearing_the_cache_of_pytest_removes_the_outcomes(tree: Project) -> Non
     warm(tree)
     assert tree.run("tasks", "--cache-clear").parseoutcomes() == {"passed": 17}
     assert unchanged(tree) == 5
+
+
+def test_templates_below_a_folder_that_another_run_named_are_not_shown(tree: Project) -> None:
+    text = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    tree.write("tasks/chat/chat.jinja", text)
+    warm(tree)
+    fresh, shown = tree.found(".", "--promptfmt-no-cache"), tree.found(".")
+    assert (shown["counts"], shown["findings"]) == (fresh["counts"], fresh["findings"])
+    assert result(tree)["counts"] != fresh["counts"], "a run that names the folder tests the template"
