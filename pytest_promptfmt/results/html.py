@@ -59,7 +59,7 @@ MOST_ROWS: Final = 400
 """Of one comparison."""
 
 _ORDER: Final = (*CATEGORIES, "finding")
-_HARMLESS: Final = ("passed", "skipped")
+_WEIGHTS: Final = {"passed": 0, "skipped": 1, "finding": 2}
 """The categories that any other takes the place of, the most harmless first."""
 _SIDES: Final = ("--- ", "+++ ")
 
@@ -89,7 +89,7 @@ class _Row:
         self.is_synthetic = self.is_synthetic or outcome.is_synthetic
         if outcome.view:
             self.views.append(outcome.view)
-        if _weight(outcome.category) > _weight(self.category):
+        if _WEIGHTS.get(outcome.category, len(_WEIGHTS)) > _WEIGHTS.get(self.category, len(_WEIGHTS)):
             self.category, self.title, self.key = outcome.category, outcome.title, outcome.key
 
     @property
@@ -98,10 +98,6 @@ class _Row:
         if self.category not in ("passed", "finding"):
             return self.category, self.key if self.category != "skipped" else self.title
         return min(self.findings, key=lambda each: SEVERITIES.index(each.severity)).cluster if self.findings else None
-
-
-def _weight(category: str) -> int:
-    return (*_HARMLESS, "finding").index(category) if category in (*_HARMLESS, "finding") else len(_ORDER)
 
 
 def packed_view(view: Mapping[str, Any]) -> str:
@@ -202,17 +198,15 @@ def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
         for finding in outcome.findings:
             category: Literal["passed", "finding"] = "finding" if finding.severity is Severity.ERROR else "passed"
             part = replace(outcome, category=category, findings=(finding,))
-            for row in [row for row in others if row.profile in (*finding.profiles, finding.conversation)] or others[
-                :1
-            ]:
+            seen_by = (*finding.profiles, finding.conversation)
+            for row in [row for row in others if row.profile in seen_by] or others[:1]:
                 row.add(part)
     return rows.values()
 
 
 def _entry(row: _Row, cause: int | None, result: RunResult) -> list[Any]:
     name, layout = split_name(row.task)
-    codes = sorted({finding.code for finding in row.findings})
-    file = below(row.file, result.rootdir)
+    codes, file = sorted({finding.code for finding in row.findings}), below(row.file, result.rootdir)
     return [row.task, layout or "", row.profile, file, row.category, cause, codes, name]
 
 
@@ -431,11 +425,9 @@ def _view(detail: str, notes: list[str]) -> dict[str, Any]:
 
     def end_of_run() -> None:
         if removed or added:
-            if not parts:
-                parts.append({"title": "the prompts", "rows": []})
+            parts.extend([] if parts else [{"title": "the prompts", "rows": []}])
             parts[-1]["rows"] += [row_in_pieces(*pair) for pair in zip_longest(removed, added)]
-        removed.clear()
-        added.clear()
+        del removed[:], added[:]
 
     for line in detail.splitlines():
         sign, text = line[:1], line[1:]
