@@ -174,6 +174,7 @@ class ItemRunner:
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
         self._printed: PrintedOutput | None = None  # with -s it is shown at once
+        self._kept: Any = None  # pytest's own capture: its files would warn that nothing has closed them
 
     def prepare(self) -> None:
         """Make this process a worker: nothing that it does or prints reaches the process that it is a copy of."""
@@ -187,6 +188,7 @@ class ItemRunner:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             os.close(null)
+            self._kept = capture._global_capturing
             capture._global_capturing = self._printed = PrintedOutput()
         self._confinement.apply()
         gc.freeze()  # the objects of pytest's process stay alive

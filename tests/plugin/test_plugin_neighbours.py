@@ -239,3 +239,11 @@ def test_reports_of_nothing_are_kept_for_durations_alone(project: Project) -> No
     timed = project.run("tasks", "-m", "promptfmt_snapshot", "--durations", "0", "-vv").stdout.str()
     assert "'': 4" in timed
     assert timed.count(" setup ") == 2
+
+
+def test_warnings_that_are_errors_meet_none_of_ours(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
+    project.write("conftest.py", "def pytest_runtest_teardown(item):\n    pass\n")  # so items have three phases
+    project.task("arc.yaml")
+    project.accept("arc.yaml")
+    assert set(project.run("arc.yaml", "--promptfmt-no-cache").parseoutcomes()) == {"passed"}
