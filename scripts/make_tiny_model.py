@@ -1,7 +1,7 @@
 """Train the model of `pytest_promptfmt/models/tiny` and write its files: `python scripts/make_tiny_model.py FOLDER`.
 
 A Llama of two layers and some 360,000 weights learns, from the text of `tiny_corpus.py`, to answer in the form that a
-prompt asks for. Needs the extra `model`, and some five minutes of one core; CI never does it, the files are committed.
+prompt requests. Needs the extra `model`, and some five minutes of one core; CI never does it, the files are committed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
     answers: Annotated[
-        bool, typer.Option("--answers", help="Show in which forms the prompt asks for its answer.")
+        bool, typer.Option("--answers", help="Show in which forms the prompt requests its answer.")
     ] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
@@ -93,7 +93,7 @@ def show(
 
 
 def _asked_lines(study: Study) -> Iterator[Text]:
-    """Yield the forms in which a prompt asks for its answer, each with the text that says so and an answer in it."""
+    """Yield the forms in which a prompt requests its answer, each with the text that says so and an answer in it."""
     for form in study.contract.forms:
         example = f", such as {form.written('B')!r}" if form.before or form.after else ""
         labels = f": {', '.join(form.labels)}" if form.labels else ""

@@ -175,7 +175,7 @@ def _folder_above(path: str, level: int) -> str:
 
 
 class ModuleFacts:
-    """The facts that the content of a Python file shows, wherever it is; each is found when it is asked for.
+    """The facts that the content of a Python file shows, wherever it is; each is found when it is requested.
 
     Content that cannot be parsed `asks` for the unknown, and may open any file.
     """

@@ -1,4 +1,4 @@
-"""Rules about the answer that a prompt asks for: it has to score, in the form that is asked for."""
+"""Rules about the answer that a prompt requests: it has to score, in the form that is requested."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _WORDS: Final = re.compile(r"[^\w\n]?\w+|[^\w\s]+")
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """An answer in the form that a prompt asks for, where it is lost, and how."""
+    """An answer in the form that a prompt requests, where it is lost, and how."""
 
     form: AskedForm
     text: str
@@ -71,7 +71,7 @@ class _Lost:
 
 @rule("PF525", "asked-form-scores-nothing", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
 def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
-    r"""Report a right answer that scores nothing in the form in which the prompt asks for it.
+    r"""Report a right answer that scores nothing in the form in which the prompt requests it.
 
     Why: a model that ends with `The answer is Lisbon`, as asked, is wrong because no filter picks `Lisbon`, because the
     filter looks for other words, because a stop sequence ends the completion before the answer, or because the token
@@ -120,13 +120,13 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     said = form.said.strip()
     budget = token_budget(study.task)
     if budget is not None and len(_WORDS.findall(text)) > budget:
-        message = "the token budget has no room for the form that the prompt asks for"
+        message = "the token budget has no room for the form that the prompt requests"
         return _Lost(form, text, message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
     own = answer == trial.answers.labels[trial.answers.gold]
     question = trial.question if own else with_gold(trial.question, answer, 0)
     wrong: list[Stages] = []
     for pipeline in chain.pipelines:
-        stages = chain.read(pipeline, text, trial.instance.doc, "the form that the prompt asks for")
+        stages = chain.read(pipeline, text, trial.instance.doc, "the form that the prompt requests")
         try:
             if stages.problem is not None or chain.is_right(question, trial.instance.doc, stages.extracted):
                 return None
@@ -138,14 +138,14 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     first = wrong[0]
     if first.stopped != first.answer:
         stop = next((stop for stop in study.stop_texts if stop in first.answer), "")
-        message = "a stop sequence is inside the form of the answer that the prompt asks for"
+        message = "a stop sequence is inside the form of the answer that the prompt requests"
         at = study.stop_texts.index(stop) if stop in study.stop_texts else 0
         return _Lost(form, text, message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
     if not looks_for_answers(study.task) and not study.has_own_scorer:
-        message = "the prompt asks for a sentence, and the whole completion is compared with the answer"
+        message = "the prompt requests a sentence, and the whole completion is compared with the answer"
         return _Lost(form, text, message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
-    message = "the answer scores nothing in the form that the prompt asks for"
-    saw = f"{said!r} is asked for, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
+    message = "the answer scores nothing in the form that the prompt requests"
+    saw = f"{said!r} is requested, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
     return _Lost(form, text, message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
 
 
@@ -167,7 +167,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
     """Report a prompt that asks for some labels, a letter or a number, where something else is scored.
 
     Why: a model that follows the prompt is never right. Choices are often forgotten when the prompt is rewritten, and
-    a gold answer is the text of an option where its letter is asked for. Labels that differ only in letter case count
+    a gold answer is the text of an option where its letter is requested. Labels that differ only in letter case count
     where they are compared as text.
 
     Fix: ask for the answers that are scored.
@@ -188,7 +188,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
 
 
 def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield letters that are listed and scored where the number of an option is asked for, or the reverse."""
+    """Yield letters that are listed and scored where the number of an option is requested, or the reverse."""
     listed = listed_labels(study.instances[0])
     if len(listed) < _LEAST or not scored or not set(scored) <= set(listed):
         return
@@ -196,7 +196,7 @@ def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Findin
     asked, other = study.contract.of("number"), study.contract.of("letter")
     asked, other = (asked, other) if is_letters else (other, asked)
     if any(form.is_certain for form in asked) and not other:
-        message = f"the prompt asks for a {asked[0].form}, and each option has a {'letter' if is_letters else 'number'}"
+        message = f"the prompt requests a {asked[0].form}, and each option has a {'letter' if is_letters else 'number'}"
         yield finding(message, f"{asked[0].said[:60]}; listed are {', '.join(listed)}", "doc_to_text", 0)
 
 
@@ -212,17 +212,17 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in [] if fits else numbers[:1] if is_named else sets[:1]:
         saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
-        yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", 0)
+        yield finding("the prompt requests other answers than are scored", saw, "doc_to_text", 0)
     for form in fits:
         saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
         asked = {label.casefold() for label in form.labels}
         hidden = [one for one in folded - asked if not _has_word(_own_text(study), one)]
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
         if hidden and asked - folded and len(asked) == len(folded):
-            yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", 0)
+            yield finding("the prompt requests other answers than are scored", saw, "doc_to_text", 0)
             return
         if minds and not set(form.labels) & bare:
-            yield finding("the prompt asks for answers in another letter case than is scored", saw, "doc_to_target", 0)
+            yield finding("the prompt requests answers in another letter case than is scored", saw, "doc_to_target", 0)
             return
 
 
@@ -251,26 +251,26 @@ def _minds_case(study: Study) -> bool:
 
 
 def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield the text of an option as gold where its letter is asked for, and words where a number is."""
+    """Yield the text of an option as gold where its letter is requested, and words where a number is."""
     for instance in study.instances[:1] if study.contract.of("letter") else ():
         gold = instance.target.strip() if isinstance(instance.target, str) else ""
         gold = _LABELLED.sub("", gold)
         option = rf"(?<!\w)[(\[]?([A-Z])[)\].:、：]+\s*{re.escape(gold)}(?!\w)"
         label = re.search(option, first_text(instance)) if len(gold) > 1 else None
         if label is not None:
-            message = "the prompt asks for a letter, but the text of an option is the answer"
+            message = "the prompt requests a letter, but the text of an option is the answer"
             yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
             return
     case = _CASE.search(_own_text(study))
     other = [gold for gold in scored if case is not None and gold != (gold.lower() if case[1] else gold.upper())]
     if case is not None and other and len(other) == len(scored) and _minds_case(study):
-        message = "the prompt asks for answers in another letter case than is scored"
+        message = "the prompt requests answers in another letter case than is scored"
         yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
         return
     one_word = _ONE_WORD.search(_own_text(study))
     if one_word is not None and study.has_real_docs and scored and all(len(gold.split()) > 1 for gold in scored):
         saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
-        yield finding("the prompt asks for one word, and the gold answers have more", saw, "doc_to_target")
+        yield finding("the prompt requests one word, and the gold answers have more", saw, "doc_to_target")
         return
     outside = list(_outside_range(study, scored)) if study.contract.of("number") and study.has_real_docs else []
     yield from outside
@@ -280,12 +280,12 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         golds = scored if study.has_real_docs else ()
         if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):
             saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
-            yield finding("the prompt asks for a number, and the gold answers are more than that", saw, "doc_to_target")
+            yield finding("the prompt requests a number, and the gold answers are more than that", saw, "doc_to_target")
             return
 
 
 def _outside_range(study: Study, scored: Sequence[str], count: int | None = None) -> Iterator[Finding]:
-    """Yield a number that is scored, outside of the range that the prompt asks for, of so many numbers."""
+    """Yield a number that is scored, outside of the range that the prompt requests, of so many numbers."""
     limits = _LIMITS.search(_own_text(study))
     if limits is not None and count not in (None, int(limits[2]) - int(limits[1]) + 1):
         return
@@ -293,7 +293,7 @@ def _outside_range(study: Study, scored: Sequence[str], count: int | None = None
     if limits is not None and outside:
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
         at = "doc_to_target" if study.generates else "doc_to_choice"
-        yield finding("the prompt asks for a number in a range, and an answer is outside", saw, at)
+        yield finding("the prompt requests a number in a range, and an answer is outside", saw, at)
 
 
 def _is_within(gold: str, least: int, most: int) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about the place, length and format of the answer that a prompt asks for, and about contradictions."""
+"""Rules about the place, length and format of the answer that a prompt requests, and about contradictions."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NUMBERS: Final = ("3", "81")
 
 @also("PF525", severity=Severity.WARNING, scores=True)
 def asked_place_not_read(study: Study) -> Iterator[Finding]:
-    """Report filters that take an answer from another place than the one that the prompt asks for.
+    """Report filters that take an answer from another place than the one that the prompt requests.
 
-    Fix: take the last match (`group_select: -1`) where the answer is asked for at the end, the first one otherwise.
+    Fix: take the last match (`group_select: -1`) where the answer is requested at the end, the first one otherwise.
     """
     place = study.contract.place
     if place is None or not study.generates or study.has_guessed_text or gold_kind(study) in ("tests", "nothing"):
@@ -47,13 +47,13 @@ def asked_place_not_read(study: Study) -> Iterator[Finding]:
         gold = trial.answers.labels[trial.answers.gold]
         for form in study.contract.wrapped or study.contract.of("letter"):
             if place == "last" and first_text(trial.instance).count(form.said) < _ASKED_TWICE:
-                continue  # the form comes once, unless a draft is asked for as well
+                continue  # the form comes once, unless a draft is requested as well
             alone, wrong = form.written(gold), form.written(other)
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{wrong}\nNo, not so.\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
                 saw = f"asked for {place}, in {longer!r} {gold!r} is not read"
                 at = "filter_list" if study.task.filter_list else "process_results"
-                yield finding("the answer is read from another place than is asked for", saw, at, trial.instance)
+                yield finding("the answer is read from another place than is requested", saw, at, trial.instance)
                 return
 
 
@@ -69,7 +69,7 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     """Return whether one of the pipelines makes a right answer of a completion."""
     doc = trial.instance.doc
     for pipeline in chain.pipelines:
-        stages = chain.read(pipeline, text, doc, "an answer at the place that the prompt asks for")
+        stages = chain.read(pipeline, text, doc, "an answer at the place that the prompt requests")
         try:
             if stages.problem is None and chain.is_right(trial.question, doc, stages.extracted):
                 return True
@@ -82,14 +82,14 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
 
 @also("PF525", severity=Severity.WARNING)
 def no_room_for_length(study: Study) -> Iterator[Finding]:
-    """Report a token budget with fewer tokens than the prompt asks for words.
+    """Report a token budget with fewer tokens than the prompt requests words.
 
     Fix: raise `max_gen_toks` above the number of words, which need one to two tokens each.
     """
     budget, words = token_budget(study.task), study.contract.least_words
     if study.generates and budget is not None and words is not None and budget < words:
         saw = f"{study.contract.length}, {budget} tokens"
-        yield finding("the token budget has no room for the length that is asked for", saw, "generation_kwargs")
+        yield finding("the token budget has no room for the length that is requested", saw, "generation_kwargs")
 
 
 @also("PF714")
@@ -109,7 +109,7 @@ def gold_longer_than_asked(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def gold_in_other_format(study: Study) -> Iterator[Finding]:
-    """Report gold answers none of which has the format that the prompt asks for: of a date, a number, a list.
+    """Report gold answers none of which has the format that the prompt requests: of a date, a number, a list.
 
     Fix: convert the gold answers, or ask for their format.
     """
@@ -122,7 +122,7 @@ def gold_in_other_format(study: Study) -> Iterator[Finding]:
         found = re.search(wording, asked, re.IGNORECASE)
         if found is not None and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
             saw = f"{found[0]}; gold is {golds[0][:40]!r}"
-            yield finding("the gold answers do not have the format that the prompt asks for", saw, "doc_to_target")
+            yield finding("the gold answers do not have the format that the prompt requests", saw, "doc_to_target")
             return
 
 
@@ -137,4 +137,4 @@ def letter_and_text(study: Study) -> Iterator[Finding]:
         text = _TEXT.search(join(constant_spans(instance)))
         if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
             saw = f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
-            yield finding("the prompt asks for a letter and for the text of an option", saw, "doc_to_text", instance)
+            yield finding("the prompt requests a letter and for the text of an option", saw, "doc_to_text", instance)

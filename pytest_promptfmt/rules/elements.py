@@ -88,7 +88,7 @@ def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
         asked = {found.casefold() for found in _INTO.findall(join(constant_spans(instance)))} & set(languages)
         if name in languages and asked and name not in asked:
             saw = f"into {', '.join(sorted(asked)).title()}, and {name.title()}:"
-            yield finding("the prompt asks for another language than its label names", saw, "doc_to_text", instance)
+            yield finding("the prompt requests another language than its label names", saw, "doc_to_text", instance)
 
 
 @also("PF242", severity=Severity.ERROR)

@@ -103,7 +103,7 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
     for instance in study.instances[:1]:
         if isinstance(instance.target, str | int) and len(str(instance.target).split()) <= _FEW_WORDS:
             yield finding(
-                "the prompt asks for reasoning, and the whole completion is compared",
+                "the prompt requests reasoning, and the whole completion is compared",
                 f"gold {str(instance.target)[:40]!r}",
                 comparing_key(study),
             )

@@ -31,7 +31,7 @@ _WITHOUT_SEPARATOR: Final = 3
 
 @also("PF525", scope="scoring")
 def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
-    """Report filters that only read an answer after words that nothing in the prompt asks for.
+    """Report filters that only read an answer after words that nothing in the prompt requests.
 
     Fix: ask for the words in the prompt, show them in few-shot examples, or let the filter read a bare answer.
     """
@@ -56,7 +56,7 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
         is_sure = is_sure or _never_shown(study, words)
         natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
         yield finding(
-            "the filter needs words that nothing in the prompt asks for",
+            "the filter needs words that nothing in the prompt requests",
             ", ".join(dict.fromkeys(words)),
             ("filter_list", number),
             severity=None if is_sure and not natural else Severity.INFO,
@@ -83,7 +83,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
     """Report a filter that misreads an answer, such as one that reads some labels and not others.
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
-    answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
+    answer is such an option are always wrong. It is an error if the prompt requests the sentence, and an info if the
     prompt ends with a cue after which most models write only the label, or is in another language than the sentence.
 
     Fix: let the pattern read every label that the prompt lists.
@@ -129,7 +129,7 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
     """
     reader = reader_of(study)
     if reader is None or any(unescaped_dot(study)) or any(form.after.startswith(".") for form in study.contract.forms):
-        return  # the last: the full stop is asked for
+        return  # the last: the full stop is requested
     for number, pipeline in reader.pipelines:
         answer = reader.examples[-1]
         for text in reader.sentences(answer):

@@ -56,7 +56,7 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
         text = first_text(instance)
         if _CUE.search(text):
             yield finding(
-                "the prompt asks for reasoning but ends with an answer cue", text[-40:], "doc_to_text", instance
+                "the prompt requests reasoning but ends with an answer cue", text[-40:], "doc_to_text", instance
             )
 
 
@@ -102,7 +102,7 @@ def _cuts(stop: str, answer: str) -> bool:
 
 @also("PF903", severity=Severity.ERROR)
 def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that asks for it.
+    """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that requests it.
 
     Fix: use the start of the next question as stop sequence.
     """
@@ -112,7 +112,7 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(study.stop_texts):
         if not gold_ends and stop and stop in data_table("rules")["reasoning"]:
             yield finding(
-                "the prompt asks for reasoning, but a stop sequence ends it early",
+                "the prompt requests reasoning, but a stop sequence ends it early",
                 stop,
                 (*UNTIL, number),
                 severity=Severity.WARNING if stop == "\n" else None,
@@ -121,23 +121,23 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
 
 @also("PF903")
 def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a task that asks for reasoning and stops at a blank line, by default or by its stop sequences.
+    """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences.
 
     Fix: set `until` to the start of the next question.
     """
     if not study.asks_for_reasoning or study.shots > 0:
         return  # few-shot examples show how long the reasoning is, and that it has no blank lines
     if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
-        yield finding("the prompt asks for reasoning, but stops at blank lines by default", at="generation_kwargs")
+        yield finding("the prompt requests reasoning, but stops at blank lines by default", at="generation_kwargs")
     elif "\n\n" in study.stop_texts:
         yield finding(
-            "the prompt asks for reasoning, but stops at blank lines", at=(*UNTIL, study.stop_texts.index("\n\n"))
+            "the prompt requests reasoning, but stops at blank lines", at=(*UNTIL, study.stop_texts.index("\n\n"))
         )
 
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
-    """Report a task that asks for reasoning without setting a token budget, or with one of a few tokens.
+    """Report a task that requests reasoning without setting a token budget, or with one of a few tokens.
 
     Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer, and 64
     tokens are too few for any.
@@ -148,11 +148,11 @@ def no_budget(study: Study) -> Iterator[Finding]:
     """
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
-        yield finding("the prompt asks for reasoning with the default budget of 256 tokens", at="generation_kwargs")
+        yield finding("the prompt requests reasoning with the default budget of 256 tokens", at="generation_kwargs")
     for key in BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
         if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget <= _LEAST_TO_REASON:
-            message, at = "the prompt asks for reasoning, which the token budget cuts off", ("generation_kwargs", key)
+            message, at = "the prompt requests reasoning, which the token budget cuts off", ("generation_kwargs", key)
             yield finding(message, f"{key}: {budget}", at, do=f"raise generation_kwargs.{key}")
 
 
@@ -231,5 +231,5 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
         if found is not None:
             saw = found[0]
             yield finding(
-                "the prompt asks for reasoning, but the choices are scored right after it", saw, "doc_to_text", instance
+                "the prompt requests reasoning, but the choices are scored right after it", saw, "doc_to_text", instance
             )

@@ -283,7 +283,7 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
 
 @also("PF702")
 def accepted_answers_joined(study: Study) -> Iterator[Finding]:
-    """Report all texts of a list as one gold answer, where the prompt asks for one thing.
+    """Report all texts of a list as one gold answer, where the prompt requests one thing.
 
     Fix: use the list itself as target: each of its texts is then right.
     """

@@ -92,7 +92,7 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
         if any(re.search(_LISTED.format(one), text) for one in sorted(scored)):
             return
         if _ASKS_LETTER.search(text):
-            yield finding("the prompt asks for a letter, but lists no options", text[-80:], "doc_to_text", instance)
+            yield finding("the prompt requests a letter, but lists no options", text[-80:], "doc_to_text", instance)
         elif len(scored) > 1 and _has_bare_options(instance):
             message = "letters are scored, but the options have none"
             yield finding(message, text[-80:], "doc_to_text", instance)
@@ -267,7 +267,7 @@ def number_of_options(study: Study) -> Iterator[Finding]:
 
 
 def asks_for_label_alone(instance: Instance) -> bool:
-    """Return whether the prompt asks for the letter of an option, or for nothing but the answer."""
+    """Return whether the prompt requests the letter of an option, or for nothing but the answer."""
     text = join(constant_spans(instance))
     bare = (*contract_of(text).of("letter"), *contract_of(text).of("number"))
     is_asked = _LETTER.search(text) is not None or _ALONE.search(text) is not None

@@ -225,7 +225,7 @@ def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
 
 
 def gold_forms(study: Study, trial: AnswerTrial) -> tuple[str, ...]:
-    """Return the gold answer as it is, and in the forms in which the prompt asks for it."""
+    """Return the gold answer as it is, and in the forms in which the prompt requests it."""
     label = str(trial.answers.labels[trial.answers.gold])
     return (trial.gold, *(form.written(label) for form in study.contract.wrapped))
 

@@ -160,7 +160,7 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
         asked = question_message(instance)
         if asked is not None and _STEPS.search(asked.text.rstrip()) and any(shot.answer for shot in shots_of(instance)):
             yield finding(
-                "few-shot examples have the bare answer where the prompt asks for reasoning",
+                "few-shot examples have the bare answer where the prompt requests reasoning",
                 f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
                 "doc_to_target",
                 instance,

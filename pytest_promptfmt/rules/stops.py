@@ -135,7 +135,7 @@ def question_labels(study: Study) -> list[str]:
 
 @also("PF903", severity=Severity.ERROR)
 def stop_cuts_block(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence inside the code block that the prompt asks for.
+    """Report a stop sequence inside the code block that the prompt requests.
 
     Fix: remove the stop sequence; a filter can take the code out of the block.
     """
@@ -146,7 +146,7 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
         number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
         if asks is not None and number is not None:
             yield finding(
-                "a stop sequence is inside the code block that the prompt asks for",
+                "a stop sequence is inside the code block that the prompt requests",
                 study.stop_texts[number],
                 ("generation_kwargs", "until", number),
                 instance,
@@ -155,7 +155,7 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
 
 @also("PF903", severity=Severity.ERROR)
 def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is one of the tags that the prompt asks for, before the last one.
+    """Report a stop sequence that is one of the tags that the prompt requests, before the last one.
 
     Fix: stop at the closing tag of the answer, or at none.
     """
@@ -167,7 +167,7 @@ def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
         for number, stop in enumerate(study.stop_texts):
             if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:
                 saw = f"{stop!r}, and then {closed[-1]}"
-                yield finding("a stop sequence is a tag that the prompt asks for", saw, (*UNTIL, number), instance)
+                yield finding("a stop sequence is a tag that the prompt requests", saw, (*UNTIL, number), instance)
                 return
 
 

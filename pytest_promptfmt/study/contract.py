@@ -1,4 +1,4 @@
-"""The answer that a prompt asks for: its form, what wraps it and the labels it may be, each with where it is read.
+"""The answer that a prompt requests: its form, what wraps it and the labels it may be, each with where it is read.
 
 Read from the text that the task itself shows: instructions, solved examples within them, and the beginning of the
 answer. The words of many languages are in `data/contract.yaml`.
@@ -94,7 +94,7 @@ class AskedForm:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The forms in which a prompt asks for its answer, those that wrap it first."""
+    """The forms in which a prompt requests its answer, those that wrap it first."""
 
     forms: tuple[AskedForm, ...]
     place: Literal["first", "last"] | None = None
@@ -117,7 +117,7 @@ class Contract:
 
 @lru_cache(maxsize=256)
 def contract_of(text: str) -> Contract:
-    """Return the answer that a prompt asks for; no forms where none can be read."""
+    """Return the answer that a prompt requests; no forms where none can be read."""
     found = [*_quoted(text), *_tagged(text), *_objects(text)]
     taken = [(one.start, one.start + len(one.said)) for one in found]
     found += [
@@ -296,7 +296,7 @@ def _solved(text: str) -> Iterator[AskedForm]:
 
 
 def _bare(text: str) -> Iterator[AskedForm]:
-    """Yield the letter or number that is asked for, where a sentence asks for it, or the label before the answer."""
+    """Yield the letter or number that is requested, where a sentence requests it, or the label before the answer."""
     forms: tuple[Form, ...] = ("letter", "number")
     cue = layout_of(text).cue
     for form in forms:

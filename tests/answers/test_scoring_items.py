@@ -111,7 +111,7 @@ def test_expected_failures_pass_with_a_reason_and_fail_when_healed(pytester: pyt
     told = """\
     completions:
       - {id: mine, completion: "It is B", expected: B}
-    expected_failures: {mine: "the prompt asks for the letter first"}
+    expected_failures: {mine: "the prompt requests the letter first"}
 """
     write(pytester, SOUND, told)
     run(pytester, "--snapshot-update").assert_outcomes(passed=3)

@@ -66,7 +66,7 @@ def test_where_nothing_is_interrupted_too_slow_is_said_all_the_same() -> None:
 
 
 def test_work_that_grows_too_fast_is_too_slow_also_when_it_ends_in_time() -> None:
-    # Far more than the tenth of the budget from which growth is asked for, and less than the budget.
+    # Far more than the tenth of the budget from which growth is requested, and less than the budget.
     with pytest.raises(LimitExceededError, match="the pairs: its processor time grows too fast with the length"):
         within_budget(pairs, "ab" * 1500, what="the pairs", seconds=1)
 

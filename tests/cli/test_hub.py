@@ -1,4 +1,4 @@
-"""Docs and tokenizers come from a hub where they are asked for: a real one in the small, on the loopback interface."""
+"""Docs and tokenizers come from a hub where they are requested: a real one in the small, on the loopback interface."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What runs when a part is asked for; what was not asked for is never obsolete."""
+"""What runs when a part is requested; what was not asked for is never obsolete."""
 
 from pathlib import Path
 from typing import Any

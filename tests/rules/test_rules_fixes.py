@@ -82,7 +82,7 @@ def test_the_file_that_holds_the_key_is_edited_and_nothing_else_in_it(tmp_path: 
     assert {finding.code for finding in file.findings} == {"PF201"}
     assert {finding.task for finding in file.findings} == {"a", "b"}
     assert dict(file.changed) == {"a": 2, "b": 2}  # the prompt, and the one with few-shot examples
-    assert (tmp_path / "_shared").read_bytes() == file.before, "nothing is written before it is asked for"
+    assert (tmp_path / "_shared").read_bytes() == file.before, "nothing is written before it is requested"
 
 
 def test_a_fix_that_is_wrong_for_another_task_is_refused(tmp_path: Path) -> None:

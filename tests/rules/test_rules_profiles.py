@@ -131,7 +131,7 @@ MULTIPLE_CHOICE = {
     "doc_to_choice": ["A", "B"],
     "doc_to_target": "answer",
 }
-# A blank before finished answers, a line break where one is asked for.
+# A blank before finished answers, a line break where one is requested.
 LAID_OUT = (
     "{% for m in messages %}{{ '[' ~ m.role ~ ']' }} {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant]\n{% endif %}"

@@ -1,4 +1,4 @@
-"""The answer that a prompt asks for is read from its own text: forms, what wraps the answer, and labels."""
+"""The answer that a prompt requests is read from its own text: forms, what wraps the answer, and labels."""
 
 import pytest
 

@@ -109,7 +109,7 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
 
 
 def _change(ours: str, theirs: str) -> str:
-    """Return what is added or left out at the first difference of two texts, by which changes are told apart.
+    """Return what is added or left out at the first difference of two texts, which distinguishes changes.
 
     Its characters are sorted: where a marker follows, a `<` may count at either end.
     """

@@ -167,7 +167,7 @@ class EachResponse:
 
 
 class EachDoc:
-    """Applies a function to the repeats of each doc, when it is asked for."""
+    """Applies a function to the repeats of each doc, when it is requested."""
 
     def __init__(self, change: Callable[[Any], Any]) -> None:
         self.change = change
