@@ -79,6 +79,7 @@ def test_the_gallery_passes_without_a_slice(without: Path) -> None:
     assert " passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", ["models"], indirect=True)
 def test_asking_a_model_without_the_slice_ends_with_one_message(without: Path) -> None:
     done = python(without, "-m", "pytest", "--promptfmt", "--promptfmt-model", "tiny", "tasks")

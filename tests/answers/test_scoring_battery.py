@@ -215,6 +215,7 @@ HANGING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_budget")
 @pytest.mark.parametrize("name", sorted(HANGING))
 def test_patterns_that_hang_are_stopped_and_named_and_the_battery_goes_on(name: str) -> None:
@@ -236,6 +237,7 @@ def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pyt
         matrix({"function": "custom", "filter_fn": work_on_everything})
 
 
+@pytest.mark.slow
 def test_what_the_metric_ignores_has_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     leave(monkeypatch, 0.02)
     pattern = r"^(?:[A-Za-z ]+)+x$"

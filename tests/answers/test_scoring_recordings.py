@@ -140,6 +140,7 @@ def test_values_of_another_type_make_a_bad_record_and_no_more(tmp_path: Path, li
     assert result.bad[0].reason.startswith(reason)
 
 
+@pytest.mark.slow
 def test_a_filter_that_hangs_on_every_record_ends_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chain.read, "__kwdefaults__", {"seconds": 0.02})
     path = tmp_path / "r.jsonl"

@@ -139,6 +139,7 @@ def test_nothing_is_interrupted_in_a_process_that_did_not_ask_for_limits() -> No
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_limits_that_end_just_when_they_are_lifted_leave_nothing_behind() -> None:
     pattern, text = re.compile(r"\s+$"), " " * 900 + "!"
     for step in range(1500):

@@ -63,6 +63,7 @@ def test_jobs_run_in_other_processes_than_this_one(pool: Made) -> None:
     assert os.getpid() not in {jobs.result(1), jobs.result(2)}
 
 
+@pytest.mark.slow
 def test_a_job_that_works_without_end_is_killed_and_the_others_keep_their_results(pool: Made) -> None:
     def run(number: int) -> int:
         while number == 2:

@@ -72,6 +72,7 @@ def test_a_worker_holds_no_descriptor_of_the_run(project: Project) -> None:
     assert [each for each in others if not re.fullmatch(r"/dev/null|/proc/\d+/(statm|fd)|.* \(deleted\)", each)] == []
 
 
+@pytest.mark.slow
 def test_a_job_that_returns_twice_is_counted_once(project: Project) -> None:
     task_with_code(project, "    os.fork()\n")
     assert project.run(*QUIET, "--snapshot-update").parseoutcomes() == {"passed": 2}
@@ -182,6 +183,7 @@ def run_in_interpreter(project: Project, setup: str, *options: str) -> pytest.Ru
     return project.pytester.run(sys.executable, "-c", code)
 
 
+@pytest.mark.slow
 def test_a_gigabyte_of_output_is_not_in_the_memory_of_pytest(project: Project) -> None:
     task_with_code(project, "    for _ in range(1024): sys.stdout.write('A' * 2**20)\n    raise ValueError\n", "loud")
     task_with_code(project, "    raise ValueError\n", "quiet")

@@ -184,6 +184,7 @@ def assert_same(tokenizer: Any, source: str, name: str) -> Counter[str]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the collection of real chat templates is not here")
 def test_real_templates_render_as_in_transformers(tokenizer: Any) -> None:
     counts: Counter[str] = Counter()
