@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from promptfmt_command import promptfmt, write_task
 
+pytestmark = pytest.mark.parity
+
 DOCS = "metadata: {promptfmt: {docs: [{question: one, answer: a}, {question: two, answer: b}]}}"
 
 

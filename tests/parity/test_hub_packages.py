@@ -23,6 +23,7 @@ assert importlib.util.find_spec("transformers.pipelines") is not None  # whoever
 """
 
 
+@pytest.mark.parity
 @pytest.mark.skipif(importlib.util.find_spec("evaluate") is None, reason="evaluate is not installed")
 def test_a_package_of_metrics_brings_no_framework_for_models() -> None:
     done = subprocess.run([sys.executable, "-c", PUT_OFF], capture_output=True, text=True, check=False)

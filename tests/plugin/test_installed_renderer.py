@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.parity
+
 INSTALLED = ("--promptfmt-renderer", "installed")
 FORK = ("-o", "pythonpath=fork")
 

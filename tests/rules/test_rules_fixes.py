@@ -59,6 +59,7 @@ def write(folder: Path, **files: str) -> None:
         (folder / name.replace("_yaml", ".yaml")).write_bytes(text.encode())
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("code", FIXABLE)
 def test_example_of_each_fixable_rule_is_fixed_once_and_for_all(code: str, tmp_path: Path) -> None:
     write_example(documentation_of(RULES[code]).example, tmp_path)
