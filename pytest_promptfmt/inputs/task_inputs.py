@@ -37,7 +37,7 @@ from pytest_promptfmt.profiles.tokenizer_sources import find_source
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
-from pytest_promptfmt.tasks import TaskFile, functions_of
+from pytest_promptfmt.tasks import TaskFile, functions_of, harness_around
 
 _FLAGS: Final = ("dev_mode", "int_max_str_digits", "optimize", "utf8_mode")
 """The options of Python that change what code does."""
@@ -101,7 +101,10 @@ class SharedInputs:
 
     def reached_from(self, modules: Iterable[str], settings: Settings) -> CodeInputs:
         """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
-        reached = reached_from(modules, (str(settings.rootdir), *search_path()), self.is_library)
+        modules = list(modules)
+        around = {harness.folder.parent for each in modules if (harness := harness_around(Path(each).parent))}
+        folders = (str(settings.rootdir), *sorted(map(str, around - {settings.rootdir})), *search_path())
+        reached = reached_from(modules, folders, self.is_library)
         facts = {searched(name) for name in reached.names}
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)

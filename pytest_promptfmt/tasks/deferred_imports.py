@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -141,24 +141,19 @@ def restore_removed(source: bytes) -> None:
 
 @contextmanager
 def also_importable(package: Path | None, version: str = "") -> Iterator[None]:
-    """Let a package be imported from its folder inside the block, after those that are installed.
+    """Let a package be imported from its folder inside the block, and modules that an installed one of its name lacks.
 
-    It may ask for its own version, as lm-eval does when it is imported.
+    It may read its own version, as lm-eval does when it is imported.
     """
     if package is None:
         yield
         return
-    folder, finder = str(package.parent), _Absent(frozenset(), {package.name: version or "0"})
-    added = [] if folder in sys.path else [folder]
-    sys.path += added
+    finder = _OfCheckout(package, version or "0")
     sys.meta_path.append(finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        with suppress(ValueError):
-            for each in added:
-                sys.path.remove(each)
 
 
 @contextmanager
@@ -276,6 +271,20 @@ class _Absent(MetaPathFinder, Loader):
         version = self._versions.get(context.name or "")
         if version is not None:
             yield _OnlyVersion(version)
+
+
+class _OfCheckout(_Absent):
+    """Finds the modules of a package in the folder of a checkout."""
+
+    def __init__(self, package: Path, version: str) -> None:
+        super().__init__(frozenset(), {package.name: version})
+        self._package = package
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        package, *parts = fullname.split(".")
+        if package != self._package.name:
+            return None
+        return PathFinder.find_spec(fullname, [str(self._package.joinpath(*parts).parent)])
 
 
 class _OnlyVersion(Distribution):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -216,3 +217,26 @@ def test_a_failing_import_is_tried_once_until_the_file_changes(tmp_path: Path) -
     with pytest.raises(FunctionError, match="ValueError: no"):
         bind_functions(task, trusted=everything)
     assert log.read_text() == "xx"
+
+
+def test_a_module_of_a_checkout_that_the_installed_package_lacks_is_imported_from_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tmp_path / "fork/lmms_eval/tasks"
+    for package in (tmp_path / "installed/lmms_eval", tasks.parent):
+        (package / "tasks/own").mkdir(parents=True)
+        for folder in (package, package / "tasks"):
+            (folder / "__init__.py").write_text(f"PLACE = {package.parent.name!r}\n", "utf-8")
+    (tasks / "own/helper.py").write_text("from lmms_eval.tasks import PLACE\n", "utf-8")
+    source = "from lmms_eval.tasks.own.helper import PLACE\n\ndef f(doc):\n    return PLACE\n"
+    text = "task: a\ndoc_to_target: x\ndoc_to_text: !function utils.f\n"
+    (tasks / "far").mkdir()
+    task = read(tasks / "far", text, utils=source)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    try:
+        assert bind_functions(task, trusted=everything).doc_to_text({}) == "installed"
+        with pytest.raises(ImportError):
+            importlib.import_module("lmms_eval.tasks.own.other")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lmms_eval"]:
+            del sys.modules[name]
