@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_promptfmt.core.text import END, escape_controls, show_inner
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.results.wording import listed
 from pytest_promptfmt.snapshots.hunks import changed_words
 
 if TYPE_CHECKING:
@@ -215,8 +215,7 @@ def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator
 
 def cluster_lines(cluster: Cluster, *, verbose: bool = False) -> Iterator[Text]:
     """Yield a cluster: its category and size, a line about it, its first diff, and the tasks."""
-    size = f"{counted(len(cluster.members), 'prompt')} of {counted(len(cluster.tasks), 'task')}"
-    yield Text(f"{cluster.category}: {size}", "bold")
+    yield Text(f"{cluster.category}: {cluster.size('prompt')}", "bold")
     yield Text(escape_controls(cluster.title))
     detail = cluster.detail.splitlines()
     yield from diff_lines(detail, None if verbose else SHOWN_LINES)

@@ -158,7 +158,7 @@ class _Shown:
     ) -> Iterator[Text]:
         """Yield the lines of a doc: its prompts, tokens and requests."""
         from pytest_promptfmt.cli.display import prompt_lines, request_lines, token_lines
-        from pytest_promptfmt.results.html import scored_pairs
+        from pytest_promptfmt.results.item_views import scored_pairs
 
         tokenizer = prompts.seen.tokenizer if self.tokens else None
         pairs = scored_pairs(instance, prompts.seen.pairs) if self.tokens else {}

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 from pytest_promptfmt.core.errors import without_task
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
-from pytest_promptfmt.results.wording import below
+from pytest_promptfmt.results.wording import below, counted
 from pytest_promptfmt.rules.rule_registry import known_rules
 
 SHOWN_DETAIL: Final = 20_000
@@ -22,6 +22,18 @@ SEVERITIES: Final = tuple(Severity)
 
 EFFECTS: Final = tuple(Effect)
 """All effects on the score, the greatest first."""
+
+MEANINGS: Final[Mapping[Category, str]] = {
+    "error": "could not be read or rendered",
+    "damaged": "the snapshot file cannot be trusted",
+    "misread": "answers are not read or scored as they should be",
+    "changed": "the prompt differs from the snapshot",
+    "new": "there is no snapshot yet",
+    "renamed": "the same prompts under another name",
+    "obsolete": "a snapshot that no task defines",
+    "header-only": "only the header of the snapshot is out of date",
+}
+"""Categories of problems, each with its meaning."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -69,6 +81,19 @@ class Cluster:
     def tasks(self) -> tuple[str, ...]:
         """Return the different tasks, in the order they came."""
         return tuple(dict.fromkeys(member.task for member in self.members))
+
+    @property
+    def headline(self) -> str:
+        """Return the title, or the meaning of the category where that says more."""
+        return MEANINGS[self.category] if self.category == "header-only" or not self.title else self.title
+
+    def size(self, noun: str = "item") -> str:
+        """Return `12 items of 6 tasks`."""
+        return f"{counted(len(self.members), noun)} of {counted(len(self.tasks), 'task')}"
+
+    def files(self, rootdir: Path) -> list[str]:
+        """Return the different files, in the order they came."""
+        return [*dict.fromkeys(below(member.file, rootdir) for member in self.members)]
 
     def to_json(self, rootdir: Path) -> dict[str, Any]:
         """Return a mapping for JSON, with paths below the rootdir."""
@@ -128,6 +153,10 @@ class FindingPlace:
     count: int
     tasks: tuple[str, ...]
     saw: str = ""
+
+    def at(self, rootdir: Path) -> str:
+        """Return `file:line:column`, "" for a finding that is not about a file."""
+        return ":".join(str(part) for part in (below(self.file, rootdir), self.line, self.column) if part)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

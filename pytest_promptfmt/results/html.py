@@ -9,13 +9,11 @@ name it, so that all characters of a prompt (control characters, bidi marks, lon
 from __future__ import annotations
 
 import json
-import zlib
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from gzip import compress
 from hashlib import sha256
 from html import escape
@@ -23,40 +21,23 @@ from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.errors import Position, PromptfmtError
+from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.git import GitError, git
 from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
-from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request
-from pytest_promptfmt.core.text import show, show_inner
 from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
+from pytest_promptfmt.results.item_views import packed_view, row_in_pieces, unpacked_view
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, below, printable
-from pytest_promptfmt.snapshots.changes import side_by_side
-from pytest_promptfmt.snapshots.content import to_json
-from pytest_promptfmt.snapshots.hunks import changed_words
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.answers.phrasing_verdicts import Matrix
-    from pytest_promptfmt.core.profile import Profile
-    from pytest_promptfmt.profiles import Tokenizer
-    from pytest_promptfmt.profiles.encoding import EncodedPair, PairEncoder
-    from pytest_promptfmt.snapshots.document import Document
 
 CHUNK: Final = 100
 """Items in one compressed piece: unpacked together when one of them is opened."""
 
-MOST_CHARACTERS: Final = 20_000
-"""Of one prompt; longer ones are cut, and the page shows that."""
-
 NAMED_TASKS: Final = 30
 """Tasks of one change that are named; the others are counted."""
-
-MOST_ROWS: Final = 400
-"""Of one comparison."""
 
 _ORDER: Final = (*CATEGORIES, "finding")
 _WEIGHTS: Final = {"passed": 0, "skipped": 1, "finding": 2}
@@ -98,11 +79,6 @@ class _Row:
         if self.category not in ("passed", "finding"):
             return self.category, self.key if self.category != "skipped" else self.title
         return min(self.findings, key=lambda each: SEVERITIES.index(each.severity)).cluster if self.findings else None
-
-
-def packed_view(view: Mapping[str, Any]) -> str:
-    """Return what the page shows of an item as small text, for its outcome."""
-    return b64encode(zlib.compress(json.dumps(view).encode(), 1)).decode()
 
 
 def html_report(result: RunResult) -> str:
@@ -213,7 +189,7 @@ def _entry(row: _Row, cause: int | None, result: RunResult) -> list[Any]:
 def _body(row: _Row) -> bytes:
     """Return what an item shows as JSON, its views as they are: reading them would cost more than all the rest."""
     own = {"title": row.title, "findings": [_finding(each) for each in row.findings]}
-    objects = [json.dumps(own).encode(), *(zlib.decompress(b64decode(view)) for view in row.views)]
+    objects = [json.dumps(own).encode(), *(unpacked_view(view) for view in row.views)]
     return b"{" + b",".join(text[1:-1] for text in objects) + b"}"
 
 
@@ -247,133 +223,6 @@ def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, notes: Se
 
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def prompts_view(
-    instances: Sequence[Instance], profile: Profile, tokenizer: Tokenizer | None, pairs: PairEncoder | None
-) -> dict[str, Any]:
-    """Return the docs of an item: prompts with spans and, where there is a tokenizer, tokens; requests.
-
-    `pairs` encodes for the profile, and knows what its snapshot shows.
-    """
-    origins: dict[Origin, int] = {}
-    docs = []
-    for instance in instances:
-        scored = scored_pairs(instance, pairs)
-        contexts = {instance.requests[number].prompt: pair for number, pair in scored.items() if not pair.moved}
-        docs.append(
-            {
-                "doc": instance.index + 1,
-                "heading": instance.heading,
-                "prompts": [
-                    _prompt(prompt, origins, profile, tokenizer, contexts.get(number))
-                    for number, prompt in enumerate(instance.prompts)
-                ],
-                "requests": [
-                    _request(request, scored.get(number), tokenizer) for number, request in enumerate(instance.requests)
-                ],
-            }
-        )
-    return {"docs": docs, "origins": [_origin(origin) for origin in origins]}
-
-
-def comparison_view(old: Document, new: Document) -> list[dict[str, Any]]:
-    """Return what changed, doc by doc, then in the task: rows of an old and a new line, each in pieces or None."""
-    left = MOST_ROWS
-    docs = []
-    for number, rows in sorted(side_by_side(old, new), key=lambda pair: pair[0] == 0):
-        shown = [row_in_pieces(before, after) for before, after in rows[: max(left, 0)]]
-        left -= len(shown)
-        docs.append({"doc": number, "rows": shown, "cut": len(shown) < len(rows)})
-    return docs
-
-
-def matrix_view(matrix: Matrix) -> dict[str, Any]:
-    """Return the verdicts of the phrasing battery: pipelines, and a row for each phrasing."""
-    rows = [[row.kind, row.id, list(row.verdicts), row.failed] for row in matrix.rows]
-    return {"pipelines": list(matrix.pipelines), "rows": rows, "nothing": matrix.nothing}
-
-
-def _prompt(
-    prompt: Prompt,
-    origins: dict[Origin, int],
-    profile: Profile,
-    tokenizer: Tokenizer | None,
-    known: EncodedPair | None,
-) -> dict[str, Any]:
-    spans = []
-    left = MOST_CHARACTERS
-    for span in prompt.spans:
-        if left <= 0:
-            break
-        spans.append([_named(span.text[:left]), origins.setdefault(span.origin, len(origins))])
-        left -= len(span.text)
-    view: dict[str, Any] = {"spans": spans, "cut": len(prompt.text) > MOST_CHARACTERS}
-    if tokenizer is not None:
-        try:
-            if known is not None and not view["cut"]:
-                ids = known.context_ids
-            else:
-                ids = tokenizer.ids(prompt.text[:MOST_CHARACTERS], add_special_tokens=not profile.is_chat)
-            view["tokens"] = [[_visible(tokenizer, token), token] for token in ids]
-        except PromptfmtError as error:
-            view["no_tokens"] = str(error)
-    return view
-
-
-def _request(request: Request, pair: EncodedPair | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    view: dict[str, Any] = {"kind": request.kind, "gold": request.gold, "prompt": request.prompt}
-    if request.kind == "generate_until":
-        view["settings"] = [
-            [show(str(name)), show(to_json(value))] for name, value in (request.generation_kwargs or {}).items()
-        ]
-    else:
-        view["text"] = show(to_json(request.continuation))
-    if pair is not None and tokenizer is not None:
-        view["tokens"] = [_visible(tokenizer, token) for token in pair.continuation_ids]
-    return view
-
-
-def scored_pairs(instance: Instance, pairs: PairEncoder | None) -> Mapping[int, EncodedPair]:
-    """Return what is scored in tokens, by the number of its request."""
-    scored = {
-        number: (request.context, request.continuation)
-        for number, request in enumerate(instance.requests)
-        if request.kind == "loglikelihood" and request.context is not None and request.continuation is not None
-    }
-    if pairs is None or not scored:
-        return {}
-    try:
-        return dict(zip(scored, pairs(scored.values()), strict=True))
-    except PromptfmtError:
-        return {}
-
-
-@lru_cache(maxsize=200_000)
-def _visible(tokenizer: Tokenizer, token: int) -> str:
-    """Return a token as a reader sees it; called for each token of each prompt, and there are few different ones."""
-    return tokenizer.visible(token)
-
-
-def _origin(origin: Origin) -> list[Any]:
-    position = None if origin.position is None else show(str(origin.position))
-    shot = None if origin.shot is None else origin.shot + 1
-    return [origin.part, origin.key, position, shot, None if origin.field is None else show(origin.field)]
-
-
-def _named(text: str) -> str:
-    return "\n".join(show_inner(line) for line in text.split("\n"))
-
-
-def row_in_pieces(before: str | None, after: str | None) -> list[Any]:
-    """Return a line before and after, each in pieces with whether they differ; None where a side has no line."""
-    if before is None or after is None or before == after:
-        return [_whole(before), _whole(after)]
-    return [[list(piece) for piece in side] for side in changed_words(before, after)]
-
-
-def _whole(line: str | None) -> list[Any] | None:
-    return None if line is None else [[line, False]]
 
 
 # -- of a comparison -------------------------------------------------------------------------------------------------

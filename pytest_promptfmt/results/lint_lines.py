@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup, FindingPlace, has_fix
+from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup, has_fix
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.sarif import OF_CATEGORY
-from pytest_promptfmt.results.terminal import SHOWN_CAUSES, by_importance, effect_lines, excerpts
-from pytest_promptfmt.results.wording import below, counted, listed, printable
+from pytest_promptfmt.results.terminal import SHOWN_CAUSES, by_importance, cause_lines, effect_lines
+from pytest_promptfmt.results.wording import below, counted, printable
 
 SHOWN_PLACES: Final = 4
 """Further places of one cause that are named without -v."""
@@ -26,12 +25,11 @@ def concise_lines(result: RunResult) -> Iterator[str]:
     """
     for group in result.findings:
         for place in group.places:
-            yield printable(f"{_at(result, place) or group.where}: {_said(group)}")
+            yield printable(f"{place.at(result.rootdir) or group.where}: {_said(group)}")
     for cluster in result.clusters:
         level = "warning" if cluster.category == "header-only" else "error"
-        for file in dict.fromkeys(below(member.file, result.rootdir) for member in cluster.members):
-            title = cluster.title or OF_CATEGORY[cluster.category]
-            yield printable(f"{file}:1:1: {level}: {cluster.category} {title}")
+        for file in cluster.files(result.rootdir):
+            yield printable(f"{file}:1:1: {level}: {cluster.category} {cluster.headline}")
 
 
 def explained_lines(result: RunResult, *, is_verbose: bool) -> Iterator[str]:
@@ -40,15 +38,9 @@ def explained_lines(result: RunResult, *, is_verbose: bool) -> Iterator[str]:
     shown = ordered if is_verbose else ordered[:SHOWN_CAUSES]
     most = None if is_verbose else SHOWN_PLACES
     for group in shown:
-        first, *others = group.places or (None,)
-        where = _at(result, first) if first is not None else ""
+        where = group.places[0].at(result.rootdir) if group.places else ""
         yield printable(f"{where or group.where}: {_said(group)}")
-        yield from excerpts(group, most)
-        yield f"  do: {group.do}"
-        if len(group.tasks) > 1 or others:
-            also = f"; also at {listed([_at(result, each) for each in others if each], most)}" if others else ""
-            yield printable(f"  in {counted(len(group.tasks), 'profile' if group.concerns_profiles else 'task')}{also}")
-        yield from map(printable, effect_lines(result, group))
+        yield from map(printable, (*cause_lines(group, result.rootdir, most), *effect_lines(result, group)))
     if len(shown) < len(result.findings):
         yield f"… and {len(result.findings) - len(shown):,} more causes (-v shows them); by rule:"
         yield from (f"  {line}" for line in statistics_lines(result))
@@ -79,19 +71,18 @@ def statistics_lines(result: RunResult) -> Iterator[str]:
 
 
 def github_annotations(result: RunResult) -> Iterator[str]:
-    """Yield commands of GitHub's runner: each place of a finding, and the first snapshot of each distinct change."""
+    """Yield a command of GitHub's runner for each cause of findings and each distinct change, at their first places."""
     for group in result.findings:
-        for place in group.places:
-            at = {"file": below(place.file, result.rootdir)} if place.file else {}
-            at |= {"line": str(place.line)} if place.line else {}
-            at |= {"col": str(place.column)} if place.line and place.column else {}
-            level = _ANNOTATION_LEVELS[group.severity.value]
-            yield github_annotation(level, at, f"{group.code} {group.name}", f"{group.message}: {group.do}")
+        file, line, column = (place := group.places[0]).file, place.line, place.column
+        at = {"file": below(file, result.rootdir)} if file else {}
+        at |= {"line": str(line)} if line else {}
+        at |= {"col": str(column)} if line and column else {}
+        text = "\n".join((group.message, *cause_lines(group, result.rootdir, SHOWN_PLACES)))
+        yield github_annotation(_ANNOTATION_LEVELS[group.severity.value], at, f"{group.code} {group.name}", text)
     for cluster in result.clusters:
         level = "notice" if cluster.category == "header-only" else "error"
-        at = {"file": below(cluster.members[0].file, result.rootdir)}
-        size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
-        yield github_annotation(level, at, f"{cluster.category}, {size}", cluster.title)
+        at = {"file": cluster.files(result.rootdir)[0]}
+        yield github_annotation(level, at, f"{cluster.category}, {cluster.size()}", cluster.headline)
 
 
 def github_annotation(level: str, place: dict[str, str], title: str, message: str) -> str:
@@ -106,11 +97,6 @@ def _said(group: FindingGroup) -> str:
 
 def _mark(group: FindingGroup) -> str:
     return " [*]" if has_fix(group) else ""
-
-
-def _at(result: RunResult, place: FindingPlace) -> str:
-    """Return `file:line:column`, "" for a finding that is not about a file."""
-    return ":".join(str(part) for part in (below(place.file, result.rootdir), place.line, place.column) if part)
 
 
 def _data(text: str) -> str:

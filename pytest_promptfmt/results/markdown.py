@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES
-from pytest_promptfmt.results.clusters import Cluster, FindingGroup
+from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.terminal import SHOWN_EXCERPTS, excerpts
 from pytest_promptfmt.results.wording import archetype_note, counted, listed, printable
 
 STEP_LIMIT: Final = 1024 * 1024
@@ -24,17 +25,6 @@ OPEN_DIFFS: Final = 3
 """Diffs that are seen without a click: more of them would hide how many there are."""
 
 _RESERVE: Final = 400  # for the sentence about what was left out
-
-_MEANINGS: Final = {
-    "error": "could not be read or rendered",
-    "damaged": "the snapshot file cannot be trusted",
-    "misread": "answers are not read or scored as they should be",
-    "changed": "the prompt differs from the snapshot",
-    "new": "there is no snapshot yet",
-    "renamed": "the same prompts under another name",
-    "obsolete": "a snapshot that no task defines",
-    "header-only": "only the snapshot's header is out of date",
-}
 
 
 def markdown_report(result: RunResult, limit: int = STEP_LIMIT) -> str:
@@ -84,7 +74,7 @@ def _head(result: RunResult) -> Iterator[str]:
     else:
         yield "| | items | |"
         yield "|---|--:|---|"
-        yield from (f"| {name} | {count:,} | {_MEANINGS[name]} |" for name, count in problems.items())
+        yield from (f"| {name} | {count:,} | {MEANINGS[name]} |" for name, count in problems.items())
         if failing:
             yield f"| finding | {failing:,} | a rule found a mistake |"
         yield f"| passed | {passed:,} | |"
@@ -108,10 +98,7 @@ def cluster_blocks(clusters: Iterable[Cluster], noun: str = "item") -> list[str]
 
 def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
     """Return a cluster: its size, its title, its first diff, and the tasks."""
-    size = f"{counted(len(cluster.members), noun)} of {counted(len(cluster.tasks), 'task')}"
-    lines = [f"### {cluster.category}: {size}", ""]
-    title = _MEANINGS["header-only"] if cluster.category == "header-only" else cluster.title
-    lines += [code(title), ""]
+    lines = [f"### {cluster.category}: {cluster.size(noun)}", "", code(cluster.headline), ""]
     shown = cluster.detail.splitlines()
     if shown:
         more = [f"… and {len(shown) - SHOWN_LINES:,} more lines"] if len(shown) > SHOWN_LINES else []
@@ -142,7 +129,9 @@ def finding_table(groups: Sequence[FindingGroup]) -> Iterator[str]:
         more = len({place.file for place in group.places}) - 1
         files = f" and {counted(more, 'more file')}" if more > 0 else ""
         # A bar ends a cell even within code, and nothing in code can escape it.
-        where, what, do = (code(text.replace("|", "\u2223")) for text in (group.where, group.message, group.do))
+        cells = (group.where, group.message, group.do, *map(str.strip, excerpts(group, SHOWN_EXCERPTS)))
+        where, what, do, *seen = (code(text.replace("|", "\u2223")) for text in cells)
+        what = "<br>".join([what, *seen])
         row = f"| {group.code} | {group.severity} | {group.effect} | {group.count:,} | {where}{files}"
         rows.append(f"{row} | {what} | {do} |")
     if len(groups) > SHOWN_FINDINGS:

@@ -10,40 +10,32 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pytest_promptfmt.core.finding import stable_key
-from pytest_promptfmt.results.clusters import Cluster, FindingGroup, FindingPlace
+from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import below, counted, printable
+from pytest_promptfmt.results.terminal import cause_lines
+from pytest_promptfmt.results.wording import below, printable
 from pytest_promptfmt.rules.documentation import documentation_of
 from pytest_promptfmt.rules.rule_registry import known_rules
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
-OF_CATEGORY: Final[Mapping[str, str]] = {
-    "error": "A task that cannot be read, rendered or scored.",
-    "damaged": "A snapshot that cannot be trusted.",
-    "misread": "An answer that is not read or scored as it should be.",
-    "changed": "A prompt that is not the one in its snapshot.",
-    "new": "A prompt without a snapshot.",
-    "renamed": "A prompt whose snapshot is under another name.",
-    "obsolete": "A snapshot that no task defines.",
-    "header-only": "A snapshot whose header is out of date.",
-    "version": "A prompt that changed while its version did not.",
-}
-"""Categories of problems, each with its meaning."""
+_MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, its version did not"}
+SHOWN_PLACES: Final = 20
+"""Places of one finding that its message names; all are related locations."""
 
 
 def sarif_report(result: RunResult, more: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the result as one run of SARIF: findings by place, each distinct problem of snapshots and answers once.
+    """Return the result as one run of SARIF: each cause of findings and each distinct problem of snapshots once.
 
     `more` are further results, each made by `sarif_result`. Paths are below the rootdir, with slashes; columns are
     characters from 1.
     """
-    results = [_of_finding(group, place, result.rootdir) for group in result.findings for place in group.places]
+    results = [_of_finding(group, result.rootdir) for group in result.findings]
     results += [_of_cluster(cluster, result.rootdir) for cluster in result.clusters]
     results += map(dict, more)
     rules = {group.code: _rule_of_finding(group) for group in result.findings}
-    rules |= {name: _rule(name, name, OF_CATEGORY[name]) for each in results if (name := each["ruleId"]) not in rules}
+    rules |= {name: _rule(name, name, _MEANINGS[name]) for each in results if (name := each["ruleId"]) not in rules}
     order = {code: number for number, code in enumerate(rules)}
     driver = {
         "name": "pytest-promptfmt",
@@ -76,23 +68,19 @@ def sarif_result(
     return {**data, "relatedLocations": others} if others else data
 
 
-def _of_finding(group: FindingGroup, place: FindingPlace, rootdir: Path) -> dict[str, Any]:
-    file = below(place.file, rootdir)
-    tasks = f" ({counted(len(place.tasks), 'task')})" if len(place.tasks) > 1 else ""
-    saw = f"\nsaw: {place.saw}" if place.saw else ""
-    message = f"{group.message}{tasks}: {group.do}{saw}"
-    at = [(file, place.line, place.column)]
-    return sarif_result(group.code, _LEVELS[group.severity], message, at, [file, place.keys, group.message])
+def _of_finding(group: FindingGroup, rootdir: Path) -> dict[str, Any]:
+    message = "\n".join((group.message, *(line.strip() for line in cause_lines(group, rootdir, SHOWN_PLACES))))
+    at = [(below(place.file, rootdir), place.line, place.column) for place in group.places]
+    # With its files and keys: a further place is a new result, which a pull request shows.
+    places = sorted({f"{below(place.file, rootdir)} {place.keys}" for place in group.places})
+    return sarif_result(group.code, _LEVELS[group.severity], message, at, [*places, group.message])
 
 
 def _of_cluster(cluster: Cluster, rootdir: Path) -> dict[str, Any]:
-    files = dict.fromkeys(below(member.file, rootdir) for member in cluster.members)
-    size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
     level = "note" if cluster.category == "header-only" else "error"
-    message = f"{cluster.category}, {size}: {cluster.title or OF_CATEGORY[cluster.category]}"
-    return sarif_result(
-        cluster.category, level, message, [(file, None, None) for file in files], [cluster.key or cluster.title]
-    )
+    message = f"{cluster.category}, {cluster.size()}: {cluster.headline}"
+    at = [(file, None, None) for file in cluster.files(rootdir)]
+    return sarif_result(cluster.category, level, message, at, [cluster.key or cluster.title])
 
 
 def _rule_of_finding(group: FindingGroup) -> dict[str, Any]:

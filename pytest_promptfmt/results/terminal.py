@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core.errors import display_path
@@ -118,16 +119,11 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
 def effect_lines(result: RunResult, group: FindingGroup, indent: str = "  ") -> Iterator[str]:
     """Yield the failures that a cause explains, one line for each distinct one."""
     for cluster in result.explained_by(group):
-        yield f"{indent}explains: {cluster.category}, {_size(cluster)}: {cluster.title}"
-
-
-def _size(cluster: Cluster) -> str:
-    return f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
+        yield f"{indent}explains: {cluster.category}, {cluster.size()}: {cluster.headline}"
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
-    title = "only the header is out of date" if cluster.category == "header-only" else cluster.title
-    yield f"{cluster.category}, {_size(cluster)}: {title}"
+    yield f"{cluster.category}, {cluster.size()}: {cluster.headline}"
     if len(cluster.members) > 1:
         yield f"    {listed(cluster.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
     yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
@@ -220,6 +216,16 @@ def _group_lines(group: FindingGroup, verbosity: int, result: RunResult | None) 
         yield f"    {listed(places, None if verbosity > 0 else SHOWN_PLACES)}"
     if result is not None:
         yield from effect_lines(result, group, "    ")
+
+
+def cause_lines(group: FindingGroup, rootdir: Path, most: int | None) -> Iterator[str]:
+    """Yield what was seen in each folder, the fix, and how many tasks have the mistake, with its other places."""
+    yield from excerpts(group, most)
+    yield f"  do: {group.do}"
+    others = [place.at(rootdir) for place in group.places[1:]]
+    if len(group.tasks) > 1 or others:
+        also = f"; also at {listed(others, most)}" if others else ""
+        yield f"  in {counted(len(group.tasks), 'profile' if group.concerns_profiles else 'task')}{also}"
 
 
 def excerpts(group: FindingGroup, most: int | None, indent: str = "  ") -> Iterator[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.results.html import html_report, packed_view
+from pytest_promptfmt.results.html import html_report
+from pytest_promptfmt.results.item_views import packed_view
 from pytest_promptfmt.results.run_result import RunResult
 
 FILE = "/repository/tasks/arc.yaml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
+from pytest_promptfmt.results.clusters import MEANINGS
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.sarif import sarif_report
 
@@ -110,6 +111,7 @@ def run_of(text: str) -> dict[str, Any]:
 def finding(root: Path, file: str, line: int | None, task: str) -> Reported:
     return Reported(
         message="double space between the question and its answer",
+        saw="Question  Answer",
         do="remove the trailing space",
         code="PF201",
         name="double-delimiter",
@@ -122,7 +124,7 @@ def finding(root: Path, file: str, line: int | None, task: str) -> Reported:
     )
 
 
-def test_a_finding_is_a_result_at_each_of_its_places_with_its_rule(tmp_path: Path) -> None:
+def test_a_finding_is_one_result_with_all_its_places_and_its_rule(tmp_path: Path) -> None:
     places = [("tasks/a b.yaml", 4, "one"), ("tasks/a b.yaml", 4, "two"), ("tasks/ä.yaml", None, "three")]
     outcomes = [
         Outcome(task=task, file="", findings=(finding(tmp_path, file, line, task),)) for file, line, task in places
@@ -131,15 +133,28 @@ def test_a_finding_is_a_result_at_each_of_its_places_with_its_rule(tmp_path: Pat
     (rule,) = run["tool"]["driver"]["rules"]
     assert rule["id"] == "PF201"
     assert rule["help"] == {"text": "promptfmt explain PF201"}
-    first, second = run["results"]
-    assert first["level"] == second["level"] == "warning"
-    assert first["message"]["text"].startswith("double space between the question and its answer (2 tasks): remove")
+    (first,) = run["results"]
+    assert first["level"] == "warning"
+    assert first["message"]["text"].splitlines() == [
+        "double space between the question and its answer",
+        "saw: Question  Answer",
+        "do: remove the trailing space",
+        "in 3 tasks; also at tasks/ä.yaml",
+    ]
     place = first["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": "tasks/a%20b.yaml"}, "region": {"startLine": 4, "startColumn": 3}}
-    assert second["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": "tasks/%C3%A4.yaml"}}
-    moved = [Outcome(task="one", file="", findings=(finding(tmp_path, "tasks/a b.yaml", 40, "one"),))]
-    later = run_of(sarif_report(RunResult(rootdir=tmp_path, outcomes=tuple(moved))))
-    assert later["results"][0]["partialFingerprints"] == first["partialFingerprints"]
+    others = [each["physicalLocation"] for each in first["relatedLocations"]]
+    assert others == [{"artifactLocation": {"uri": "tasks/%C3%A4.yaml"}}]
+
+    def fingerprint(*places: tuple[str, int | None, str]) -> dict[str, str]:
+        found = (
+            Outcome(task=task, file="", findings=(finding(tmp_path, file, at, task),)) for file, at, task in places
+        )
+        text = sarif_report(RunResult(rootdir=tmp_path, outcomes=tuple(found)))
+        return cast("dict[str, str]", run_of(text)["results"][0]["partialFingerprints"])
+
+    assert fingerprint(("tasks/a b.yaml", 40, "one"), ("tasks/ä.yaml", None, "three")) == first["partialFingerprints"]
+    assert fingerprint(*places, ("tasks/c.yaml", 4, "four")) != first["partialFingerprints"], "a further place is new"
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -151,7 +166,8 @@ def test_a_distinct_problem_of_many_snapshots_is_one_result(tmp_path: Path, cate
     run = run_of(sarif_report(RunResult(rootdir=tmp_path, outcomes=tuple(outcomes))))
     (result,) = run["results"]
     assert result["level"] == ("note" if category == "header-only" else "error")
-    assert result["message"]["text"] == f"{category}, 3 items of 3 tasks: \\u001b[1m\\udc80"
+    title = MEANINGS[category] if category == "header-only" else "\\u001b[1m\\udc80"
+    assert result["message"]["text"] == f"{category}, 3 items of 3 tasks: {title}"
     uris = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["relatedLocations"]]
     assert uris == ["b.yaml", "c.yaml"]
 

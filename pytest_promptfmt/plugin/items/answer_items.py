@@ -63,7 +63,7 @@ class ExtractionItem(AnswersItem):
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(document, item)
         if run.outputs.needs_views:
-            from pytest_promptfmt.results.html import comparison_view, matrix_view, packed_view
+            from pytest_promptfmt.results.item_views import comparison_view, matrix_view, packed_view
 
             view: dict[str, Any] = {"verdicts": matrix_view(tried.matrix)}
             comparison = verdict.comparison

@@ -159,7 +159,7 @@ class SnapshotItem(RenderedItem):
         """Return the outcome with the view of the prompts, if this run writes an HTML report."""
         if not self.run.outputs.needs_views:
             return outcome
-        from pytest_promptfmt.results.html import comparison_view, packed_view, prompts_view
+        from pytest_promptfmt.results.item_views import comparison_view, packed_view, prompts_view
 
         outcome = replace(outcome, is_synthetic=seen.study.material.docs.kind == "synthetic")
         view = prompts_view(seen.render(), seen.profile, seen.tokenizer, seen.pairs)
