@@ -190,6 +190,7 @@ class Closing:
             unmatched_globs=tuple(dict.fromkeys(folders.unmatched_globs(used_globs(outcomes)))),
             notes=tuple(notes),
             defined=None if outputs.left_out is None else found.defined,
+            earlier=outputs.earlier,
         )
         self.result = result
         # Without pytest's cache nothing is kept, unless a review shows the result.

@@ -18,7 +18,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.results.baseline import BaselineRun, BaselineUpdate
-from pytest_promptfmt.results.run_result import Tally
+from pytest_promptfmt.results.run_result import Tally, causes_in
 from pytest_promptfmt.results.writers import find_writer
 from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.settings import Settings, SettingsTree
@@ -64,7 +64,7 @@ class Outputs:
 
     `baseline` is the file of accepted findings, `baseline_update` its update, `left_out` are task files that are not
     read, an option of `promptfmt diff`. `files` are the names of writers with the files that they write, `step_summary`
-    is the file that GitHub shows with the job.
+    is the file that GitHub shows with the job. `earlier` are the causes of the run that is compared with this one.
     """
 
     baseline: Path | None = None
@@ -73,6 +73,7 @@ class Outputs:
     left_out: frozenset[str] | None = None
     files: tuple[tuple[str, Path], ...] = ()
     step_summary: Path | None = None
+    earlier: frozenset[tuple[str, str]] | None = None
 
     @property
     def needs_edits(self) -> bool:
@@ -185,6 +186,7 @@ def read_outputs(config: Config) -> Outputs:
         shard=_shard(written.value("shard")),
         left_out=frozenset(os.fsdecode(left_out.read_bytes()).split("\0")) if left_out else None,
         step_summary=Path(summary) if summary else None,
+        earlier=None if (since := written.value("since")) is None else causes_in(since),
         files=tuple(_files(written)),
     )
 

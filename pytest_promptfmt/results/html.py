@@ -31,6 +31,7 @@ from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
 from pytest_promptfmt.results.item_views import packed_view, row_in_pieces, unpacked_view
 from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.terminal import since_lines
 from pytest_promptfmt.results.wording import archetype_note, below, printable
 
 CHUNK: Final = 100
@@ -83,7 +84,7 @@ class _Row:
 
 def html_report(result: RunResult) -> str:
     """Return the page."""
-    numbers = {cause: number for number, cause in enumerate(_causes(result))}
+    numbers = {cause: number for number, cause in enumerate(result.causes)}
 
     def place(row: _Row) -> tuple[object, ...]:
         """Order by cause; of each, real docs come before synthetic ones, and text without markup before chats."""
@@ -91,7 +92,8 @@ def html_report(result: RunResult) -> str:
         return row.urgency, number, row.is_synthetic, row.profile != "plain", row.file, row.task, row.profile
 
     rows = sorted(_rows(result.outcomes), key=place)
-    return _made_of(rows, result, f"Prompt formats: {result.rootdir.name}", [archetype_note(result.archetypes)])
+    notes = [archetype_note(result.archetypes), *since_lines(result)]
+    return _made_of(rows, result, f"Prompt formats: {result.rootdir.name}", notes)
 
 
 def html_comparison(
@@ -104,18 +106,6 @@ def html_comparison(
     return _made_of([*_rows(result.outcomes)], result, f"Prompts: {old} → {new}", notes, sides=(old, new))
 
 
-def _causes(result: RunResult) -> Mapping[Hashable, tuple[str, str, Sequence[str]]]:
-    """Return the causes that rows of the page may have: category or code, title, and tasks of each."""
-    found: dict[Hashable, tuple[str, str, Sequence[str]]] = {
-        (cluster.category, cluster.key): (cluster.category, cluster.title, cluster.tasks) for cluster in result.clusters
-    }
-    for group in result.findings:
-        found[group.code, group.severity, group.message] = group.code, group.message, group.tasks
-    for reason, tasks in result.skipped.items():
-        found["skipped", reason] = "skipped", reason, tuple(dict.fromkeys(tasks))
-    return found
-
-
 def _made_of(
     rows: Sequence[_Row],
     result: RunResult,
@@ -125,8 +115,7 @@ def _made_of(
     sides: tuple[str, str] = ("snapshot", "now"),
 ) -> str:
     """Return a page of these rows; `sides` are the heads of before and after."""
-    causes = _causes(result)
-    numbers = {cause: number for number, cause in enumerate(causes)}
+    numbers = {cause: number for number, cause in enumerate(result.causes)}
     index = {
         "title": title,
         "sides": sides,
@@ -134,8 +123,14 @@ def _made_of(
         "categories": _ORDER,
         "items": [_entry(row, numbers.get(row.cause), result) for row in rows],
         "causes": [
-            {"category": category, "title": printable(title), "tasks": len(tasks), "names": tasks[:NAMED_TASKS]}
-            for category, title, tasks in causes.values()
+            {
+                "category": cause.category,
+                "title": printable(cause.title),
+                "tasks": len(cause.tasks),
+                "names": cause.tasks[:NAMED_TASKS],
+                "new": result.is_new(cause),
+            }
+            for cause in result.causes.values()
         ],
         "chunk": CHUNK,
     }

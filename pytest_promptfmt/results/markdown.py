@@ -12,7 +12,7 @@ from typing import Final
 from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import SHOWN_EXCERPTS, excerpts
+from pytest_promptfmt.results.terminal import SHOWN_EXCERPTS, excerpts, since_lines
 from pytest_promptfmt.results.wording import archetype_note, counted, listed, printable
 
 STEP_LIMIT: Final = 1024 * 1024
@@ -84,6 +84,9 @@ def _head(result: RunResult) -> Iterator[str]:
     if result.archetypes:
         names = ", ".join(map(code, result.archetypes))
         yield f"{archetype_note(result.archetypes).replace(', '.join(result.archetypes), names, 1)}."
+        yield ""
+    if result.earlier is not None:
+        yield from (f"- {code(line)}" for line in since_lines(result))
         yield ""
     if result.accept_command:
         patch = f", or {code(f'git apply {result.patch}')}" if result.patch else ""

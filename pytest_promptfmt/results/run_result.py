@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Severity
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
@@ -27,6 +28,20 @@ _EXPLAINS: Final = defaultdict[str, frozenset[Family]](
 """The families of rules whose findings explain problems of a category, or errors of chat templates."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A change, a finding or a reason of skips, with its tasks; `category` is the code of a finding."""
+
+    category: str
+    title: str
+    tasks: Sequence[str]
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Return what is the same in another run."""
+        return self.category, self.title
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """The result of a run; all files and lines about it are functions of this value.
@@ -37,7 +52,7 @@ class RunResult:
     `archetypes` are the profiles that are built-in approximations, `not_run` the items that pytest could not set up,
     `unmatched` are messages about selections that match nothing, `notes` other messages. `defined` are the files that
     were read to their end with the names of their tasks, where that is wanted. `unmatched_globs` are per-file ignores
-    that match no file.
+    that match no file. `earlier` are the identities of the causes of an earlier run, where one is named.
     """
 
     rootdir: Path
@@ -55,6 +70,7 @@ class RunResult:
     unmatched_globs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     defined: Mapping[str, Sequence[str]] | None = None
+    earlier: frozenset[tuple[str, str]] | None = None
 
     @property
     def accept_command(self) -> str:
@@ -75,6 +91,23 @@ class RunResult:
     def findings(self) -> tuple[FindingGroup, ...]:
         """Return the findings by cause, those first that matter most to the score."""
         return finding_groups(finding for outcome in self.outcomes for finding in outcome.findings)
+
+    @cached_property
+    def causes(self) -> Mapping[Hashable, Cause]:
+        """Return the causes of all that is reported, by the key that outcomes have."""
+        found: dict[Hashable, Cause] = {
+            (cluster.category, cluster.key): Cause(cluster.category, cluster.title, cluster.tasks)
+            for cluster in self.clusters
+        }
+        for group in self.findings:
+            found[group.code, group.severity, group.message] = Cause(group.code, group.message, group.tasks)
+        for reason, tasks in self.skipped.items():
+            found["skipped", reason] = Cause("skipped", reason, tuple(dict.fromkeys(tasks)))
+        return found
+
+    def is_new(self, cause: Cause) -> bool:
+        """Return whether the earlier run, where one is named, did not have a cause."""
+        return self.earlier is not None and cause.identity not in self.earlier
 
     @cached_property
     def explained(self) -> Mapping[int, FindingGroup]:
@@ -231,6 +264,19 @@ def _edit(outcome: Outcome) -> Edit:
         key=outcome.key,
         title=outcome.title,
     )
+
+
+def causes_in(report: Path) -> frozenset[tuple[str, str]]:
+    """Return the identities of the causes of an earlier run from its JSON. Raises SettingsError."""
+    try:
+        found = json.loads(gate.read_bytes(report, also=[report.parent]))
+        rows = [(each["category"], each["title"]) for each in found["clusters"]]
+        rows += [(each["code"], each["message"]) for each in found["findings"]]
+        rows += [("skipped", each["reason"]) for each in found["skipped"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        hint = "`--promptfmt-json FILE` writes one"
+        raise SettingsError(f"{display_path(report)} is not the result of a run", hint=hint) from error
+    return frozenset((str(category), str(title)) for category, title in rows)
 
 
 def content_of(path: Path) -> bytes | None:

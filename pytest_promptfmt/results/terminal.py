@@ -113,7 +113,18 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
         yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:
         yield from baseline_lines(result.baseline, verbosity=verbosity)
+    yield from since_lines(result)
     yield from result.notes
+
+
+def since_lines(result: RunResult) -> Iterator[str]:
+    """Yield how many causes are new since the earlier run, and which are gone; nothing where none is named."""
+    if result.earlier is None:
+        return
+    new = sum(map(result.is_new, result.causes.values()))
+    gone = sorted(result.earlier - {cause.identity for cause in result.causes.values()})
+    yield f"since the earlier run: {new:,} new, {len(gone):,} gone"
+    yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], SHOWN_CLUSTERS)
 
 
 def effect_lines(result: RunResult, group: FindingGroup, indent: str = "  ") -> Iterator[str]:

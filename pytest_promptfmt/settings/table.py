@@ -343,6 +343,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Write all prompts, changes and findings as one HTML page.",
         page="report.md",
     ),
+    Setting("since", FILE, "--promptfmt-since FILE").about(
+        "Report what is new and gone since an earlier run, of which FILE is the JSON.",
+        page="report.md",
+    ),
     Setting("write", NAMES, "--promptfmt-write WRITER=FILE").about(
         "Write the result of the run with a writer: `json`, `markdown`, `html`, `sarif`, `patch`, `pending`, "
         "or one of another package.",

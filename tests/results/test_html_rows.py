@@ -8,11 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.html import html_report
 from pytest_promptfmt.results.item_views import packed_view
-from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.markdown import markdown_report
+from pytest_promptfmt.results.run_result import RunResult, causes_in
+from pytest_promptfmt.results.writers import json_report
 
 FILE = "/repository/tasks/arc.yaml"
 FINDING = Reported(
@@ -87,6 +92,22 @@ def test_one_finding_of_many_tasks_is_one_cause_and_no_reason_of_a_skip_is_its_t
     page = html_report(RunResult(rootdir=Path("/repository"), outcomes=(*skipped, *found)))
     index = unpacked(page, "index")
     [finding, _skip] = index["causes"]
-    assert finding == {"category": "PF201", "title": "two spaces", "tasks": 3, "names": ["a", "b", "c"]}
+    assert finding == {"category": "PF201", "title": "two spaces", "tasks": 3, "names": ["a", "b", "c"], "new": False}
     assert [(item[4], item[5]) for item in index["items"]] == [("finding", 0)] * 3
     assert [body["title"] for body in unpacked(page, "chunk-0")] == [""] * 3
+
+
+def test_causes_that_an_earlier_run_did_not_have_are_new_and_those_it_had_are_gone(tmp_path: Path) -> None:
+    found = [Outcome(task="a", file=FILE, category="finding", findings=(FINDING,))]
+    changed = Outcome(task="a", file=FILE, profile="plain", category="changed", key="k", title="A became B")
+    (tmp_path / "result.json").write_text(json_report(RunResult(rootdir=tmp_path, outcomes=(changed,))), "utf-8")
+    earlier = causes_in(tmp_path / "result.json")
+    result = RunResult(rootdir=tmp_path, outcomes=tuple(found), earlier=earlier)
+    page = html_report(result)
+    assert [(cause["category"], cause["new"]) for cause in unpacked(page, "index")["causes"]] == [("PF201", True)]
+    assert "since the earlier run: 1 new, 1 gone" in page
+    assert "gone: changed A became B" in page
+    assert "`gone: changed A became B`" in markdown_report(result)
+    (tmp_path / "result.json").write_text("[]", "utf-8")
+    with pytest.raises(SettingsError, match="not the result of a run"):
+        causes_in(tmp_path / "result.json")

@@ -86,7 +86,7 @@ function paint() {
       class: "item", role: "option", id: `row-${place}`, "aria-selected": place === state.at ? "true" : "false",
       "aria-posinset": place + 1, "aria-setsize": state.shown.length,
     }, make("span", {}, `${item[0]} [${item[2]}]`, make("span", { class: "dim" }, others(item[5]))),
-    make("span", { class: "what" }, badge(item[4]), ` ${item[6].join(" ")} ${others(item[5]) ? state.index.causes[item[5]].title : item[3]}`));
+    make("span", { class: "what" }, badge(item[4]), newBadge(item[5]), ` ${item[6].join(" ")} ${others(item[5]) ? state.index.causes[item[5]].title : item[3]}`));
     row.style.top = `${place * ROW}px`;
     row.addEventListener("click", () => choose(place));
     rows.push(row);
@@ -98,6 +98,11 @@ function paint() {
 
 function badge(category) {
   return make("span", { class: `badge ${kind(category)}` }, category);
+}
+
+// Whether the cause is new since the earlier run, where the report names one.
+function newBadge(cause) {
+  return cause !== null && state.index.causes[cause].new ? make("span", { class: "badge new" }, "newly found") : null;
 }
 
 function kind(category) {
@@ -126,7 +131,7 @@ async function show(number) {
   const data = await body(number);
   if (ticket !== state.ticket) return;
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
-  parts.push(make("p", { class: "headline" }, badge(item[4]), data.title ? " " : "", ...titleNodes(data.title || "")));
+  parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(item[5]), data.title ? " " : "", ...titleNodes(data.title || "")));
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   if (data.remarks) parts.push(make("pre", {}, data.remarks));
