@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -11,10 +12,13 @@ from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import join
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.completion_reader import scored_answers
+from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, scores_exact_match
+from pytest_promptfmt.study.contract import REASONING_TAG, is_instruction
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.study.study import constant_spans
@@ -24,6 +28,18 @@ _TEXT: Final = re.compile(
     r"[^.!?\n]*\b(?:(?:full|complete|whole) (?:answer )?text|text of the (?:\w+ )?(?:option|choice|answer))\b[^.!?\n]*",
     re.IGNORECASE,
 )
+_CLOSED: Final = re.compile(r"</(\w+)>")
+_EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
+_FORMAT: Final = re.compile(
+    r"\b(?<=in )(?:JSON|YAML|XML|CSV)\b|\b(?:JSON|YAML|XML|CSV)\b(?= (?:with|object|mapping|format|document|list))",
+    re.IGNORECASE,
+)
+_PARSERS: Final = {
+    "JSON": ("json.loads", "json.load", "json5.loads", "orjson.loads"),
+    "YAML": ("yaml.safe_load", "yaml.load"),
+    "XML": ("ET.fromstring", "ElementTree.fromstring", "etree.fromstring"),
+    "CSV": ("csv.reader", "csv.DictReader", "pd.read_csv", "pandas.read_csv"),
+}
 _ASKED_TWICE: Final = 2
 _NUMBERS: Final = ("3", "81")
 
@@ -78,6 +94,82 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
         except Exception:
             continue
     return False
+
+
+@also("PF525", severity=Severity.WARNING, scores=True)
+def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
+    """Report filters that take the answer from the block of reasoning that the prompt requests before it.
+
+    Fix: read the answer after the closing tag, or the last match.
+    """
+    asked = join(constant_spans(study.instances[0])) if study.instances and study.generates else ""
+    tag = next((one[1] for one in _CLOSED.finditer(asked) if REASONING_TAG.fullmatch(one[1])), None)
+    if tag is None or study.has_guessed_text or study.has_own_scorer or gold_kind(study) in ("tests", "nothing"):
+        return
+    chain, trials = (scored_answers(study) if looks_for_answers(study.task) else None) or (None, ())
+    if chain is None or any(tag in pattern for pipeline in chain.pipelines for pattern in pipeline.patterns):
+        return
+    for trial in trials[:1]:
+        other, gold = _other(trial), trial.answers.labels[trial.answers.gold]
+        for text in (gold, *(form.written(gold) for form in study.contract.wrapped)):
+            # the tag of another name, because models' own reasoning is cut off before filters
+            longer = f"<notes>It may be {other}, or not.</notes>\n{text}"
+            if other and _is_right(chain, trial, text) and not _is_right(chain, trial, longer):
+                saw = f"<{tag}>It may be {other}, or not.</{tag}> {text}"
+                yield finding("the answer is read from the reasoning before it", saw, "filter_list", trial.instance)
+                return
+
+
+@also("PF525", severity=Severity.WARNING, scores=True)
+def one_of_several_read(study: Study) -> Iterator[Finding]:
+    """Report filters that read one of the answers where the prompt requests each of several in the same form.
+
+    Fix: read all of them, with `group_select` left out and a scorer that compares all.
+    """
+    asked = join(constant_spans(study.instances[0])) if study.instances and study.generates else ""
+    sentences = [(form, _sentence_of(asked, form.said)) for form in study.contract.wrapped] if asked else []
+    forms = [form for form, sentence in sentences if _EACH.search(sentence) and is_instruction(sentence)]
+    if not forms or not looks_for_answers(study.task) or study.has_guessed_text or study.has_own_scorer:
+        return
+    chain, trials = scored_answers(study) or (None, ())
+    for trial in trials[:1]:
+        if chain is None:
+            return
+        text = " and ".join(map(forms[0].written, _NUMBERS))
+        read = [str(chain.read(one, text, trial.instance.doc, "two answers").extracted) for one in chain.pipelines]
+        if any(all(number in one for number in _NUMBERS) for one in read):
+            return
+        if any(number in one for one in read for number in _NUMBERS):
+            saw = f"{text} is read as {read[0]}"
+            yield finding("one answer is read where the prompt requests several", saw, "filter_list", trial.instance)
+
+
+def _sentence_of(text: str, said: str) -> str:
+    """Return the sentence in which a form is requested."""
+    start = max(text.find(said), 0)
+    begin = max(text.rfind(mark, 0, start) for mark in ".?!\n") + 1
+    return text[begin : start + len(said)] + re.split(r"[.?!\n]", text[start + len(said) :], maxsplit=1)[0]
+
+
+@also("PF525", severity=Severity.WARNING)
+def format_read_otherwise(study: Study) -> Iterator[Finding]:
+    """Report a scorer that parses another format than the prompt requests, such as JSON where that is YAML.
+
+    Fix: parse the format that is requested, or ask for the one that is parsed.
+    """
+    scorer = study.config.get("process_results")
+    if not study.generates or not isinstance(scorer, FunctionRef) or study.has_guessed_text:
+        return
+    asked = [one[0].upper() for one in _FORMAT.finditer(_own_text(study))]
+    calls = [(ast.unparse(call.func), position) for call, position in calls_reached([scorer])]
+    read = {name: position for call, position in calls for name, known in _PARSERS.items() if call in known}
+    if asked and read and not set(asked) & set(read) and not ("JSON" in asked and "YAML" in read):
+        name, position = next(iter(read.items()))
+        yield finding("the scorer parses another format than the prompt requests", f"{asked[0]} and {name}", position)
+
+
+def _own_text(study: Study) -> str:
+    return "".join(join(constant_spans(instance)) for instance in study.instances[:1])
 
 
 @also("PF525", severity=Severity.WARNING)

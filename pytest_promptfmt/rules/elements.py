@@ -10,8 +10,18 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
+from pytest_promptfmt.rules.options import answer_labels
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, questions, scores_exact_match, written_texts
+from pytest_promptfmt.rules.rule_views import (
+    continuations,
+    finding,
+    questions,
+    scores_exact_match,
+    severity_of_shots,
+    shots_of,
+    written_texts,
+)
+from pytest_promptfmt.study.contract import is_instruction
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.study import constant_spans
 
@@ -105,6 +115,41 @@ def cue_in_answer(study: Study) -> Iterator[Finding]:
             saw = f"{cue.name}{cue.colon} and {texts[0][:40]}"
             at = "doc_to_target" if study.generates else "doc_to_choice"
             yield finding("the answer begins with the label that the prompt ends with", saw, at, instance)
+            return
+
+
+@also("PF242")
+def cue_in_shot(study: Study) -> Iterator[Finding]:
+    """Report an answer of a few-shot example that begins with the label before it, which is then there twice.
+
+    Fix: remove the label from the answers of the examples.
+    """
+    for instance, asked in questions(study.with_shots[:1]) if not study.has_guessed_text else ():
+        cue = layout_of(asked.text).cue
+        begin = f"{cue.name}{cue.colon}" if cue is not None else "\0"
+        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer and begin in shot.question]
+        twice = next((answer for answer in answers if answer.startswith(begin)), None)
+        if twice is not None and not any(cue_in_answer(study)):
+            message = "the answer of a few-shot example begins with the label before it"
+            saw = f"{begin} and {twice[:40]}"
+            yield finding(message, saw, "fewshot_config", instance, severity=severity_of_shots(study))
+
+
+@also("PF232")
+def instruction_after_cue(study: Study) -> Iterator[Finding]:
+    """Report an instruction after the label at which the answer begins.
+
+    Fix: put the instruction before the question, and end the prompt with the label.
+    """
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        constant = ""
+        for span in message.content:
+            constant = constant + span.text if span.origin.field is None else "\0"
+        cues = [label for label in layout_of(constant).labels if label.name in answer_labels() and not label.value]
+        after = constant[cues[-1].end :].strip() if cues else ""
+        if after and is_instruction(after) and not study.task.gen_prefix:
+            saw = f"{cues[-1].name}{cues[-1].colon} {after[:60]}"
+            yield finding("an instruction comes after the cue for the answer", saw, "doc_to_text", instance)
 
 
 @also("PF280")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.local_golds import local_questions
@@ -181,7 +180,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
             return
         gold = choices[instance.requests.index(golds[0])] if golds[0] in instance.requests[: len(choices)] else ""
         for name, value in instance.doc.items():
-            said = _named_by(value, choices)
+            said = value.strip().casefold() if isinstance(value, str) else ""
             if _GOLD_COLUMN.fullmatch(name) and said and said in choices and gold and said != gold:
                 contradicted.append((instance, name, str(value), gold))
                 break
@@ -192,15 +191,6 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         yield finding(
             "the gold choice is not the one that the answer column names", saw, "doc_to_target", instance, field=name
         )
-
-
-def _named_by(value: Any, choices: Sequence[str]) -> str:
-    """Return the choice that the value of an answer column names: its text, or yes and no for a boolean."""
-    if isinstance(value, bool):
-        pairs: list[list[str]] = data_table("contract")["pairs"]
-        pair = next((pair for pair in pairs if all(one.casefold() in choices for one in pair)), None)
-        return (pair[0 if value else 1] if pair is not None else str(value)).casefold()
-    return value.strip().casefold() if isinstance(value, str) else ""
 
 
 @also("PF701", severity=Severity.ERROR)

@@ -63,7 +63,7 @@ def no_cue(study: Study) -> Iterator[Finding]:
         is_end = len(last) == 2 and text[last[0].start :].count("\n") == 1 and text.count("\n") > 1
         layout = layout_of(text)
         start = layout.listed[0].start if layout.listed else 0
-        cues = (label for label in layout.labels if label.name in _answer_labels())
+        cues = (label for label in layout.labels if label.name in answer_labels())
         before = next((cue for cue in cues if not text[cue.end : start].strip(" \n([") and cue.end < start), None)
         if is_end and before is not None:
             saw = text[before.start : before.start + 40]
@@ -73,7 +73,8 @@ def no_cue(study: Study) -> Iterator[Finding]:
             yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
 
 
-def _answer_labels() -> set[str]:
+def answer_labels() -> set[str]:
+    """Return the labels before an answer, in all languages."""
     table: dict[str, list[str]] = data_table("contract")["answer_labels"]
     return {label for labels in table.values() for label in labels}
 

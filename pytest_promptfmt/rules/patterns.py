@@ -133,10 +133,11 @@ def _of_re(call: ast.Call) -> str:
 
 def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
     """Return the calls in the code that the task's functions come to within their own files, and where they are."""
-    return study.once("calls of code", lambda: tuple(_reached_calls(functions_of(study.given))))
+    return study.once("calls of code", lambda: tuple(calls_reached(functions_of(study.given))))
 
 
-def _reached_calls(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
+def calls_reached(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
+    """Yield the calls that functions come to within their own files, and where they are."""
     named: dict[Path, list[FunctionRef]] = {}
     for function in functions:
         named.setdefault(function.file, []).append(function)

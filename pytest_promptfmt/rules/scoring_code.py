@@ -21,6 +21,11 @@ from pytest_promptfmt.tasks import METRICS, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
 _HIGHER: Final = words("higher_is_better") | {name for name, metric in METRICS.items() if metric.higher_is_better}
+_AVERAGES: Final = ("mean", "median", "nanmean")
+_OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", "brier_score")
+"""Aggregations of the pairs of gold and answer that a metric gives for each doc."""
+
+_PAIRS_AVERAGED: Final = "a metric that gives pairs is averaged, which ends with an exception"
 _SECONDS: Final = 2.0
 _LONG: Final = 80
 
@@ -63,7 +68,7 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
 
 @rule("PF615", "metric-never-given", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def metric_never_given(study: Study) -> Iterator[Finding]:
-    """Report a metric of `metric_list` that scoring never gives, or gives as something that cannot be averaged.
+    """Report a metric of `metric_list` that scoring never gives.
 
     Why: `process_results` returns a mapping by metric, and lm-eval reports its names. An entry with another name is
     silently missing in the results. `acc` needs log-likelihoods: for generated text it is a pair, and averaging fails
@@ -74,19 +79,6 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     Real: names changed in the code and not in the YAML file.
     """
     task = study.task
-    if task.generates and task.process_results is None:
-        for index, entry in enumerate(task.metric_list or ()):
-            known = METRICS.get(str(entry.get("metric")))
-            of_pairs = entry.get("aggregation", known.aggregation if known is not None else None) in ("mean", "median")
-            is_plain = known is not None and known.function is METRICS["acc"].function and not entry.get("hf_evaluate")
-            if is_plain and of_pairs:
-                yield finding(
-                    "a metric of log-likelihoods is averaged over generated text",
-                    str(entry["metric"]),
-                    ("metric_list", index),
-                    do="use exact_match, or output_type: multiple_choice",
-                )
-        return
     if task.process_results is None or not study.has_real_docs:
         return
     given: set[str] = set()
@@ -102,6 +94,37 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
         if isinstance(name, str) and name not in given:
             saw = f"{name}; it returns {', '.join(sorted(given))}"
             yield finding("process_results never returns this metric", saw, ("metric_list", index))
+
+
+@also("PF615", scores=True)
+def unfit_aggregation(study: Study) -> Iterator[Finding]:
+    """Report an aggregation that cannot be applied to what its metric gives for a doc: a pair, a number, nothing.
+
+    Fix: use the aggregation of the metric: `f1` for f1, `matthews_corrcoef` for mcc, `mean` for accuracies.
+    """
+    for index, entry in enumerate(study.task.metric_list or ()) if study.task.process_results is None else ():
+        what = _unfit_aggregation(study, entry)
+        if what:
+            do = "use exact_match, or output_type: multiple_choice" if "log-likelihoods" in what else ""
+            yield finding(what, str(entry["metric"]), ("metric_list", index), do=do)
+
+
+def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
+    """Return how the aggregation of an entry does not fit what lm-eval's own metric gives for a doc, "" if it does."""
+    known = METRICS.get(str(entry.get("metric")))
+    aggregation = entry.get("aggregation", known.aggregation if known is not None else None)
+    if known is None or entry.get("hf_evaluate") or not isinstance(aggregation, str):
+        return ""
+    if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
+        own = known.aggregation in _AVERAGES
+        return "a metric of log-likelihoods is averaged over generated text" if own else _PAIRS_AVERAGED
+    if study.generates or study.has_choices:
+        gives_pairs, takes_pairs = (one in _OF_PAIRS for one in (known.aggregation, aggregation))
+        if gives_pairs and aggregation in _AVERAGES:
+            return _PAIRS_AVERAGED
+        if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
+            return "the aggregation is one of another metric, which scores of single docs do not have"
+    return ""
 
 
 def _trials(study: Study) -> Trials | None:

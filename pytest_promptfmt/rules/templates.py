@@ -246,7 +246,7 @@ def _is_python_list(template: WrittenTemplate) -> bool:
 def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that `"\b"` is in YAML.
 
-    Fix: use single quotes, or two backslashes.
+    Fix: write two backslashes; in single quotes `\n` would stay two characters as well.
     """
     for keys, text in study.strings:
         found = _CONTROL.search(text)

@@ -21,6 +21,18 @@ Form = Literal["sentence", "boxed", "tagged", "json", "letter", "number", "label
 _QUOTES: Final = ('""', "“”", "„“", "«»", "‘’", "「」", "『』", "``", "''")
 _SENTENCE: Final = re.compile(r"[^\n.!?。！？]*\Z")
 _TAGS: Final = re.compile(r"<(\w+)>(?:[^<>\n]{0,40}|[^<>\n]{0,20}(?:and|und|et|y|和|与)[^<>\n]{0,20})</\1>")
+REASONING_TAG: Final = re.compile(
+    r"think(?:ing)?|thoughts?|reason(?:ing)?|scratchpad|analysis|rationale", re.IGNORECASE
+)
+"""The name of a tag around reasoning, which no answer is in."""
+
+_KEYED: Final = re.compile(
+    r"\b(JSON|YAML)\b[^.\n]{0,60}?\b(?:key|field|property)\b(?: (?:named|called))?:? ?[\"'`“]?([A-Za-z_]\w*)"
+    r"(?![\w\"'`”]* ?(?:,|and|or)\b)",
+    re.IGNORECASE,
+)
+"""`JSON with the key answer`, and no other key."""
+
 _BOXED: Final = re.compile(r"\\+boxed\{[^{}]{0,30}\}|\\+boxed\b(?!\{)")
 _HASHES: Final = re.compile(r"#{4} ?")
 _JSON: Final = re.compile(r"\{\s*[\"']\w[^{}]{2,200}\}")
@@ -31,6 +43,8 @@ _BRACKETED: Final = re.compile(r"([\[(<{*]+)[A-J]([\])>}*]+)")
 _EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[(<{*]+)[A-J]([\])>}*]+)(?=[\s.,;]|$)")
 """An example without quotes: `in square brackets, like [A]`."""
 
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_QUOTE: Final = '"'
 _LISTED: Final = 2
 _VERB_AFTER: Final = 20
 """Characters after a quotation within which Chinese, Japanese and Korean have the verb."""
@@ -88,7 +102,9 @@ class AskedForm:
     is_certain: bool = True
 
     def written(self, answer: str) -> str:
-        """Return an answer in this form."""
+        """Return an answer in this form; a number without quotes in JSON of which the prompt shows none."""
+        if self.form == "json" and not self.is_certain and _NUMBER.fullmatch(answer):
+            return f"{self.before.removesuffix(_QUOTE)}{answer}{self.after.removeprefix(_QUOTE)}"
         return f"{self.before}{answer}{self.after}"
 
 
@@ -123,6 +139,7 @@ def contract_of(text: str) -> Contract:
     found += [
         one for one in (*_boxed(text), *_hashed(text)) if not any(start <= one.start < end for start, end in taken)
     ]
+    found += _keyed(text) if not found else []
     found += _unquoted(text) if not found else []
     found += _example(text) if not found else []
     found += _solved(text)
@@ -221,6 +238,8 @@ def _example(text: str) -> Iterator[AskedForm]:
 def _tagged(text: str) -> Iterator[AskedForm]:
     for match in _TAGS.finditer(text):
         own = match[0]
+        if REASONING_TAG.fullmatch(match[1]):
+            continue
         if _asks(text, match.start()) or _placeholder().search(own) is not None:
             tag = match[1]
             yield AskedForm(form="tagged", before=f"<{tag}>", after=f"</{tag}>", said=own, start=match.start())
@@ -234,6 +253,16 @@ def _objects(text: str) -> Iterator[AskedForm]:
             made = {key[1]: "\0"}
             before, _, after = json.dumps(made).partition('"\\u0000"')
             yield AskedForm(form="json", before=f'{before}"', after=f'"{after}', said=match[0], start=match.start())
+
+
+def _keyed(text: str) -> Iterator[AskedForm]:
+    """Yield the object of a single key that a sentence requests: in YAML, or in JSON with the answer quoted or not."""
+    for match in _KEYED.finditer(text):
+        if not _asks(text, match.start()) and not is_instruction(match[0]):
+            continue
+        key, said = match[2], match[0]
+        before, after = (f"{key}: ", "") if match[1].upper() == "YAML" else (f'{{"{key}": "', '"}')
+        yield AskedForm(form="json", before=before, after=after, said=said, start=match.start(), is_certain=False)
 
 
 def _boxed(text: str) -> Iterator[AskedForm]:
@@ -370,6 +399,11 @@ def _or_words() -> frozenset[str]:
 def _words(name: str) -> re.Pattern[str]:
     table: Any = data_table("contract")[name]
     return re.compile("|".join(table.values()), re.IGNORECASE)
+
+
+def is_instruction(text: str) -> bool:
+    """Return whether the last sentence of a text is about the form of the answer."""
+    return _words("asking").search(_sentence_around(text, len(text.rstrip(" .!?)\n")))) is not None
 
 
 def _asks(text: str, start: int) -> bool:

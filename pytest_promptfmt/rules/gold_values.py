@@ -1,0 +1,193 @@
+"""Rules about the values of a gold column: what true and 1 mean among the choices, and texts that look like lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.prompt import join
+from pytest_promptfmt.rules import Finding, Severity, Study
+from pytest_promptfmt.rules.options import template_names
+from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_views import finding, question_layout
+from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.tasks import questions_of
+
+_GENERIC: Final = re.compile(r"(?:correct_|gold_|true_|the_)?(?:answer|label|target|gold|class|verdict|output)", re.I)
+_BOOLEAN_NAME: Final = re.compile(r"(?:is|has|are|was|contains)_(\w{3,})|(\w{3,})_(?:flag|bool)", re.IGNORECASE)
+_NEGATED: Final = re.compile(r"\b(?:not|\w+n't|never|without|lacks?|incorrect|wrong|untrue|opposite|fails?)\b", re.I)
+_SENTENCE: Final = re.compile(r"[^.!?\n]+")
+_LEGEND: Final = re.compile(r"\b(\d)\b[\"')]* ?(?:=|:|-+>?|→|for|means|stands for|is) ?[\"'(]*([^\W\d_]+)", re.I)
+_LEGEND_AFTER: Final = re.compile(r"\b([^\W\d_]+)[\"')]* ?(?:=|:|→|as|is|\() ?[\"'(]?([01])\b", re.I)
+_RATING: Final = re.compile(r"(?:\w+_)?(?:stars?|ratings?|score|grade|level|points|rank)(?:_\w+)?", re.IGNORECASE)
+_ENOUGH: Final = 8
+"""Docs among which a label from 0 would have a 0."""
+
+_FEWEST_CHOICES: Final = 3
+
+
+@also("PF701")
+def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
+    """Report a boolean column of which true makes the choice that means no gold, and false the one that means yes.
+
+    Fix: order the choices as the values count: false is 0, and true is 1.
+    """
+    column = _only_column(study)
+    docs = study.docs
+    yield from _numbered_otherwise(study)
+    if column is None or docs is None or not docs.evaluated or study.has_guessed_text or study.has_own_scorer:
+        return
+    pair = _values(study, column)
+    stem = _stem(column)
+    if pair is None or not _is_about(study, column, stem, pair):
+        return
+    legend = _legend(study)
+    golds = [_gold_of(study, {**docs.evaluated[0], column: value}) for value in pair]
+    if [_meaning(gold, legend, stem) for gold in golds] == [False, True]:
+        saw = f"{column}: {pair[0]!r} is {golds[0]!r}, {pair[1]!r} is {golds[1]!r}"
+        at = "doc_to_choice" if study.written.doc_to_choice is not None else "doc_to_target"
+        yield finding("the gold answers mean the opposite of the values of their column", saw, at, field=column)
+
+
+def _numbered_otherwise(study: Study) -> Iterator[Finding]:
+    """Yield choices that the prompt numbers otherwise, as `0 = no, 1 = yes`, than they are indexed by a column."""
+    target, choices = study.written.doc_to_target, study.written.doc_to_choice
+    if not isinstance(choices, list) or not isinstance(target, str) or not study.instances or study.has_guessed_text:
+        return
+    legend = [(int(one[1]), one[2].casefold()) for one in _LEGEND.finditer(join(constant_spans(study.instances[0])))]
+    texts = [str(one).casefold() for one in choices]
+    places = [(number, texts.index(text)) for number, text in legend if text in texts]
+    is_swapped = len(places) > 1 and {number for number, _ in places} == {place for _, place in places}
+    if is_swapped and target.strip("{} -").isidentifier() and all(number != place for number, place in places):
+        saw = f"{', '.join(f'{number} is {text}' for number, text in legend)}; choices are {', '.join(texts)}"
+        yield finding("the choices are in another order than the prompt numbers them", saw, "doc_to_choice", 0)
+
+
+def _only_column(study: Study) -> str | None:
+    """Return the column of which the gold answer is made, where it is a single one."""
+    names = template_names(study.written.doc_to_target)
+    known = study.docs.columns if study.docs is not None else ()
+    return next(iter(names)) if len(names) == 1 and names <= set(known) and study.renders_fields else None
+
+
+def _values(study: Study, column: str) -> tuple[Any, Any] | None:
+    """Return the values of a column for yes and no; None where it has others, or nothing shows which they are."""
+    values = [doc.get(column) for doc in study.local_docs]
+    if not values:
+        return (1, 0) if _BOOLEAN_NAME.fullmatch(column) or _names_choice(study, column) else None
+    if all(isinstance(value, bool) for value in values):
+        return True, False
+    if all(isinstance(value, int) and value in (0, 1) for value in values):
+        return None if _GENERIC.fullmatch(column) else (1, 0)
+    folded = {str(value).casefold() for value in values}
+    for yes, no in _pairs():
+        if folded == {yes, no}:
+            of_yes = next(value for value in values if str(value).casefold() == yes)
+            return of_yes, next(value for value in values if str(value).casefold() == no)
+    return None
+
+
+def _is_about(study: Study, column: str, stem: str, pair: tuple[Any, Any]) -> bool:
+    """Return whether the prompt asks for what the column says, or the choices name it, and nothing turns it round."""
+    asked = "".join(join(constant_spans(instance)) for instance in study.instances[:1])
+    if _GENERIC.fullmatch(column):
+        return isinstance(pair[0], bool | str) and not _NEGATED.search(asked)
+    if _names_choice(study, column):
+        return True
+    named = [one[0] for one in _SENTENCE.finditer(asked) if re.search(rf"\b{re.escape(stem[:6])}", one[0], re.I)]
+    return bool(named) and not any(map(_NEGATED.search, named))
+
+
+def _names_choice(study: Study, column: str) -> bool:
+    """Return whether one choice is the name of the column, and another one the same with a negation."""
+    choices, stem = study.written.doc_to_choice, _stem(column)
+    texts = [str(one).casefold() for one in choices] if isinstance(choices, list) else []
+    return stem in texts and any(_is_negation(text, stem) for text in texts)
+
+
+def _stem(column: str) -> str:
+    found = _BOOLEAN_NAME.fullmatch(column)
+    return ((found[1] or found[2]) if found is not None else column).casefold().replace("_", " ")
+
+
+def _is_negation(text: str, stem: str) -> bool:
+    return re.fullmatch(rf"(?:not |non[- ]?|no |un|in|im|ir|dis|il)(?:an? )?{re.escape(stem)}", text) is not None
+
+
+def _legend(study: Study) -> Mapping[str, str]:
+    """Return what labels stand for: options listed with their texts, and `0 = no` or `no (0)` in the instruction."""
+    instance = study.instances[0]
+    asked = join(constant_spans(instance))
+    found = {one[2]: one[1] for one in _LEGEND_AFTER.finditer(asked)}
+    found |= {one[1]: one[2] for one in _LEGEND.finditer(asked)}
+    return found | {option.label: option.text.strip() for option in question_layout(instance).listed}
+
+
+def _gold_of(study: Study, doc: Mapping[str, Any]) -> str:
+    """Return the text of the gold answer of a doc, "" where there is none."""
+    try:
+        question = questions_of(study.bound, [doc])[0]
+    except PromptfmtError:
+        return ""
+    choices, target = question.choices, question.target
+    if isinstance(choices, list) and isinstance(target, int):
+        return str(choices[target]).strip() if 0 <= target < len(choices) else ""
+    return str(target).strip()
+
+
+def _meaning(gold: str, legend: Mapping[str, str], stem: str) -> bool | None:
+    """Return whether an answer means yes; None where it means neither yes nor no."""
+    text = legend.get(gold, gold).casefold().strip(" .()[]\"'")
+    if text == stem or _is_negation(text, stem):
+        return text == stem
+    found = {text == yes for yes, no in _pairs() if text in (yes, no)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _pairs() -> Sequence[tuple[str, str]]:
+    return [(yes.casefold(), no.casefold()) for yes, no in data_table("contract")["pairs"]]
+
+
+@also("PF701")
+def rating_as_index(study: Study) -> Iterator[Finding]:
+    """Report a rating that counts from 1 as the index of a choice, which counts from 0.
+
+    Fix: subtract 1, `{{stars - 1}}`, or give the text of the choice: `{{stars | string}}`.
+    """
+    column, choices = _only_column(study), study.written.doc_to_choice
+    written = study.written.doc_to_target
+    if column is None or not study.has_choices or not isinstance(choices, list) or len(choices) < _FEWEST_CHOICES:
+        return
+    if not isinstance(written, str) or written.strip().strip("{}- ") != column:
+        return
+    values = [doc.get(column) for doc in study.local_docs]
+    if not all(isinstance(value, int) and 0 < value <= len(choices) for value in values):
+        return
+    numbers = [str(number) for number in range(1, len(choices) + 1)]
+    is_named = _RATING.fullmatch(column) is not None and (bool(values) or [*map(str, choices)] == numbers)
+    if is_named or (len(set(values)) > 1 and len(values) >= _ENOUGH and [*map(str, choices)] == numbers):
+        shown = ", ".join(map(str, values[:3])) or column
+        saw = f"{shown}; index 1 is {choices[1]!r}"
+        yield finding("a rating from 1 is the index of a choice, which counts from 0", saw, "doc_to_target", 0)
+
+
+@also("PF702", severity=Severity.ERROR)
+def text_read_as_list(study: Study) -> Iterator[Finding]:
+    """Report a gold text such as `[1, 2]` that lm-eval reads as a list, so that each of its elements is compared.
+
+    Fix: name the column instead of a template, `doc_to_target: output`, which lm-eval leaves as it is.
+    """
+    column = _only_column(study)
+    if column is None or not study.generates or study.has_own_scorer:
+        return
+    read = [instance for instance in study.real_instances if isinstance(instance.target, list)]
+    texts = [instance for instance in read if isinstance(instance.doc.get(column), str)]
+    are_aliases = len(texts) == len(study.real_instances) and all(
+        isinstance(one, str) for instance in texts for one in instance.target
+    )
+    if texts and not are_aliases:
+        saw = str(texts[0].doc[column])[:60]
+        yield finding("a gold text is read as a list of gold answers", saw, "doc_to_target", texts[0], field=column)
