@@ -6,9 +6,11 @@ is not read again if its content, and that of its includes, is known.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from pytest_promptfmt.revisions.unaffected import (
     TaskSource,
     bytes_of,
     facts_of,
+    included_by,
     is_setting,
     members_of,
     module_text,
@@ -58,21 +61,25 @@ class Trees:
         self.changed = frozenset(name for name in names if self.blobs[0].get(name) != self.blobs[1].get(name))
         index = SourceIndex(repository.top)
         known, texts = index.sources(self.blobs[1]), index.modules(self.blobs[1])
-        same = {name for name, source in known.items() if source is not None} | texts.keys()
-        same |= {name for name in names if name.endswith(IDLE_SUFFIXES)}
-        same |= {part for source in known.values() if source is not None for part in source.parts}
-        self._absent = same - self.changed - index.parts(self.changed)
-        self._lay_out(names - self._absent)
-        read = self._read(name for name in self.blobs[1] if name.endswith(TASK_SUFFIXES) and name not in known)
-        both = {**known, **read}
-        self.sources = {name: source for name, source in both.items() if source is not None}
-        self.earlier = sources_below(self.before, self.changed)
-        index.keep(self.blobs[1], {name: source for name, source in read.items() if self._is_certain(name, source)})
+        unread = [name for name in self.blobs[1] if name.endswith(TASK_SUFFIXES) and name not in known]
         new = [name for name in self.blobs[1] if name.endswith(".py") and name not in texts]
-        added = {name: module_text(self.after / name, name) for name in new}
-        index.keep_modules(self.blobs[1], added)
-        index.write()
-        texts |= added
+        if unread or new:
+            whole = self._whole(self.blobs[1])
+            read = sources_below(whole, unread)
+            certain = {name: read.get(name) for name in unread if name in read or not _may_include(whole / name)}
+            added = {name: module_text(whole / name, name) for name in new}
+            index.keep(self.blobs[1], certain)
+            index.keep_modules(self.blobs[1], added)
+            index.write()
+            known |= {name: read.get(name) for name in unread}
+            texts |= added
+        self.sources = {name: source for name, source in known.items() if source is not None}
+        same = self.sources.keys() | texts.keys() | {name for name in names if name.endswith(IDLE_SUFFIXES)}
+        same |= {part for source in self.sources.values() for part in source.parts}
+        of_changed = {part for name in self.changed & self.sources.keys() for part in self.sources[name].parts}
+        self._absent = same - self.changed - of_changed
+        self._lay_out(names - self._absent)
+        self.earlier = self._read_earlier()
         facts = facts_of(texts)
         self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts, self._text)
         self.modules = _reaching(self.changed, facts)
@@ -138,20 +145,34 @@ class Trees:
         for tree, commit, blobs in zip((self.before, self.after), self._commits, self.blobs, strict=True):
             self._repository.lay_out(commit, tree, sorted(wanted & blobs.keys()))
 
-    def _read(self, names: Iterable[str]) -> Mapping[str, TaskSource | None]:
-        """Return the sources of task files; the files that they include are laid out first."""
-        wanted = [*names]
-        found = sources_below(self.after, wanted)
-        if self._absent and any(self._may_include(name) for name in wanted if name not in found):
-            self._lay_out(frozenset(self._absent))
-            found = sources_below(self.after, wanted)
-        return {name: found.get(name) for name in wanted}
+    def _whole(self, names: Iterable[str]) -> Path:
+        """Return a folder in which these files of the second side are: the work tree, or one that is laid out."""
+        wanted = sorted(names)
+        commit, top = self._commits[1], self._repository.top
+        if commit is None and all(os.path.lexists(top / name) for name in wanted):
+            return top
+        folder = self.after.with_name("whole")
+        self._repository.lay_out(commit, folder, wanted)
+        return folder
+
+    def _read_earlier(self) -> dict[str, TaskSource]:
+        """Return the sources of the first side that differ; the files that they include are laid out first."""
+        waiting = {name for name in self.changed & self.blobs[0].keys() if name.endswith(TASK_SUFFIXES)}
+        while waiting:
+            included = {each for name in waiting for each in included_by(self.before, name)} & self._absent
+            self._lay_out(included)
+            waiting = included
+        return sources_below(self.before, self.changed)
 
     def _text(self, name: str) -> str:
-        """Return the text of a file of the second side, which is laid out first."""
+        """Return the text of a module of the second side."""
         if name in self._absent:
-            self._lay_out({each for each in self._absent if each.endswith(".py")})
+            return bytes_of(self._modules / name).decode("utf-8", "replace")
         return self._bytes(name).decode("utf-8", "replace")
+
+    @cached_property
+    def _modules(self) -> Path:
+        return self._whole(name for name in self.blobs[1] if name.endswith(".py"))
 
     def _bytes(self, name: str) -> bytes:
         return bytes_of(self.after / name)
@@ -161,12 +182,10 @@ class Trees:
         text = self._bytes(name)
         return b"promptfmt" in text or b"task_modules" in text
 
-    def _may_include(self, name: str) -> bool:
-        return b"include" in self._bytes(name)
 
-    def _is_certain(self, name: str, source: TaskSource | None) -> bool:
-        """Return whether the next comparison may use it: not a file whose include may be missing now."""
-        return source is not None or not self._may_include(name)
+def _may_include(path: Path) -> bool:
+    """Return whether a file that defines no task now may do so once the file that it includes is there."""
+    return b"include" in bytes_of(path)
 
 
 def _reaching(changed: Collection[str], facts: Mapping[str, ModuleUse]) -> frozenset[str]:
@@ -217,11 +236,6 @@ class SourceIndex:
             except (KeyError, TypeError, ValueError):
                 continue
         return found
-
-    def parts(self, names: Collection[str]) -> set[str]:
-        """Return the files that some task files were made of when they were last read."""
-        rows = (row for _, row in self._rows(_SOURCES, names) if isinstance(row, dict))
-        return {str(part[0]) for row in rows for part in row.get("parts", ()) if isinstance(part, list) and part}
 
     def modules(self, blobs: Blobs) -> dict[str, ModuleText]:
         """Return the known Python files of a side."""

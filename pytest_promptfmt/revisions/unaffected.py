@@ -7,6 +7,7 @@ settings, groups, classes, code that may read any file.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, leaves
+from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.inputs.code_inputs import ModuleFacts
 from pytest_promptfmt.revisions.code_changes import class_refs, places_of
 from pytest_promptfmt.revisions.git import files_below
@@ -179,8 +181,20 @@ class TaskSource:
 
 def sources_below(tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
     """Return which of the files `names` of a resolved tree hold tasks, with what they are made of."""
-    found = {name: _source(tree / name, tree) for name in names if name.endswith(TASK_SUFFIXES)}
+    with gate.limited_to([tree]):
+        found = {name: _source(tree / name, tree) for name in names if name.endswith(TASK_SUFFIXES)}
     return {name: source for name, source in found.items() if source is not None}
+
+
+def included_by(tree: Path, name: str) -> Iterator[str]:
+    """Yield the paths of the files that a YAML file includes, below the tree and with slashes."""
+    try:
+        written = parse_file(tree / name, gate.status_of(tree / name)).values.get("include")
+    except (PromptfmtError, OSError, ValueError):
+        return
+    for each in written if isinstance(written, list) else [written]:
+        if isinstance(each, str):
+            yield posixpath.normpath(posixpath.join(posixpath.dirname(name), each))
 
 
 def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleUse]) -> frozenset[str]:

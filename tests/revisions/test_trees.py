@@ -92,7 +92,6 @@ def test_data_that_code_may_read_affects_the_tasks_of_that_code(repository: Path
 def test_files_that_are_the_same_are_laid_out_only_where_rendering_needs_them(
     repository: Path, compared: Compared
 ) -> None:
-    compared()
     (repository / "tasks/cue.py").write_text("CUE = 'How?'\n", "utf-8")
     trees = compared()
     names = {path.name for path in trees.after.rglob("*") if path.is_file()}
@@ -105,6 +104,29 @@ def test_files_that_are_the_same_are_laid_out_only_where_rendering_needs_them(
     trees.lay_out_all()
     assert (trees.after / "tasks/alone.yaml").is_file()
     assert trees.unaffected == frozenset()
+
+
+def test_the_files_that_a_removed_task_included_are_laid_out(repository: Path, compared: Compared) -> None:
+    (repository / "tasks/_shared").write_text("include: _base\n", "utf-8")
+    (repository / "tasks/_base").write_text('doc_to_text: "{{question}}"\n', "utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "two")
+    for name in ("included.yaml", "also_included.yaml"):
+        (repository / "tasks" / name).unlink()
+    trees = compared()
+    assert {source.name for source in trees.earlier.values()} == {"included", "also_included"}
+
+
+def test_two_commits_are_compared_as_the_work_tree_is(repository: Path, tmp_path: Path) -> None:
+    (repository / "tasks/cue.py").write_text("CUE = 'How?'\n", "utf-8")
+    (repository / "tasks/cue.txt").write_text("Why?", "utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "two")
+    (repository / "tasks/alone.yaml").write_text("task: alone\ndoc_to_text: x\n", "utf-8")
+    found = Repository.around(repository)
+    (tmp_path / "scratch").mkdir()
+    trees = Trees(found, (found.commit("HEAD~1"), found.commit("HEAD")), tmp_path / "scratch")
+    assert affected(trees) == {"coded"}
 
 
 def test_docs_that_one_side_has_are_given_to_both(repository: Path, compared: Compared) -> None:
