@@ -101,6 +101,8 @@ def render_masked(
         marked = render_messages(profile, messages, **options)
     finally:
         generation_marks.reset(token)
+    if _MASK[0] not in marked:
+        return marked, ()
     spans: list[tuple[int, int]] = []
     pieces: list[str] = []
     length, begun = 0, 0

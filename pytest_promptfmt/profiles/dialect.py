@@ -62,7 +62,7 @@ class TemplateCache(BytecodeCache):
         bucket = Bucket(environment, key, key)
         self.load_bytecode(bucket)
         if bucket.code is None:
-            bucket.code = environment.compile(source)
+            bucket.code = environment.compile(template_tree(source))
             self.dump_bytecode(bucket)
         return bucket.code
 
@@ -117,15 +117,19 @@ def template_with(source: str, undefined: type[Undefined]) -> JinjaTemplate:
 
 
 def parsed_template(source: str) -> nodes.Template:
-    """Return the syntax tree of a template; raises jinja2's TemplateSyntaxError."""
+    """Return a syntax tree of a template; raises jinja2's TemplateSyntaxError."""
     return _environment().parse(source)
+
+
+template_tree: Final = lru_cache(maxsize=8)(parsed_template)
+"""Returns the one syntax tree of a template, which is not to be changed; raises as `parsed_template`."""
 
 
 def compiled_tree(tree: nodes.Template) -> JinjaTemplate:
     """Return the template of a syntax tree, such as a changed one; raises as `compiled_template`."""
     environment = _environment()
     code = environment.compile(tree)
-    return environment.template_class.from_code(environment, code, environment.make_globals(None))
+    return environment.template_class.from_code(environment, code, dict(environment.globals))
 
 
 @cache
@@ -202,10 +206,19 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+_any_tojson: Final = sandbox.limited_filter("tojson", _tojson)
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _limited_tojson(value: Any, *args: Any, **named: Any) -> Any:
+    """Return JSON; the usual form, which is about as long as the value, has its size checked once."""
+    return _any_tojson(value, *args, **named) if args or named else sandbox.checked(_encode(sandbox.checked(value)))
+
+
 def _loaded(environment: LimitedSandbox, source: str) -> JinjaTemplate:
     kept = _kept_templates()
     code = kept.code_of(environment, source) if kept is not None else environment.compile(source)
-    return environment.template_class.from_code(environment, code, environment.make_globals(None))
+    return environment.template_class.from_code(environment, code, dict(environment.globals))
 
 
 @cache
@@ -252,7 +265,7 @@ def _new_environment(undefined: type[Undefined]) -> LimitedSandbox:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], undefined=undefined
     )
     environment.template_class = _ChatTemplate
-    environment.filters["tojson"] = sandbox.limited_filter("tojson", _tojson)
+    environment.filters["tojson"] = _limited_tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["dict"] = _TemplateDict()
     environment.globals["namespace"] = _TemplateNamespace

@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Required, TypedDict
+from typing import Any, Final, NamedTuple, Required, TypedDict
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
@@ -32,11 +32,10 @@ SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
 _FILES: Final = ("plain", "tools", "reasoning", "shapes")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class State(NamedTuple):
     """One request of a client: the first `count` messages, and what is to follow them."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # in place of the method of tuples
     generation_prompt: bool = True
     continues: bool = False
 
@@ -120,6 +119,16 @@ class Conversation:
             told.append(told[-1].copy())
             told[-1].update(repr(message).encode("utf-8", "surrogatepass"))
         return tuple(each.hexdigest() for each in told)
+
+    @cached_property
+    def _as_severe(self) -> dict[Severity, Conversation]:
+        return {self.severity: self}
+
+    def as_severe(self, severity: Severity) -> Conversation:
+        """Return the conversation with another severity, the same one each time."""
+        if severity not in self._as_severe:
+            self._as_severe[severity] = replace(self, severity=severity)
+        return self._as_severe[severity]
 
     @cached_property
     def has_parts(self) -> bool:

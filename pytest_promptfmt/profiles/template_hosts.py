@@ -83,21 +83,21 @@ def _shapes_of_message(message: Mapping[str, Any], *, keeps_null: bool) -> Itera
         yield "no_result_name"
 
 
-def template_kinds(tree: nodes.Template) -> frozenset[str]:
-    """Return what is known of a template from its source.
+def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
+    """Return what is known of a template from the nodes of its source.
 
     `parts`: it loops over the parts of a content, by which vLLM and SGLang decide whether to join them; `training`: it
     has `{% generation %}`; `functions`: it reads the older `functions`, and never `tools`; `image_url`: it names this
     type of part.
     """
-    names = {node.name for node in tree.find_all(nodes.Name)}
+    names = {node.name for node in tree if isinstance(node, nodes.Name)}
     kinds = {
-        "parts": any(_is_content(loop.iter) for loop in tree.find_all(nodes.For)),
+        "parts": any(isinstance(loop, nodes.For) and _is_content(loop.iter) for loop in tree),
         "training": any(
-            isinstance(each.call.node, nodes.ExtensionAttribute) for each in tree.find_all(nodes.CallBlock)
+            isinstance(each, nodes.CallBlock) and isinstance(each.call.node, nodes.ExtensionAttribute) for each in tree
         ),
         "functions": "functions" in names and "tools" not in names,
-        "image_url": any(each.value == "image_url" for each in tree.find_all(nodes.Const)),
+        "image_url": any(isinstance(each, nodes.Const) and each.value == "image_url" for each in tree),
     }
     return frozenset(kind for kind, is_so in kinds.items() if is_so)
 

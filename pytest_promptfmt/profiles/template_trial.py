@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -19,7 +19,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.conversation import Renderer, described, render_masked
-from pytest_promptfmt.profiles.dialect import compiled_template, line_of, parsed_template
+from pytest_promptfmt.profiles.dialect import compiled_template, line_of, template_tree
 from pytest_promptfmt.profiles.probe_conversations import (
     MARKER,
     Conversation,
@@ -41,12 +41,12 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {
 }
 """The special tokens of a template that comes without a tokenizer."""
 
+_ASKED: Final = "add_generation_prompt"
 _PARTS: Final = "user-parts"
 _REPR: Final = re.compile(r"[\[{]['\"]type")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rendering:
+class Rendering(NamedTuple):
     """The result for one state: its text with the mask, the message of a refusal, or an error.
 
     `line` is the line of the template at which it stopped.
@@ -92,8 +92,9 @@ class TemplateTrial:
         self.trains_for = trains_for
         self.may_run_code = may_run_code
         self._hosts = hosts
-        self._asks_for_generation_prompt = "add_generation_prompt" in profile.chat_template
+        self._asks_for_generation_prompt = _ASKED in profile.chat_template
         self._made: dict[tuple[str, State], Rendering] = {}
+        self._added: dict[str, str] = {}
         self.limit: Rendering | None = None
         """The first rendering that exceeded a limit: nothing is rendered after it."""
         self._tried: dict[str, tuple[frozenset[str], Conversation]] = {}
@@ -108,7 +109,7 @@ class TemplateTrial:
         writes_tools, parts = self.mentions("tool_call"), self.given.get(_PARTS)
         takes_parts = parts is None or self._takes(parts)
         return {
-            each.name: replace(each, severity=sent_severity(each, self.kinds, self._hosts))
+            each.name: each.as_severe(sent_severity(each, self.kinds, self._hosts))
             for each in self.given.values()
             if (writes_tools or not each.has_tools) and (takes_parts or not each.has_parts or each.name == _PARTS)
         }
@@ -182,12 +183,17 @@ class TemplateTrial:
     @cached_property
     def tree(self) -> nodes.Template:
         """Return the syntax tree of the template, not to be changed; raises TemplateSyntaxError."""
-        return parsed_template(self.source)
+        return template_tree(self.source)
+
+    @cached_property
+    def nodes(self) -> tuple[nodes.Node, ...]:
+        """Return all nodes below the root of the syntax tree; raises TemplateSyntaxError."""
+        return tuple(self.tree.find_all(nodes.Node))
 
     @cached_property
     def kinds(self) -> frozenset[str]:
         """Return what is known of the template from its source, as `template_kinds`."""
-        return frozenset() if self.syntax_error is not None else template_kinds(self.tree)
+        return frozenset() if self.syntax_error is not None else template_kinds(self.nodes)
 
     def mentions(self, *names: str) -> bool:
         """Return whether the template reads one of these names."""
@@ -199,8 +205,38 @@ class TemplateTrial:
             state = State(count=state.count, generation_prompt=False, continues=state.continues)
         key = conversation.requests[state.count], state
         if key not in self._made:
-            self._made[key] = self.limit or self.syntax_error or self._rendered(conversation, state)
+            known = self.limit or self.syntax_error or self._cut(conversation, state)
+            self._made[key] = known or self._rendered(conversation, state)
         return self._made[key]
+
+    def _cut(self, conversation: Conversation, state: State) -> Rendering | None:
+        """Return a rendering with generation prompt without that, where it is the same text after all prompts."""
+        if state.generation_prompt or not self._ends_with_generation_prompt:
+            return None
+        opened = self._made.get((conversation.requests[state.count], state._replace(generation_prompt=True)))
+        if opened is None or opened.text is None or opened.mask:
+            return None
+        arguments = repr((conversation.template_args, conversation.clock))
+        if arguments not in self._added:
+            made = self._rendered(conversation, state)
+            if made.text is None or not opened.text.startswith(made.text):
+                return made
+            self._added[arguments] = opened.text[len(made.text) :]
+        return Rendering(text=opened.text.removesuffix(self._added[arguments]))
+
+    @cached_property
+    def _ends_with_generation_prompt(self) -> bool:
+        """Return whether only a last `if` reads the request for a generation prompt, and nothing of a conversation."""
+        last = self.tree.body[-1] if self.tree.body else None
+        if not isinstance(last, nodes.If) or last.elif_ or last.else_ or last.test != nodes.Name(_ASKED, "load"):
+            return False
+        names = [each for each in self.nodes if isinstance(each, nodes.Name)]
+        bound = {each.name for each in names if each.ctx != "load"} | {
+            each.name for each in self.nodes if isinstance(each, nodes.Macro)
+        }
+        read = {each.name for each in last.find_all(nodes.Name)} - {_ASKED}
+        is_only = sum(each.name == _ASKED for each in names) == 1
+        return is_only and not read & {*bound, "messages", "tools", "documents", "functions"}
 
     def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
         """Return what became of a whole conversation, as it is or with or without generation prompt."""

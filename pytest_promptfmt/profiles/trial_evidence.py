@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from functools import lru_cache
 from typing import Final
 
 from pytest_promptfmt.profiles.probe_conversations import Conversation, Unit
@@ -125,6 +126,10 @@ def python_in(trial: TemplateTrial, conversation: Conversation) -> frozenset[str
     base = trial.whole(trial.conversations[conversation.base]) if conversation.base else None
     if base is None:
         return frozenset()
-    return frozenset(
-        name for name, pattern in PYTHON.items() if len(pattern.findall(text)) > len(pattern.findall(base))
-    )
+    counts = zip(PYTHON, _counts_of_python(text), _counts_of_python(base), strict=True)
+    return frozenset(name for name, own, simpler in counts if own > simpler)
+
+
+@lru_cache(maxsize=256)
+def _counts_of_python(text: str) -> tuple[int, ...]:
+    return tuple(len(pattern.findall(text)) for pattern in PYTHON.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -103,10 +103,11 @@ def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int]]:
     more with the variable in a namespace, which outlives the loop.
     """
     tree = trial.tree
-    bound = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "param"}
+    bound = {name.name for name in trial.nodes if isinstance(name, nodes.Name) and name.ctx == "param"}
     bound |= {
         each.name
-        for loop in tree.find_all(nodes.For)
+        for loop in trial.nodes
+        if isinstance(loop, nodes.For)
         for each in (loop.target, *loop.target.find_all(nodes.Name))
         if isinstance(each, nodes.Name)
     }
@@ -178,10 +179,10 @@ def _keeping(template: nodes.Template, name: str) -> nodes.Template:
     return changed
 
 
-def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
-    """Yield what the engine of `data/engines/minijinja.yaml` lacks, with its line."""
+def unknown_constructs(template: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:
+    """Yield what of a template the engine of `data/engines/minijinja.yaml` lacks, with its line."""
     lacks = data_table("engines/minijinja")
-    for node in template.find_all((nodes.Call, nodes.Filter, nodes.Test, nodes.Mod, nodes.CallBlock)):
+    for node in template:
         found: list[str] = []
         match node:
             case nodes.Filter(name=name, kwargs=given):

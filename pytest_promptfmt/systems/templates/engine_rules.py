@@ -143,7 +143,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     """
     found = [finding for engine in trial.engines for finding in _differences(trial, engine)]
     yield from found
-    for construct, line in dict(unknown_constructs(trial.tree)).items():
+    for construct, line in dict(unknown_constructs(trial.nodes)).items():
         if not _is_served(trial, construct) or _is_named(construct, found):
             continue
         yield finding(
@@ -268,7 +268,7 @@ def _with_begin_token(trial: TemplateTrial, ours: Rendering, theirs: Rendering) 
     bos = trial.profile.special_tokens.get("bos_token") or ""
     if ours.text is None or theirs.text is None or theirs.text.startswith(bos) or not ours.text.startswith(bos):
         return theirs
-    return replace(theirs, text=bos + theirs.text)
+    return theirs._replace(text=bos + theirs.text)
 
 
 def _reads_clock(trial: TemplateTrial, conversation: Conversation, state: State) -> bool:

@@ -182,11 +182,12 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         simpler = trial.finished(base)
         if simpler is None:
             return frozenset()  # the tags may be those of instructions
-        usual = _balance(simpler, trial)
-        return frozenset(name for name, count in _balance(text, trial).items() if count != usual.get(name, 0))
+        usual = _balance(simpler, known, special)
+        return frozenset(name for name, count in _balance(text, known, special).items() if count != usual.get(name, 0))
 
+    known, special = _paired_tags(trial.source), frozenset(trial.profile.special_tokens.values())
     simplest: dict[str, Conversation] = {}
-    for conversation, name in trial.attributed(faults):
+    for conversation, name in trial.attributed(faults) if known else ():
         simplest.setdefault(name, conversation)
     for name, conversation in simplest.items():
         text, shown = trial.finished(conversation) or "", name.removeprefix("|")
@@ -198,18 +199,17 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
 
-def _balance(text: str, trial: TemplateTrial) -> Mapping[str, int]:
-    """Return by how much each tag that the template knows in both forms is opened more often than closed."""
-    special, known = set(trial.profile.special_tokens.values()), _paired_tags(trial.source)
+@lru_cache(maxsize=256)
+def _balance(text: str, known: frozenset[str], special: frozenset[str]) -> Mapping[str, int]:
+    """Return by how much each of the known tags, without special tokens, is opened more often than closed."""
     found: Counter[str] = Counter()
-    for each in _TAG.finditer(text) if known else ():
+    for each in _TAG.finditer(text):
         name = each["tag"] or each["bracket"] or f"|{each['pipe']}"
         if name in known and each[0] not in special:
             found[name] += -1 if each["a"] or each["b"] or each["c"] == "end" else 1
     return found
 
 
-@lru_cache(maxsize=8)
 def _paired_tags(source: str) -> frozenset[str]:
     """Return the tags that a template writes in both forms, without those of reasoning, which have a rule."""
     opened = set(re.findall(r"[<\[]([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([|｜][\w▁]+)[_▁]begin", source))
@@ -328,7 +328,7 @@ def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iter
 
 
 def _words(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    words = list(re.finditer(r"\S+", text[start:end]))
+    words = list(re.finditer(r"\S+", text[start:end])) if start < end else []
     if len(words) > _MOST_WORDS:
         yield "", start + words[0].start(), start + words[-1].end()
     else:
