@@ -1,19 +1,14 @@
-"""The phrasing battery: every way to write an answer, through the task's own stops, filters and metrics.
-
-A row of the matrix is one phrasing, a column one filter pipeline, a cell the verdict over all gold answers: extraction
-must not depend on which option is right.
-"""
+"""The phrasing battery: every way to write an answer, through the task's own stops, filters and metrics."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import Stages, is_nothing
-from pytest_promptfmt.answers.equal_batteries import shared_matrix
+from pytest_promptfmt.answers.completions import THINK_END, Stages, is_nothing
 from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.phrasing_verdicts import (
     MISS,
@@ -32,9 +27,11 @@ from pytest_promptfmt.answers.phrasing_verdicts import (
     stages_in_words,
 )
 from pytest_promptfmt.answers.phrasings import (
+    SHORT_WORDS,
     Answers,
     Phrasing,
     PhrasingClass,
+    Subject,
     answers_of,
     asks_another_form,
     choice_phrasings,
@@ -42,13 +39,12 @@ from pytest_promptfmt.answers.phrasings import (
     degenerate_phrasings,
     number_phrasings,
 )
-from pytest_promptfmt.answers.subject import SHORT_WORDS, Subject
 from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSlowError, did_you_mean
-from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_failures, unmet_expectations
-from pytest_promptfmt.tasks import FilterPipeline, Question
+from pytest_promptfmt.tasks import FilterPipeline, Question, ValueCache, key_of_metrics, plain_key
 
 BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
@@ -63,6 +59,10 @@ _SIMPLE: Final = ("A", "42", "The answer is (B).", "First this, then that.\nAnsw
 """Completions of which code reads at least one, if it reads any."""
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
+
+
+_MOST_KEPT: Final = 8_000_000
+"""Characters of the matrices that a process keeps, and of what they were made of."""
 
 
 def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = ()) -> Matrix:
@@ -377,3 +377,47 @@ class _Battery(Subject):
                 score = self.chain.score(question, self.doc, stages.extracted)
         compared = self.chain.compared(stages.extracted) if stages.problem is None else None
         self.cells.explain(phrasing, pipeline.name, stages_in_words(stages, compared, score))
+
+
+def shared_matrix(subject: Subject, make: Callable[[], Matrix]) -> Matrix:
+    """Return the matrix of a task without expected completions: that of an equal one, else what `make` gives."""
+    key = _key_of(subject)
+    known = None if key is None else _known.get(key)
+    if known is not None:
+        return known
+    made = make()
+    if key is None or any(SLOW in cell for row in made.rows for cell in row.verdicts):
+        return made  # the time of another trial may differ
+    texts = sum(len(row.id) + len(row.evidence) + sum(map(len, row.verdicts)) for row in made.rows)
+    return _known.keep(key, made, texts + len(repr(key)))
+
+
+def _key_of(subject: Subject) -> Hashable | None:
+    """Return all that the verdicts depend on; None where code of the task or a doc is part of that."""
+    task, chain = subject.task, subject.chain
+    metrics = None if callable(task.process_results) else key_of_metrics(chain.metrics)
+    pipelines = tuple((each.name, each.fingerprint) for each in chain.pipelines)
+    questions = tuple(map(_key_of_question, subject.questions))
+    shows_targets = task.fewshot.doc_to_target in (UNSET, None, task.doc_to_target)
+    asked = [subject.prompt, subject.prefix, *subject.shot_answers(), subject.instances[0].prompts[0].text[-1:]]
+    think_end = task.own_metadata.get("think_end_token", THINK_END)
+    read = [
+        chain.stops,
+        task.repeats,
+        think_end,
+        task.gen_prefix,
+        task.target_delimiter,
+        shows_targets,
+        subject.longest,
+    ]
+    written = plain_key([subject.synthetic, asked, read])
+    if metrics is None or written is None or None in questions or any(each is None for _, each in pipelines):
+        return None
+    return metrics, pipelines, questions, written, are_applied()
+
+
+def _key_of_question(question: Question) -> Hashable | None:
+    return plain_key([getattr(question, each.name) for each in fields(question)])
+
+
+_known: Final[ValueCache[Matrix]] = ValueCache(_MOST_KEPT)

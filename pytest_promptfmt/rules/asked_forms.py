@@ -14,7 +14,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.completion_reader import scored_answers
+from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels
 from pytest_promptfmt.study.contract import AskedForm, without_begun

@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Severity, Study
-from pytest_promptfmt.rules.completion_reader import scored_answers
+from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, scores_exact_match

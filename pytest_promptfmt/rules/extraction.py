@@ -1,17 +1,21 @@
-"""Rules about completions that are compared as a whole, and about labels and code in them."""
+"""Rules about filters, what they read of a completion, and completions that are compared as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.phrasings import Answers, Subject, answers_of, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
+from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.completion_reader import filters_of, scored_answers
 from pytest_promptfmt.rules.instructions import asks_for_label_alone
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
+from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
@@ -28,6 +32,11 @@ _FEW_TOKENS: Final = 10
 """A budget that has room for a label only."""
 
 _LONGEST: Final = 200
+
+
+_NUMBERS: Final = ("42", "18")
+
+Numbered = Iterable[tuple[int, FilterPipeline]]
 
 
 @rule("PF112", "filters-without-generation", severity=Severity.ERROR, family=Family.CONFIG)
@@ -223,3 +232,118 @@ def text_of_option_misread(study: Study) -> Iterator[Finding]:
                     trial.instance,
                 )
                 return
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The filters and metrics of a generation task, and a doc to try them with."""
+
+    chain: Chain
+    doc: Doc
+
+    def read(self, pipeline: FilterPipeline, text: str) -> str:
+        """Return what a pipeline reads, as text; "" for an exception or a pattern that takes too long."""
+        stages = self.chain.read(pipeline, text, self.doc, "a probe")
+        return "" if stages.problem is not None else str(stages.extracted).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Filters):
+    """Filters with patterns, the possible answers to a question, and sentences that give an answer."""
+
+    subject: Subject
+    answers: Answers
+    pipelines: Sequence[tuple[int, FilterPipeline]]
+
+    def is_read(self, pipeline: FilterPipeline, text: str, answer: str) -> bool:
+        """Return whether a pipeline reads this answer from a text, with brackets, marks and separators or not."""
+        return bare_answer(self.read(pipeline, text)) == bare_answer(answer)
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Return answers to put into sentences: the labels of the options, or two numbers."""
+        return self.answers.labels if self.answers.kind == "choice" else _NUMBERS
+
+    def sentences(self, answer: str) -> tuple[str, ...]:
+        """Return ways to give an answer, those that the prompt demands first; the last four are always the same."""
+        if self.answers.kind == "choice":
+            given = replace(self.answers, gold=self.answers.labels.index(answer), number=None)
+        else:
+            given = Answers(kind="number", labels=(answer,), texts=("",), targets=(answer,), gold=0, number=answer)
+        usual = (f"The answer is {answer}.", f"The answer is ({answer}).", f"Answer: {answer}", f"#### {answer}")
+        return (*contract_sentences(self.subject.prompt, given, self.subject.prefix), *usual)
+
+
+class Misread(NamedTuple):
+    """The number of a pipeline, a text, and what the pipeline reads of it."""
+
+    number: int
+    text: str
+    read: str
+
+    def finding(self, message: str, severity: Severity | None = None) -> Finding:
+        """Return a finding with this message."""
+        saw = f"{self.text!r} is read as {self.read!r}"
+        return finding(message, saw, ("filter_list", self.number), severity=severity)
+
+
+def misread_by_all(pipelines: Numbered, probe: Callable[[FilterPipeline], tuple[str, str] | None]) -> Misread | None:
+    """Return what the first pipeline misreads; None where `probe` gives no misread text for one of them."""
+    found = []
+    for number, pipeline in pipelines:
+        wrong = probe(pipeline)
+        if wrong is None:
+            return None
+        found.append(Misread(number, *wrong))
+    return found[0] if found else None
+
+
+def bare_answer(text: str) -> str:
+    """Return an answer without brackets, marks and separators."""
+    return text.strip("()[]*$ \n\t").rstrip(".").replace(",", "")
+
+
+def filters_of(study: Study) -> Filters | None:
+    """Return the filters of a task; None where nothing looks for an answer, or they cannot be tried."""
+    if not study.generates or not looks_for_answers(study.task) or study.has_guessed_text:
+        return None
+    if scoring_failure(study) is not None:
+        return None
+    trials = trials_of(study)
+    instances = trials.scoring.instances
+    return None if trials.chain is None or not instances else Filters(trials.chain, instances[0].doc)
+
+
+def scored_answers(study: Study) -> tuple[Chain, Sequence[AnswerTrial]] | None:
+    """Return filters and metrics, and what gold answers score; None where scoring fails, which other rules report."""
+    if not study.generates or scoring_failure(study) is not None:
+        return None
+    try:
+        trials = trials_of(study)
+    except PromptfmtError:
+        return None  # reported by the item that scores
+    return None if trials.chain is None else (trials.chain, trials.answers)
+
+
+def reader_of(study: Study) -> Reader | None:
+    """Return what reads the answers of a task; None where code judges them, or any text may be one."""
+    filters = filters_of(study)
+    if filters is None:
+        return None
+    return study.once("reader", lambda: _reader(filters, Subject(trials_of(study).scoring)))
+
+
+def limited_answers(subject: Subject) -> Answers | None:
+    """Return the possible answers to a question, imagined ones to a synthetic one; None where any text may be one."""
+    answers = answers_of(subject.questions[0], subject.prompt)
+    if answers is not None and answers.kind == "text" and subject.synthetic:
+        answers = subject.imagined(answers)
+    return None if answers is None or answers.kind == "text" else answers
+
+
+def _reader(filters: Filters, subject: Subject) -> Reader | None:
+    answers = limited_answers(subject)
+    if answers is None:
+        return None
+    found = [(number, one) for number, one in enumerate(filters.chain.pipelines) if one.patterns]
+    return Reader(filters.chain, subject.instances[0].doc, subject, answers, found) if found else None

@@ -12,7 +12,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.completion_reader import Misread, Reader, bare_answer, misread_by_all, reader_of
+from pytest_promptfmt.rules.extraction import Misread, Reader, bare_answer, misread_by_all, reader_of
 from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.answers.phrasing_verdicts import score_lines
 from pytest_promptfmt.answers.phrasings import CLASSES
-from pytest_promptfmt.answers.score_lines import score_lines
 from pytest_promptfmt.core.errors import PromptfmtError, SnapshotError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from linting import study_of
 
-from pytest_promptfmt.answers.score_lines import score_lines
+from pytest_promptfmt.answers.phrasing_verdicts import score_lines
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.study import Study, seen_by

@@ -15,12 +15,12 @@ from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
 from pytest_promptfmt.answers.phrasings import (
     Answers,
+    Subject,
     answer_words,
     answers_of,
     contract_sentences,
     degenerate_phrasings,
 )
-from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task
