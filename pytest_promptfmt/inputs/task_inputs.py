@@ -37,7 +37,7 @@ from pytest_promptfmt.profiles.tokenizer_sources import find_source
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
-from pytest_promptfmt.tasks import TaskFile, functions_of, harness_around
+from pytest_promptfmt.tasks import TaskFile, functions_of, harness_around, registering_files
 
 _FLAGS: Final = ("dev_mode", "int_max_str_digits", "optimize", "utf8_mode")
 """The options of Python that change what code does."""
@@ -284,6 +284,9 @@ class WatchedFiles:
         configs = [whole, *(task.config for task in made if task.config != whole)]
         texts, modules = _texts_and_modules(configs)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
+        for registering, others in map(registering_files, made):
+            modules |= registering
+            paths |= others
         reached = self._shared.reached_from(modules, settings)
         watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
         if watched.brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         metrics_of,
         takes_arguments,
     )
+    from pytest_promptfmt.tasks.scoring.registered import registering_files
     from pytest_promptfmt.tasks.scoring.results import (
         OUTSIDE,
         LogLikelihood,

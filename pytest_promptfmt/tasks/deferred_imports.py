@@ -157,6 +157,22 @@ def also_importable(package: Path | None, version: str = "") -> Iterator[None]:
 
 
 @contextmanager
+def without_registry(package: str) -> Iterator[None]:
+    """Let the registry of a harness take nothing inside the block: it may have the same names from its own files."""
+    try:
+        scope = vars(importlib.import_module(f"{package}.api.registry"))
+    except ImportError:
+        yield
+        return
+    saved = {name: value for name, value in scope.items() if name.startswith("register_")}
+    scope.update(dict.fromkeys(saved, lambda *_args, **_given: lambda made: made))
+    try:
+        yield
+    finally:
+        scope.update(saved)
+
+
+@contextmanager
 def _without(module: str) -> Iterator[None]:
     """Let a module that is not imported yet look as if it were not installed inside the block."""
     if module in sys.modules:

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -36,6 +36,7 @@ from pytest_promptfmt.tasks.deferred_imports import (
     load_for,
     put_off,
     restore_removed,
+    without_registry,
 )
 from pytest_promptfmt.tasks.harness import harness_around, harness_of
 from pytest_promptfmt.tasks.import_failures import (
@@ -54,6 +55,9 @@ IMPORT_SECONDS: Final = 60.0
 _TASK_FIELDS: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix")
 _DATASET_FIELDS: Final = {"custom": ("custom_dataset",), "process_docs": ("process_docs",)}
 _FEWSHOT_FIELDS: Final = ("sampler", "samples", *MAPPINGS)
+
+_REGISTERING: Final = ("api", "filters")
+"""Folders of a checkout whose modules register names that the installed harness may have, too."""
 
 _MOST_MISSING: Final = 8
 """Packages that a module may be imported without."""
@@ -211,6 +215,9 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
     def load(module: str, file: Path, what: str, position: Position | None) -> ModuleType:
         _require_trusted(file, what, position, trusted)
         try:
+            if not module:
+                ref = FunctionRef(file.stem, "", file.parent, position or Position(file))
+                return _module_beside(file, ref, position, trusted, time_limit)
             return _installed_module(module, file, what, position, trusted, time_limit)
         except ImportFailedError as failure:
             raise failure.about(what, position) from failure.__cause__
@@ -291,7 +298,9 @@ def _module_beside(
                 importlib.import_module("lm_eval.api.metrics")
         restore_removed(source)
         package, version = (None, "") if checkout is None else (checkout.folder, checkout.release)
-        with put_off(source), also_importable(package, version), imports_from_source():
+        with put_off(source), also_importable(package, version), imports_from_source(), ExitStack() as stack:
+            if package is not None and file.parent.name in _REGISTERING:
+                stack.enter_context(without_registry(package.name))
             spec.loader.exec_module(module)
         sys.modules[name] = module
         return module

@@ -10,7 +10,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -39,7 +40,19 @@ _WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
 _VERSION: Final = re.compile(r"""(?m)^\s*(?:version|__version__)\s*=\s*["']([^"']+)["']""")
 _MAX_INCLUDES: Final = 4
 
+_REGISTERING: Final[Mapping[str, str]] = {"filter": "filters/**/*.py", "metric": "api/*.py", "aggregation": "api/*.py"}
+"""The modules that register things of each kind."""
+
 Kind = Literal["task", "group", "tag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Where a harness registers a filter, metric or aggregation: the class or function in a file, and its arguments."""
+
+    file: Path
+    object: str
+    arguments: Mapping[str, Any]
 
 
 class Harness:
@@ -105,6 +118,19 @@ class Harness:
         for path in paths:
             made.update(b"\0" + self._read(Path(path)))
         return made.hexdigest()
+
+    def registrations(self, kind: str) -> Mapping[str, Registration]:
+        """Return the filters, metrics or aggregations that its files register, by their names."""
+        found: dict[str, Registration] = {}
+        for path in self.registering(kind):
+            content = self._read(path)
+            if f"@register_{kind}(".encode() in content:
+                found |= {name: made for name, made in _registered_in(content, path, kind) if name not in found}
+        return found
+
+    def registering(self, kind: str) -> Sequence[Path]:
+        """Return the files that may register things of a kind."""
+        return sorted(self.folder.glob(_REGISTERING[kind]))
 
     @property
     def is_checkout(self) -> bool:
@@ -184,6 +210,23 @@ class Harness:
         with suppress(OSError), gate.also_reading(self.folder):
             return gate.read_bytes(path)
         return b""
+
+
+@lru_cache(maxsize=64)
+def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str, Registration]]:
+    """Return the names that decorators of a module's classes and functions register, with where that is."""
+    found: list[tuple[str, Registration]] = []
+    with suppress(SyntaxError, ValueError, RecursionError):
+        nodes = ast.parse(content).body
+        for node in (each for each in nodes if isinstance(each, ast.ClassDef | ast.FunctionDef)):
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == f"register_{kind}":
+                    given = {each.arg: each.value for each in call.keywords}
+                    plain = {k: v.value for k, v in given.items() if k is not None and isinstance(v, ast.Constant)}
+                    names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+                    names += [plain[key] for key in (kind, "name") if key in plain]
+                    found += [(str(name), Registration(path, node.name, plain)) for name in names]
+    return found
 
 
 def _names_in(data: bytes) -> Iterator[tuple[Kind, str]]:

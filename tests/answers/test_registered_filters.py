@@ -12,6 +12,7 @@ FORK = {
     # What lm-eval's own registry does, as far as a fork's filters and metrics need it.
     "lm_eval/__init__.py": "open('imported', 'w').close()\n",
     "lm_eval/api/__init__.py": "",
+    "lm_eval/tasks/__init__.py": "",
     "lm_eval/api/filter.py": "class Filter:\n    def __init__(self, **kwargs): pass\n",
     "lm_eval/api/registry.py": """\
 FILTER_REGISTRY, METRIC_REGISTRY, AGGREGATION_REGISTRY = {}, {}, {}
@@ -94,6 +95,21 @@ def test_filters_and_metrics_of_a_fork_read_and_score_answers(fork: Project) -> 
     failed = fork.run("tasks", "-m", "promptfmt_extraction")
     failed.assert_outcomes(failed=1, deselected=2)
     failed.stdout.fnmatch_lines(["*completion 'It is hot there. VERDICT B' → extracted *"])
+
+
+def test_filters_and_metrics_of_a_checkout_are_used_and_are_inputs(cached_project: Project) -> None:
+    project = cached_project
+    for path, text in FORK.items():
+        project.write(f"fork/{path}", text.replace("open('imported', 'w').close()", ""))
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
+    project.task("fork/lm_eval/tasks/arc.yaml", **KEYS)
+    project.accept("fork")
+    project.settle()
+    project.run("fork").assert_outcomes(passed=4)
+    assert project.run("fork").parseoutcomes()["unchanged"] == 1
+    project.edit("fork/lm_eval/filters/thinking.py", "rpartition(self.mark)[2]", "partition(self.mark)[0]")
+    project.run("fork", "-m", "promptfmt_extraction").assert_outcomes(failed=1, deselected=3)
+    project.run("fork", "-m", "promptfmt_extraction", "--promptfmt-no-code").assert_outcomes(skipped=1, deselected=3)
 
 
 def test_code_of_a_fork_that_may_not_run_is_not_imported_and_the_task_skipped(fork: Project) -> None:

@@ -166,7 +166,6 @@ OPENS_BY_ITSELF = {
     "revisions/upstream.py": "what was downloaded",
     "systems/templates/llama_build.py": "our own data, and an archive that the user names",
     "tasks/functions.py": "a module that is trusted and about to run",
-    "tasks/scoring/registered.py": "the installed lm-eval",
     "profiles/tokenizer_freezing.py": "what a conversion has made, in the user's cache",
     "profiles/frozen_tokenizers.py": "what a conversion has made, in the user's cache",
 }

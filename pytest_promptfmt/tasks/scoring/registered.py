@@ -1,4 +1,4 @@
-"""Filters, metrics and aggregations beyond those of lm-eval 0.4.13: of packages, and of the lm-eval that is installed.
+"""Filters, metrics and aggregations beyond those of lm-eval 0.4.13: of packages, a checkout, the installed lm-eval.
 
 A fork registers a filter in a file of `lm_eval/filters` and a metric in one of `lm_eval/api`, or either in a module
 that a task's functions come from. Its files are searched for the decorator first, so that nothing is imported for an
@@ -7,19 +7,19 @@ unknown name, and nothing that may not run.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import cache, wraps
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, wraps
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.errors import Position, ScoringError, is_misspelt
+from pytest_promptfmt.core.errors import FunctionError, Position, ScoringError, is_misspelt
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.tasks.harness import Harness, harness_around, installed_harness
 from pytest_promptfmt.tasks.scoring.filters import FILTERS, unknown_filter
 from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, METRICS, Metric
 
@@ -31,14 +31,14 @@ METRIC_GROUP: Final = "pytest_promptfmt.metrics"
 
 Kind = Literal["filter", "metric", "aggregation"]
 Load = Callable[[str, Path, str, Position | None], ModuleType]
-"""Imports a module for what is named, if its files and the given one may run; raises what stops that."""
+"""Imports a module by its name, else by its file, for what is named, if it may run; raises what stops that."""
 
-_WHERE: Final[Mapping[Kind, tuple[str, str]]] = {
-    "filter": ("filters/**/*.py", "lm_eval.filters"),
-    "metric": ("api/*.py", "lm_eval.api.metrics"),
-    "aggregation": ("api/*.py", "lm_eval.api.metrics"),
+_WHERE: Final[Mapping[Kind, str]] = {
+    "filter": "lm_eval.filters",
+    "metric": "lm_eval.api.metrics",
+    "aggregation": "lm_eval.api.metrics",
 }
-"""The files of lm-eval in which things of each kind are registered, and the module that imports them all."""
+"""The module of lm-eval that imports all things of a kind."""
 
 
 def with_registered(task: Task, load: Load) -> Task:
@@ -47,48 +47,111 @@ def with_registered(task: Task, load: Load) -> Task:
     Unknown names stay. Raises ScoringError for a package that cannot be loaded, and what `load` raises.
     """
     position = task.position("filter_list")
+    harness = _Harnesses(task, load)
     filters = task.filter_list and [
-        {**pipeline, "filter": [_with_filter(step, position, load) for step in pipeline.get("filter") or ()]}
+        {**pipeline, "filter": [_with_filter(step, position, harness) for step in pipeline.get("filter") or ()]}
         for pipeline in task.filter_list
     ]
     metrics = task.metric_list and [
-        _with_metric(entry, task.position("metric_list", index), load) for index, entry in enumerate(task.metric_list)
+        _with_metric(entry, task.position("metric_list", index), harness)
+        for index, entry in enumerate(task.metric_list)
     ]
     return replace(task, filter_list=filters, metric_list=metrics)
 
 
-def _with_filter(step: Mapping[str, Any], position: Position | None, load: Load) -> Mapping[str, Any]:
+def registering_files(task: Task) -> tuple[set[str], set[str]]:
+    """Return the files of a checkout that `with_registered` loads for a task, and all that could be such files."""
+    names: dict[Kind, set[object]] = {
+        "filter": {step.get("function") for each in task.filter_list or () for step in each.get("filter") or ()},
+        "metric": {each.get("metric") for each in task.metric_list or () if isinstance(each, Mapping)},
+        "aggregation": {each.get("aggregation") for each in task.metric_list or () if isinstance(each, Mapping)},
+    }
+    ours: dict[Kind, Mapping[str, Any]] = {"filter": FILTERS, "metric": METRICS, "aggregation": AGGREGATIONS}
+    code, others = set[str](), set[str]()
+    for kind, named in names.items():
+        unknown = {name for name in named if isinstance(name, str)} - ours[kind].keys()
+        around = _checkout_around(task) if unknown else None
+        if around is not None:
+            found = around.registrations(kind)
+            code |= {str(found[name].file) for name in unknown & found.keys()}
+            others |= {str(path) for path in around.registering(kind)}
+            others |= {f"{around.folder}/{folder}/" for folder in ("api", "filters")}
+    return code, others
+
+
+def _checkout_around(task: Task) -> Harness | None:
+    """Return the harness around a task's file, None for the one that is installed."""
+    around = harness_around(task.path.parent.resolve()) if task.path is not None else None
+    installed = installed_harness()
+    return around if around is None or installed is None or around.folder != installed.folder else None
+
+
+@dataclass(frozen=True)
+class _Harnesses:
+    """The checkout around a task and the lm-eval that is installed, as far as they are needed."""
+
+    task: Task
+    load: Load
+
+    @cached_property
+    def checkout(self) -> Harness | None:
+        return _checkout_around(self.task)
+
+    def registered(self, kind: Kind, name: str, position: Position | None) -> tuple[Any, Mapping[str, Any]]:
+        """Return what is registered under a name, None for nothing, and the arguments of a registration in a checkout.
+
+        Code of a checkout that does not work with the installed lm-eval registers nothing.
+        """
+        what = f"the {kind} {name!r}"
+        around = self.checkout.registrations(kind).get(name) if self.checkout is not None else None
+        if around is not None:
+            with suppress(FunctionError):
+                module = self.load("", around.file, what, position)
+                return getattr(module, around.object, None), around.arguments
+        found = _registered(kind, name)
+        installed = installed_harness() if found is None else None
+        there = installed.registrations(kind).get(name) if installed is not None else None
+        if there is not None:
+            self.load(_WHERE[kind], there.file, what, position)
+            found = _registered(kind, name)
+        return found, {}
+
+
+def _with_filter(step: Mapping[str, Any], position: Position | None, harness: _Harnesses) -> Mapping[str, Any]:
     name = step.get("function")
     if not isinstance(name, str) or name in FILTERS:
         return step
-    made = _of_package(FILTER_GROUP, name, position) or _of_lm_eval("filter", name, position, load)
+    made = _of_package(FILTER_GROUP, name, position) or harness.registered("filter", name, position)[0]
     if made is None:
-        known = {entry.name for entry in _entries(FILTER_GROUP, tuple(sys.path))} | _registrations("filter").keys()
+        installed = installed_harness()
+        known = {entry.name for entry in _entries(FILTER_GROUP, tuple(sys.path))}
+        known |= installed.registrations("filter").keys() if installed is not None else set()
         if is_misspelt(name, known):
             raise unknown_filter(name, position, known)
     return step if made is None else {**step, "function": made}
 
 
-def _with_metric(entry: Mapping[str, Any], position: Position | None, load: Load) -> Mapping[str, Any]:
+def _with_metric(entry: Mapping[str, Any], position: Position | None, harness: _Harnesses) -> Mapping[str, Any]:
     name, aggregation = entry.get("metric"), entry.get("aggregation")
+    if isinstance(name, str) and name not in METRICS and not entry.get("hf_evaluate"):
+        made = _of_package(METRIC_GROUP, name, position)
+        if made is not None:
+            metric = made if isinstance(made, Metric) else Metric(made)
+            defaults = {"aggregation": metric.aggregation, "higher_is_better": metric.higher_is_better}
+            entry = {**defaults, **entry, "metric": _named(metric.function, name)}
+        else:
+            function, given = harness.registered("metric", name, position)
+            if function is not None:
+                defaults = {
+                    "aggregation": given.get("aggregation", _registered("metric_aggregation", name)),
+                    "higher_is_better": given.get("higher_is_better", _registered("higher_is_better", name)),
+                }
+                defaults = {key: value for key, value in defaults.items() if value is not None}
+                entry = {**defaults, **entry, "metric": _named(function, name)}
+    aggregation = entry.get("aggregation")
     if isinstance(aggregation, str) and aggregation not in AGGREGATIONS:
-        entry = {**entry, "aggregation": _of_lm_eval("aggregation", aggregation, position, load) or aggregation}
-    if not isinstance(name, str) or name in METRICS or entry.get("hf_evaluate"):
-        return entry
-    made = _of_package(METRIC_GROUP, name, position)
-    if made is not None:
-        metric = made if isinstance(made, Metric) else Metric(made)
-        defaults = {"aggregation": metric.aggregation, "higher_is_better": metric.higher_is_better}
-        return {**defaults, **entry, "metric": _named(metric.function, name)}
-    function = _of_lm_eval("metric", name, position, load)
-    if function is None:
-        return entry
-    defaults = {
-        "aggregation": _registered("metric_aggregation", name),
-        "higher_is_better": _registered("higher_is_better", name),
-    }
-    given = {key: value for key, value in defaults.items() if value is not None}
-    return {**given, **entry, "metric": _named(function, name)}
+        entry = {**entry, "aggregation": harness.registered("aggregation", aggregation, position)[0] or aggregation}
+    return entry
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -121,36 +184,7 @@ def _of_package(group: str, name: str, position: Position | None) -> Any:
     return None
 
 
-def _of_lm_eval(kind: Kind, name: str, position: Position | None, load: Load) -> Any:
-    found = _registered(kind, name)
-    file = _registering_file(kind, name) if found is None else None
-    if file is None:
-        return found
-    _, module = _WHERE[kind]
-    load(module, file, f"the {kind} {name!r}", position)
-    return _registered(kind, name)
-
-
 def _registered(kind: str, name: str) -> Any:
     """Return what the lm-eval of this process has registered so far."""
     registry = getattr(sys.modules.get("lm_eval.api.registry"), f"{kind.upper()}_REGISTRY", {})
     return registry.get(name, None)
-
-
-def _registering_file(kind: Kind, name: str) -> Path | None:
-    return _registrations(kind).get(name)
-
-
-@cache
-def _registrations(kind: Kind) -> Mapping[str, Path]:
-    """Return the names that files of the installed lm-eval register, with the file; it is read, not imported."""
-    try:
-        spec = find_spec("lm_eval")
-    except (ImportError, ValueError):
-        return {}
-    decorator = re.compile(rf"@register_{kind}\(([^)]*)\)")
-    files, _ = _WHERE[kind]
-    folders = spec.submodule_search_locations or () if spec is not None else ()
-    paths = sorted(path for folder in folders for path in Path(folder).glob(files))
-    given = ((text, path) for path in reversed(paths) for text in decorator.findall(path.read_text("utf-8", "replace")))
-    return {name: path for text, path in given for name in re.findall(r"['\"]([^'\"]+)['\"]", text)}
