@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.json_values import if_any, listed, number, text
+from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
 from pytest_promptfmt.core.text import show
 
 SAW_CHARACTERS: Final = 100
@@ -94,7 +94,8 @@ class Reported(Finding):
     `position` is where the mistake is written, None for a built-in profile; `keys` are in the task's own words, `saw`
     is visible text. `file` is the task's; it and `task` are "" for findings about a profile only. `profiles` are those
     that see it, none where it concerns the task itself. `stable_keys` are the same in another run: one for each
-    profile, or one where there are none. `effect` is what it is expected to do to the score.
+    profile, or one where there are none. `effect` is what it is expected to do to the score. The rule has an edit for
+    it if it `is_fixable`.
     """
 
     code: str
@@ -105,6 +106,7 @@ class Reported(Finding):
     stable_keys: tuple[str, ...]
     profiles: tuple[str, ...] = ()
     effect: Effect = Effect.SOME_DOCS
+    is_fixable: bool = False
 
     def __str__(self) -> str:
         """Return what, where and what now, in up to four lines; the short summary shows the first."""
@@ -176,7 +178,7 @@ def _span(value: Any) -> tuple[int, int]:
     return number(first), number(end)
 
 
-_LATER: Final = ("effect", "conversation")
+_LATER: Final = ("effect", "conversation", "is_fixable")
 """Fields that results of earlier versions lack."""
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -190,6 +192,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "stable_keys": listed,
     "profiles": listed,
     "effect": Effect,
+    "is_fixable": flag,
 }
 
 _path = lru_cache(maxsize=4096)(Path)  # many findings are about one file

@@ -6,6 +6,7 @@ So a command uses exactly the files, settings, formats and profiles of a test ru
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -148,9 +149,18 @@ def settings_around(path: Path, options: Sequence[str]) -> Settings:
 
 
 class _Refusal:
-    """A plugin that takes the message of a run that pytest refuses, which pytest would print."""
+    """A plugin that takes the reason why pytest refuses to run: a message, or a conftest that cannot be imported."""
 
-    message = ""
+    message = conftest = ""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_load_initial_conftests(self) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        except Exception as error:  # pytest's class of it is private
+            path, cause = getattr(error, "path", None), getattr(error, "cause", None)
+            self.conftest = f"{display_path(path)}: {cause}" if path is not None and cause is not None else ""
+            raise
 
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self) -> Generator[None, object, object]:
@@ -164,7 +174,8 @@ class _Refusal:
 def start(arguments: Sequence[str], plugin: object) -> int:
     """Return the exit status of pytest for task files only, with a plugin that takes the result; nothing is shown.
 
-    Raises SettingsError if pytest refuses to start, or ends by an error that is not of a test.
+    Where a conftest cannot be imported, it runs without conftests, unless it updates snapshots. Raises SettingsError if
+    pytest refuses to start, or ends by an error that is not of a test.
     """
     refusal, before = _Refusal(), dict(os.environ)
     os.environ.clear()
@@ -174,6 +185,9 @@ def start(arguments: Sequence[str], plugin: object) -> int:
     finally:
         os.environ.clear()
         os.environ.update(before)
+    if refusal.conftest and "--snapshot-update" not in arguments:
+        sys.stderr.write(f"tested without conftest.py files, since one cannot be imported: {refusal.conftest}\n")
+        return start(["--noconftest", "--promptfmt-no-cache", *arguments], plugin)
     if status == pytest.ExitCode.USAGE_ERROR:
         hint = None if refusal.message else "--no-code reads no conftest.py and no addopts"
         raise SettingsError(refusal.message or "pytest cannot start here (see above)", hint=hint)

@@ -12,7 +12,6 @@ from pytest_promptfmt.core.errors import without_task
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
 from pytest_promptfmt.results.wording import below, counted
-from pytest_promptfmt.rules.rule_registry import known_rules
 
 SHOWN_DETAIL: Final = 20_000
 """Characters of one cluster's text in JSON at most."""
@@ -163,7 +162,8 @@ class FindingPlace:
 class FindingGroup:
     """Findings of one rule with the same message: one cause. `where`, `saw` and `do` are those of the first.
 
-    `tasks` are the different ones; findings about a profile are under `profile NAME`.
+    `tasks` are the different ones; findings about a profile are under `profile NAME`. It `is_fixable` if one of its
+    findings is.
     """
 
     code: str
@@ -178,6 +178,7 @@ class FindingGroup:
     effect: Effect = Effect.SOME_DOCS
     places: tuple[FindingPlace, ...] = ()
     concerns_profiles: bool = False
+    is_fixable: bool = False
 
     def to_json(self, rootdir: Path) -> dict[str, Any]:
         """Return a mapping for JSON, with paths below the rootdir."""
@@ -196,12 +197,6 @@ class FindingGroup:
     def rank(self) -> tuple[int, int, int, str]:
         """Return what causes are ordered by, those first that matter most: effect, severity, number of tasks."""
         return EFFECTS.index(self.effect), SEVERITIES.index(self.severity), -len(self.tasks), self.code
-
-
-def has_fix(group: FindingGroup) -> bool:
-    """Return whether the rule has a mechanical fix."""
-    rule = known_rules().get(group.code)
-    return rule is not None and any(part.fix is not None for part in rule.all_parts)
 
 
 def finding_groups(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:
@@ -230,6 +225,7 @@ def _finding_group(findings: list[Reported]) -> FindingGroup:
         tasks=_subjects(findings),
         places=tuple(map(_place, grouped(findings, lambda finding: (finding.position, finding.keys)).values())),
         concerns_profiles=not any(finding.task for finding in findings),
+        is_fixable=any(finding.is_fixable for finding in findings),
     )
 
 

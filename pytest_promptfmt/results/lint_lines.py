@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup, has_fix
+from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.terminal import SHOWN_CAUSES, by_importance, cause_lines, effect_lines
 from pytest_promptfmt.results.wording import below, counted, printable
@@ -54,7 +54,7 @@ def totals(groups: Iterable[FindingGroup]) -> str:
     fixable = 0
     for group in groups:
         counts[group.severity] += group.count
-        fixable += group.count if has_fix(group) else 0
+        fixable += group.count if group.is_fixable else 0
     found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
     fix = f"; [*] {fixable:,} may be fixable with `promptfmt fix`" if fixable else ""
     return f"{found}{fix}; `promptfmt explain CODE` says why"
@@ -96,7 +96,7 @@ def _said(group: FindingGroup) -> str:
 
 
 def _mark(group: FindingGroup) -> str:
-    return " [*]" if has_fix(group) else ""
+    return " [*]" if group.is_fixable else ""
 
 
 def _data(text: str) -> str:

@@ -15,7 +15,6 @@ from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import write_baseline
-from pytest_promptfmt.results.clusters import has_fix
 from pytest_promptfmt.results.html import html_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
 from pytest_promptfmt.results.pending import git_patch, write_pending
@@ -60,7 +59,7 @@ def next_steps(result: RunResult) -> Iterator[str]:
     if failing:
         codes = listed(sorted({group.code for group in failing}), SHOWN_CODES)
         number = sum(group.count for group in failing)
-        fixes = "try `promptfmt fix --write`, " if any(map(has_fix, failing)) else ""
+        fixes = "try `promptfmt fix --write`, " if any(group.is_fixable for group in failing) else ""
         yield (
             f"{counted(number, 'finding')} ({codes}): {fixes}fix them, ignore them with a reason "
             "(`promptfmt explain CODE`), or accept them in a baseline. Updating snapshots does not settle findings."

@@ -149,6 +149,7 @@ class _Found:
     rule: Rule
     finding: Finding
     profile: str = ""
+    is_fixable: bool = False
 
 
 @dataclass(slots=True)
@@ -192,7 +193,8 @@ class _Run:
                 same = (finding.message, finding.keys, finding.field, finding.position, seen)
                 number = count.get(finding.message, 0)
                 if same not in kept and number < _MOST_PER_MESSAGE:
-                    kept[same] = _Found(rule, finding, profile)
+                    is_fixable = rule.fix is not None and rule.fix(subject, finding) is not None
+                    kept[same] = _Found(rule, finding, profile, is_fixable)
                     count[finding.message] = number + 1
                 if len(kept) >= _MOST_PER_RULE:
                     break
@@ -289,6 +291,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
             name=rule.name,
             severity=severity,
             effect=effect_of(rule, severity),
+            is_fixable=found.is_fixable,
             task=name,
             file="" if file == Path() else str(file),
             position=_position(run, finding) if name else finding.position,

@@ -64,7 +64,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     yield Finding(
         message="few-shot examples cannot be rendered",
         saw=failure.message,
-        do=failure.hint or "",
+        do=failure.hint or ("" if "fewshot_config" in study.config else "correct the value that the message names"),
         keys=("fewshot_config",),
         position=failure.position,
         severity=None if "fewshot_config" in study.config else severity_of_shots(study),

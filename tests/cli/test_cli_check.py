@@ -199,6 +199,15 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
     assert "there is no snapshot yet" in again.stdout
 
 
+def test_tasks_are_tested_without_a_conftest_that_cannot_be_imported(tasks: Path) -> None:
+    edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
+    (tasks.parent / "conftest.py").write_text("import a_module_that_is_missing\n", "utf-8")
+    for _ in range(2):  # outcomes without it are not cached
+        found = promptfmt(tasks.parent, "check")
+        assert (found.returncode, "PF201" in found.stdout) == (1, True)
+        assert "without conftest.py files, since one cannot be imported: conftest.py: No module named" in found.stderr
+
+
 def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:
     for name in ("woods", "stones"):
         edit(tasks / f"{name}.yaml", 'Answer:"', 'Answer: "')
