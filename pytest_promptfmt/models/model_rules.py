@@ -28,12 +28,6 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
     Why: a row longer than the model takes loses its beginning; another tokenizer splits the text in another way. The
     scores are then those of another prompt.
 
-    Example:
-        doc_to_text: "{{ 'It is late. ' * 2000 }}{{question}}\nAnswer:"
-
-    Silent example:
-        doc_to_text: "{{question}}\nAnswer:"
-
     Fix: shorten the prompt, or give the profile the tokenizer of the model.
 
     Real: lm-eval 0.4.13 cuts such rows from the left and logs a warning.
@@ -75,12 +69,6 @@ def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
 
     Why: no model was trained on two. The text has one, and the tokenizer adds another.
 
-    Example:
-        doc_to_text: "<|begin_of_text|><|begin_of_text|>{{question}}"
-
-    Silent example:
-        doc_to_text: "<|begin_of_text|>{{question}}"
-
     Fix: leave BOS out of the text.
 
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164.
@@ -102,18 +90,6 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
     """Report a filter or metric that fails on what a model answers.
 
     Why: an evaluation ends at the first such answer, after hours of generation.
-
-    Example:
-        # file: example.yaml
-        output_type: generate_until
-        process_results: !function scoring.number
-        metric_list: [{metric: number, aggregation: mean, higher_is_better: true}]
-        # file: scoring.py
-        def number(doc, results): return {"number": int(results[0])}
-
-    Silent with:
-        # file: scoring.py
-        def number(doc, results): return {"number": int(results[0].strip().isdigit())}
 
     Fix: give 0 for an answer that cannot be read.
 
@@ -137,18 +113,6 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
 
     Why: each candidate is also asked in the other spelling. Where that is ten times as likely, the task asks `"A"` of a
     model that writes `" A"`, and its accuracy is close to chance.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        target_delimiter: ""
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {mass: 0.5}
-
-    Silent with:
-        target_delimiter: " "
 
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 
@@ -178,17 +142,6 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
 
     Why: the likeliest of labels that the model does not want to write is close to chance.
 
-    Example:
-        doc_to_text: "{{question}} The answer is the"
-        doc_to_choice: [A, B, C]
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {mass: 0.5}
-
-    Silent with:
-        doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-
     Fix: show the labels in the prompt, and let it end where one of them follows.
 
     Real: lm-evaluation-harness PR #531, #546: 76 % and 58 % on hellaswag, by how the prompt ends.
@@ -211,17 +164,6 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
     Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
     the text that follows it.
 
-    Example:
-        output_type: generate_until
-        generation_kwargs: {until: ["</answer>"], max_gen_toks: 3}
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {stops: 0.9, extraction: 0}
-
-    Silent with:
-        generation_kwargs: {until: ["\n\n"], max_gen_toks: 32}
-
     Fix: stop at what the prompt leads the model to write after an answer, such as a blank line.
 
     Real: lm-evaluation-harness #2983 (LongBench), where the stop sequence was a literal `\n`.
@@ -237,19 +179,6 @@ def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
 
     Why: an answer that is not found counts as wrong. An answer is a label that is one of the options, a number where
     one is expected, any text otherwise.
-
-    Example:
-        output_type: generate_until
-        filter_list:
-        - name: number
-          filter: [{function: regex, regex_pattern: "answer is ([7-9])"}, {function: take_first}]
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {stops: 0, extraction: 0.9}
-
-    Silent with:
-        filter_list: [{name: first, filter: [{function: take_first}]}]
 
     Fix: let the filters find the answer in the form that the prompt requires.
 
@@ -273,19 +202,6 @@ def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
     """Report a mean score below the `score` of the thresholds.
 
     Why: a change of the prompt that costs points with a known model costs them with others.
-
-    Example:
-        output_type: generate_until
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {stops: 0, score: 1}
-
-    Silent with:
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {stops: 0, score: 0}
 
     Fix: compare the prompt with the one that reached the score, or lower the threshold.
 

@@ -1,9 +1,10 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/rules, and two tests.
 
 A docstring has a first line and the parts Why, Example, Silent example, Fix and Real; the examples of most built-in
-rules are in `data/rule_cases.yaml`. An example is the YAML of a task; keys that are not shown are those of an ordinary
-one, and other files follow lines such as `# file: helper.py`. The part `Silent with` shows only the keys and files that
-differ from the example. A line `# include: name.txt` is replaced by that file next to the module of the rule.
+rules are in `data/rule_cases.yaml`, those of a slice in its own `rule_cases.yaml`. An example is the YAML of a task;
+keys that are not shown are those of an ordinary one, and other files follow lines such as `# file: helper.py`. The part
+`Silent with` shows only the keys and files that differ from the example. A line `# include: name.txt` is replaced by
+that file next to the module of the rule.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def documentation_of(rule: Rule) -> Documentation:
     """Return the parts of a rule's docstring, with its example."""
     parts = _parts_of(rule)
     if rule.is_builtin and "Example" not in parts:
-        case = data_table("rule_cases").get(rule.code, {}).get(rule.function.__name__, {})
+        _, *folders, _ = rule.function.__module__.split(".")
+        cases = data_table("rule_cases", "data" if folders == ["rules"] else "/".join(folders))
+        case = cases.get(rule.code, {}).get(rule.function.__name__, {})
         parts |= {_CASES[name]: text for name, text in case.items()}
     example, silent, changes = (
         _with_included(parts.get(head, ""), rule) for head in ("Example", "Silent example", "Silent with")

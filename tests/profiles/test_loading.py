@@ -27,7 +27,6 @@ from pytest_promptfmt.profiles.tokenizer_freezing import explained
 from pytest_promptfmt.profiles.tokenizer_json import facts_if_verbatim
 from pytest_promptfmt.profiles.tokenizer_sources import MAX_FILE_BYTES, archetype_folder, find_source
 
-
 needs_transformers_5 = pytest.mark.skipif(
     int(version("transformers").partition(".")[0]) < 5,
     reason="transformers 4 rebuilds another pipeline, and has another error for an unknown class",

@@ -36,16 +36,6 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
     Why: the shots show `Answer:B`, but `Answer: B` is scored. They teach the model to answer without the space, which
     makes every candidate less likely. A template that strips every turn hides the difference.
 
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            def _get_fewshot_target_text(self, item): return item["key"]
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            def _get_fewshot_target_text(self, item): return f" {item['key']}"
-
     Fix: return exactly the candidate's text from `_get_fewshot_target_text`.
 
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
@@ -79,19 +69,6 @@ def shot_without_cue(study: Study) -> Iterator[Finding]:
     Why: eval-framework adds the cue before the answer of the evaluated doc, not before those of the shots: the few-shot
     target must contain it. Without it, shots end with `…\nB` and the question with `…\nAnswer:`. A question that
     already ends with the cue has it twice.
-
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            def _get_instruction_text(self, item): return item["question"] + "\n"
-            def _get_cue_text(self, item): return "Answer:"
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            def _get_instruction_text(self, item): return item["question"] + "\n"
-            def _get_cue_text(self, item): return "Answer:"
-            def _get_fewshot_target_text(self, item): return f"Answer: {item['key']}"
 
     Fix: return cue and answer from `_get_fewshot_target_text`; remove the cue from the question.
 
@@ -133,19 +110,6 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
     Why: eval-framework passes the same row to all hooks and reuses it as a shot of other docs. A modified row is also
     modified there, so a prompt depends on which docs came before it. Here hooks get copies.
 
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            def _get_possible_completions(self, item):
-                item["options"].append("neither")
-                return [f" {option}" for option in item["options"]]
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            def _get_possible_completions(self, item):
-                return [f" {option}" for option in [*item["options"], "neither"]]
-
     Fix: copy the doc before you change it.
 
     Real: shots in eval-framework are the rows themselves, not copies.
@@ -183,17 +147,6 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
     Why: eval-framework 0.15.4 reads the attribute when it builds a task, and it has no default: the class in its
     guide raises an AttributeError. This plugin sets it to None.
 
-    Example:
-        # include: quiz_example.txt
-        BaseTask = type("BaseTask", (), {"__module__": "eval_framework.tasks.base"})
-        class Quiz(LetterQuiz, BaseTask): pass
-
-    Silent example:
-        # include: quiz_example.txt
-        BaseTask = type("BaseTask", (), {"__module__": "eval_framework.tasks.base"})
-        class Quiz(LetterQuiz, BaseTask):
-            REVISION_LOCKFILE = None
-
     Fix: set `REVISION_LOCKFILE = None`, or the path of a lock file.
 
     Real: every template of the guide of eval-framework.
@@ -218,17 +171,6 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
 
     Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run stops
     with an AssertionError after the model has answered.
-
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
-            def _get_ground_truth(self, item): return [f" {item['key']}"]
 
     Fix: return a list with the text from `_get_ground_truth`, and define `_get_fewshot_target_text`.
 
@@ -255,17 +197,6 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
 
     Why: both treat the last candidate as "I don't know", even if it is an answer. Without an abstention, choosing the
     last option costs nothing, even if it is wrong.
-
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["TernaryScore"]
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["TernaryScore"]
-            def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
 
     Fix: add ` I don't know.` as the last of `_get_possible_completions`, or use another metric.
 
@@ -294,20 +225,6 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
 
     Why: the prompt allows the answer 'I don't know', but " I don't know." is scored: a model that obeys gives the full
     stop little probability.
-
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["TernaryScore"]
-            def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
-            def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["TernaryScore"]
-            def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
-            def _get_possible_completions(self, item): return [" A", " B", " I don't know"]
 
     Fix: quote the candidate exactly, or score the quoted text.
 
@@ -338,16 +255,6 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
     """Report unknown metrics of a task class.
 
     Why: rules about scoring and runs with a model only use metrics that this plugin knows by name.
-
-    Example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["MyOwnAccuracy"]
-
-    Silent example:
-        # include: quiz_example.txt
-        class Quiz(LetterQuiz):
-            METRICS = ["AccuracyLoglikelihood"]
 
     Fix: ignore this rule if the metric is your own; its scores are left out.
 

@@ -25,20 +25,6 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     Why: HELM counts labels by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
     expects exactly that.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "8) ", "max_train_instances": 0},
-         "request_states": [{"instance": {"input": {"text": "Which metal rusts?"}, "split": "test", "references": [
-           {"output": {"text": "gold"}, "tags": []}, {"output": {"text": "iron"}, "tags": ["correct"]},
-           {"output": {"text": "zinc"}, "tags": []}]}}]}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "1) ", "max_train_instances": 0},
-         "request_states": [{"instance": {"input": {"text": "Which metal rusts?"}, "split": "test", "references": [
-           {"output": {"text": "gold"}, "tags": []}, {"output": {"text": "iron"}, "tags": ["correct"]},
-           {"output": {"text": "zinc"}, "tags": []}]}}]}
-
     Fix: set `reference_prefix_characters` to a list with a label for each reference.
 
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
@@ -70,14 +56,6 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
     Why: HELM uses the first letter or digit of the prefix as the label of the first reference, and replaces it
     everywhere for the others: `Answer A: ` becomes `Bnswer B: `.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "Answer A: "}}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "(A) "}}
-
     Fix: remove words from the prefix; its first letter or digit must be the label and appear once.
 
     Real: HELM #2809 (other reference prefixes).
@@ -105,14 +83,6 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     Why: HELM's joint multiple choice always sends an empty list and relies on max_tokens. With more than one token
     the completion continues after the label and is no longer a label.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "stop_sequences": ["\n"], "max_tokens": 5}}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "stop_sequences": ["\n"], "max_tokens": 5}}
-
     Fix: set max_tokens to 1, or set an output_mapping_pattern that finds the label.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
@@ -133,18 +103,6 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
 
     Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix of every
     completion; `-5` and `5` become equal.
-
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [
-          {"instance": {"input": {"text": "Which vitamin is retinol?"}, "split": "test",
-                        "references": [{"output": {"text": "A"}, "tags": ["correct"]}]}}]}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [
-          {"instance": {"input": {"text": "Which vitamin is retinol?"}, "split": "test",
-                        "references": [{"output": {"text": "vitamin A"}, "tags": ["correct"]}]}}]}
 
     Fix: use answers with a word or number other than an article, or score only by exact_match.
 
@@ -184,20 +142,6 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
     Why: HELM drops shots until a prompt fits. When none are left, it cuts the end of the text: the model gets
     half a question and no answer cue.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 0, "max_tokens": 2},
-         "promptfmt": {"window": {"max_request_length": 8, "tokenizer": "archetype:bytelevel-gpt2"}},
-         "request_states": [{"instance": {"input": {"text": "Which of all the metals in the world is liquid?"},
-           "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 0, "max_tokens": 2},
-         "promptfmt": {"window": {"max_request_length": 800, "tokenizer": "archetype:bytelevel-gpt2"}},
-         "request_states": [{"instance": {"input": {"text": "Which of all the metals in the world is liquid?"},
-           "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
-
     Fix: shorten the instance, lower max_tokens, or use a model with a larger window.
 
     Real: HELM 0.5.16, in-context learning adapter.
@@ -223,14 +167,6 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
 
     Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. These are
     the tokens of the reference only if output_prefix ends with a space and nothing follows the answer.
-
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_separate_original", "output_prefix": "Answer: "}}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_separate_original", "output_prefix": " ", "output_suffix": ""}}
 
     Fix: end output_prefix with a space, and make output_suffix and global_suffix empty.
 
@@ -260,19 +196,6 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
     Why: with multi_label, shots show `A, C`, and a model that answers like this scores 0: the mapping has only single
     labels.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "multi_label": true, "max_train_instances": 0},
-         "request_states": [{"instance": {"input": {"text": "Which metals rust?"}, "split": "test", "references": [
-           {"output": {"text": "iron"}, "tags": ["correct"]}, {"output": {"text": "gold"}, "tags": []},
-           {"output": {"text": "steel"}, "tags": ["correct"]}]}}]}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "multi_label": true, "max_train_instances": 0},
-         "request_states": [{"instance": {"input": {"text": "Which metals rust?"}, "split": "test", "references": [
-           {"output": {"text": "iron"}, "tags": ["correct"]}, {"output": {"text": "gold"}, "tags": []}]}}]}
-
     Fix: use the method generation, or tag one reference as correct.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
@@ -295,14 +218,6 @@ def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
 
     Why: with a joint method it would print the only reference, which is the answer, in the prompt. Readers
     mistake the file for multiple choice.
-
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "reference_prefix": "A. "}}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "A. "}}
 
     Fix: remove `reference_prefix`.
 

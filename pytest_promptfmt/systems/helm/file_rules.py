@@ -56,14 +56,6 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
     Why: HELM 0.5.16 refuses an adapter with an unknown key, and a misspelled field gets its default.
     Decoding parameters belong next to the other fields, not in a separate mapping.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "instance_prefixw": "\n\n"}}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "instance_prefix": "\n\n"}}
-
     Fix: use HELM's name of the key.
 
     Real: a format for data providers derived from HELM's (instance_prefixw, ouput_format).
@@ -91,14 +83,6 @@ def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
     Why: HELM and most other programs read only plain JSON and fail at the first comment. Of a repeated key, they
     silently use the last one.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_tokens": 5,}} // short answers
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_tokens": 5}}
-
     Fix: remove comments, trailing commas and repeated keys.
 
     Real: a format for data providers whose specification is written with comments.
@@ -122,14 +106,6 @@ def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
 
     Why: HELM has no default and refuses it. One more reference in one instance can change the inferred method.
 
-    Example:
-        # file: example.json
-        {"adapter_spec": {"max_tokens": 5}}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_tokens": 5}}
-
     Fix: set `method`.
 
     Real: HELM's AdapterFactory: "Invalid adaptation method".
@@ -149,20 +125,6 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
 
     Why: HELM draws shots from the split train and evaluates valid and test; it reads the split from the
     instance. This plugin then draws shots from all instances, and does not evaluate them.
-
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 1}, "request_states": [
-          {"instance": {"input": {"text": "Which metal is liquid?"},
-                        "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 1}, "request_states": [
-          {"instance": {"input": {"text": "Which metal rusts?"},
-                        "references": [{"output": {"text": "iron"}, "tags": ["correct"]}], "split": "train"}},
-          {"instance": {"input": {"text": "Which metal is liquid?"},
-                        "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
 
     Fix: set `"split": "train"` for the shots, or lower max_train_instances.
 
@@ -208,20 +170,6 @@ def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     """Report results inside `request`, where HELM does not look for them.
 
     Why: HELM reads `result` next to `request`. Programs differ in how they read a file with both.
-
-    Example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [
-          {"instance": {"input": {"text": "Which metal is liquid?"}, "split": "test",
-                        "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}]},
-           "request": {"result": {"success": true, "completions": [{"text": " mercury", "logprob": -0.1}]}}}]}
-
-    Silent example:
-        # file: example.json
-        {"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [
-          {"instance": {"input": {"text": "Which metal is liquid?"}, "split": "test",
-                        "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}]},
-           "result": {"success": true, "completions": [{"text": " mercury", "logprob": -0.1}]}}]}
 
     Fix: move `result` out of `request`.
 
