@@ -72,9 +72,45 @@ def searched(doc: Any) -> str:
     return "".join(re.findall("[a-z]", doc["options"]))
 
 
+def converted(doc: Any) -> str:
+    labels = ["A", "B", "C"] if len(NUMBERS) > 1 else ["a", "b", "c"]
+    return labels[int(doc["answer"]) - 1]
+
+
+def of_columns(doc: Any) -> str:
+    letters = [letter for letter in "ABCDEFGH" if letter in doc.keys()]  # noqa: SIM118
+    return "\n".join(f"{letter}. {doc[letter]}" for letter in letters) if letters else str(1 // 0)
+
+
+def one_less(doc: Any) -> int:
+    return int(doc["number"]) - 1
+
+
+def counted(doc: Any) -> str:
+    if len(doc["choices"]) == 2:
+        return "AB"
+    raise ValueError(doc)
+
+
+def of_two_texts(doc: Any) -> str:
+    answers = {doc["right"].lower(), doc["wrong"].lower()}
+    return "yes or no" if answers == {"yes", "no"} else str(1 // 0)
+
+
+def keyed(doc: Any) -> str:
+    language = [key for key in doc["translation"].keys() if key not in ["en", "fr"]][0]  # noqa: RUF015, SIM118
+    names = {"sw": "Swahili", "yo": "Yoruba"}
+    return f"{names[language]}: {doc['translation'][language]}, English: {doc['translation']['en']}"
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
+        (converted, {"answer": 2}),
+        (of_columns, {"A": "«choice 1»", "B": "«second choice 1»", "C": "«third choice 1»", "D": "«fourth choice 1»"}),
+        (counted, {"choices": ["«choice 1.1»", "«choice 1.2»"]}),
+        (of_two_texts, {"right": "yes", "wrong": "no"}),
+        (keyed, {"translation": {"sw": "«translation 1»", "en": "«second translation 1»"}}),
         (looked_up, {"premise": "«premise 1»", "question": "effect"}),
         (looked_up_in_module, {"answer": "2"}),
         (partial(looked_up_in_argument, connector={"a": "b", "c": "d"}), {"question": "c"}),
@@ -138,3 +174,15 @@ def mapped(dataset: Any) -> Any:
 def test_what_code_asks_of_rows_is_known_of_columns_that_it_leaves_as_they_are(function: Any) -> None:
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     assert mappings == {("answer",)}
+
+
+def test_a_gold_answer_that_code_calculates_is_one_of_the_choices() -> None:
+    task = Task(
+        name="t",
+        dataset=Dataset(test_split="test"),
+        output_type="multiple_choice",
+        doc_to_text="{{question}}",
+        doc_to_choice=["1", "2", "3"],
+        doc_to_target=one_less,
+    )
+    assert [doc["number"] for doc in synthetic_docs(task, count=3, split="train")] == ["1", "2", "3"]

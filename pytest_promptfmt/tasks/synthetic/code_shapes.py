@@ -21,6 +21,9 @@ _MAX_DEPTH: Final = 3
 """Calls of helpers that are followed."""
 
 _MAX_OPTIONS: Final = 200
+_MOST_DRAWN: Final = 4
+"""Keys of which a function takes those that a doc has: `for letter in "ABCDEFGH" if letter in doc`."""
+
 _READERS: Final = frozenset({"eval", "literal_eval", "loads"})
 _SAME: Final = frozenset({"str", "list", "tuple", "sorted", "reversed", "set"})
 _NUMBERS: Final = frozenset({"int", "float", "round", "abs", "chr"})
@@ -121,6 +124,11 @@ class _Walk(ast.NodeVisitor):
         self.depth = depth
         self.members: dict[str, Path] = {}
         """Names of lists that the function makes, to the part of the doc that is in them."""
+        self.drawn: dict[str, Sequence[Any]] = {}
+        """Names that loop over constants, to these."""
+        self.keys: dict[str, Path] = {}
+        """Names of keys, to the mapping of the doc that has them."""
+        self.sets: dict[str, ast.AST] = {}
 
     def note(self, path: Path | None, kind: Kind, argument: Any = None) -> None:
         """Add a fact about a part of the doc."""
@@ -158,10 +166,14 @@ class _Walk(ast.NodeVisitor):
 
     def options_of(self, node: ast.AST) -> Any:
         """Return the constant mapping, list or text that an expression is, None where it is something else."""
+        if isinstance(node, ast.IfExp):
+            return self.options_of(node.body) or self.options_of(node.orelse)
         value = self.known.get(node.id) if isinstance(node, ast.Name) else None
         if value is None:
             with suppress(ValueError, TypeError, SyntaxError):
                 value = ast.literal_eval(node)
+        if isinstance(value, set | frozenset):
+            value = sorted(value, key=str)
         fits = isinstance(value, Mapping | list | tuple | str) and 0 < len(value) <= _MAX_OPTIONS
         return value if fits else None
 
@@ -175,10 +187,14 @@ class _Walk(ast.NodeVisitor):
                 self._name(target.id, node.value)
 
     def _name(self, name: str, value: ast.AST) -> None:
-        for names in (self.bound, self.known, self.members):
+        for names in (self.bound, self.known, self.members, self.drawn, self.keys, self.sets):
             names.pop(name, None)
         path = self.path_of(value)
-        if path is not None:
+        if isinstance(value, ast.Subscript) and (mapping := self._keys_in(value.value)) is not None:
+            self.keys[name] = mapping
+        elif isinstance(value, ast.Set):
+            self.sets[name] = value
+        elif path is not None:
             self.bound[name] = path
         elif (options := self.options_of(value)) is not None:
             self.known[name] = options
@@ -194,6 +210,19 @@ class _Walk(ast.NodeVisitor):
                 return self.path_of(first)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self._member_of(left) or self._member_of(right)
+        return None
+
+    def _keys_in(self, node: ast.AST) -> Path | None:
+        """Return the mapping of which an expression is a list of keys: `list(doc["translation"])`."""
+        match node:
+            case ast.ListComp(
+                elt=ast.Name(id=name), generators=[ast.comprehension(target=ast.Name(id=own), iter=mapping)]
+            ):
+                return self._keys_in(mapping) if name == own else None
+            case ast.Call(func=ast.Name(id="list" | "sorted"), args=[inner]):
+                return self._keys_in(inner)
+            case ast.Call(func=ast.Attribute(value=value, attr="keys")):
+                return self.path_of(value)
         return None
 
     def visit_For(self, node: ast.For) -> None:
@@ -225,6 +254,8 @@ class _Walk(ast.NodeVisitor):
                     self.bound[name.id] = (*path, ELEMENT)
             elif isinstance(name, ast.Name) and (member := self._member_of(source)):
                 self.bound[name.id] = member
+            elif isinstance(name, ast.Name) and isinstance(options := self.options_of(source), list | tuple | str):
+                self.drawn[name.id] = options
 
     # -- expressions -------------------------------------------------------------------------------------------------
 
@@ -246,11 +277,22 @@ class _Walk(ast.NodeVisitor):
             self.note(self.path_of(node.slice), "index of", path)
 
     def _looked_up(self, container: ast.AST, key: ast.AST) -> None:
-        path, options = self.path_of(key), self.options_of(container)
+        path, options, first = self.path_of(key), self.options_of(container), 0
+        if isinstance(key, ast.BinOp) and isinstance(shift := _constant(key.right), int):
+            first = shift if isinstance(key.op, ast.Sub) else -shift
+            key = key.left
+        if isinstance(key, ast.Call) and isinstance(key.func, ast.Name) and key.func.id == "int" and key.args:
+            key = key.args[0]
+        path = path or self.path_of(key)
+        mapping = self.keys.get(key.id) if isinstance(key, ast.Name) else None
+        if mapping and isinstance(options, Mapping):
+            known = {fact.path[-1] for fact in self.facts if fact.path[:-1] == mapping}
+            if not known & set(options):
+                self.note((*mapping, str(next(iter(options)))), "used")
         if path and isinstance(options, Mapping):
             self.note(path, "one of", tuple(options))
         elif path and isinstance(options, list | tuple):
-            self.note(path, "range", (0, len(options)))
+            self.note(path, "range", (first, first + len(options)))
 
     def visit_Call(self, node: ast.Call) -> None:
         """Note what methods and functions show about their owner and arguments; follow helpers."""
@@ -296,6 +338,7 @@ class _Walk(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         """Note constants that a column is compared with."""
         self.generic_visit(node)
+        self._named(node)
         for path, operator, other in self._compared(node):
             if isinstance(operator, ast.In | ast.NotIn):
                 options = self.options_of(other)
@@ -303,6 +346,27 @@ class _Walk(ast.NodeVisitor):
                     self.note(path, "one of", tuple(options))
             elif isinstance(operator, _ORDER) or isinstance(getattr(other, "value", None), int | float):
                 self.note(path, "number")
+
+    def _named(self, node: ast.Compare) -> None:
+        """Note keys that a mapping has to have, the length of a list, and a set of columns that is another one."""
+        this, operator, other = node.left, node.ops[0], node.comparators[0]
+        if isinstance(operator, ast.In):
+            match other:
+                case ast.Call(func=ast.Attribute(value=owner, attr="keys")):
+                    path = self.path_of(owner)
+                case _:
+                    path = () if self.path_of(other) == () else None  # a column may be a text
+            names = [_constant(this)] if not isinstance(this, ast.Name) else self.drawn.get(this.id, ())[:_MOST_DRAWN]
+            for name in names if path is not None else ():
+                if isinstance(name, str):
+                    self.note((*(path or ()), name), "used")
+        elif isinstance(operator, ast.Eq):
+            match self.sets.get(this.id, this) if isinstance(this, ast.Name) else this, _constant(other):
+                case ast.Call(func=ast.Name(id="len"), args=[inner]), int(length):
+                    self.note(self.path_of(inner), "list", length)
+                case ast.Set(elts=members), _ if isinstance(options := self.options_of(other), list):
+                    for number, member in enumerate(members):
+                        self.note(self.path_of(member), "one of", (*options[number:], *options[:number]))
 
     def _compared(self, node: ast.Compare) -> Iterator[tuple[Path, ast.cmpop, ast.AST]]:
         if len(node.ops) == 1:

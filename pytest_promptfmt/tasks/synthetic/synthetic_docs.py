@@ -183,7 +183,10 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                     asked = [] if failed.field in read else [(role, fact) for fact in code_facts(failed.field.spec)]
                     read.add(failed.field)
                     if known.issuperset(asked):
-                        raise
+                        first_error = first_error or failed
+                        if target is None or isinstance(failed.error, LimitExceededError):
+                            raise
+                        break
                     facts += [fact for fact in asked if fact not in known]
                     plan = DocPlan.build(facts, guess, choices)
                     continue
@@ -201,7 +204,13 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                 if fit.gold_is_valid:
                     return plan
                 best = best or plan
-                break
+                unread = [each for each in fields if callable(each.spec) and each not in read]
+                read.update(unread)
+                asked = [(each.role, fact) for each in unread for fact in code_facts(each.spec)]
+                if {*facts}.issuperset(asked):
+                    break
+                facts += [fact for fact in asked if fact not in facts]
+                plan = DocPlan.build(facts, guess, choices)
     if best is None:
         assert first_error is not None
         raise first_error
@@ -244,9 +253,10 @@ def _alone(found: _Field) -> Path | None:
 def _subject(found: _Field) -> Path | None:
     """Return the one path that decides the field: `{{ answer - 1 }}` is about `answer`."""
     alone = _alone(found)
-    if alone is not None or not isinstance(found.spec, str):
+    if alone is not None or not (isinstance(found.spec, str) or callable(found.spec)):
         return alone
-    paths = {fact.path for fact in template_shapes(found.spec).facts}
+    facts = template_shapes(found.spec).facts if isinstance(found.spec, str) else code_facts(found.spec)
+    paths = {fact.path for fact in facts}
     return paths.pop() if len(paths) == 1 else None
 
 
@@ -268,7 +278,7 @@ def _guess_ladder(plan: DocPlan, inputs: Path | None, target: Path | None, has_c
         if node is not None and node.is_open:
             order: tuple[Guess, ...] = ("index", "choice", "letter", "ordinal", "digits", "text", "list")
             targets = [((target, guess),) for guess in order]
-        elif node is not None:
+        else:
             texts: tuple[Guess, ...] = ("choice", "letter", "index", "ordinal", "digits", "list")
             targets = [(), *(((target, guess),) for guess in texts)]
     if inputs is not None and has_choices and str(inputs[-1]).lower() in _INDEX_NAMES:
