@@ -22,7 +22,7 @@ SEVERITIES: Final = tuple(Severity)
 EFFECTS: Final = tuple(Effect)
 """All effects on the score, the greatest first."""
 
-MEANINGS: Final[Mapping[Category, str]] = {
+MEANINGS: Final[Mapping[str, str]] = {
     "error": "could not be read or rendered",
     "damaged": "the snapshot file cannot be trusted",
     "misread": "answers are not read or scored as they should be",
