@@ -187,6 +187,10 @@ class Assembly(ABC):
         """Return the trial of the chat template that is tested (`profiles/template_trial.py`), None for other tasks."""
         return None
 
+    def verdicts(self, study: Any) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return a table for the report of what was tried with the prompts of a study, None for most tasks."""
+        return None
+
     @property
     def key_names(self) -> Mapping[str, str]:
         """Return lm-eval's keys with the names of what replaces them, for the messages of rules."""

@@ -82,7 +82,13 @@ def comparison_view(old: Document, new: Document) -> list[dict[str, Any]]:
 def matrix_view(matrix: Matrix) -> dict[str, Any]:
     """Return the verdicts of the phrasing battery: pipelines, and a row for each phrasing."""
     rows = [[row.kind, row.id, list(row.verdicts), row.failed] for row in matrix.rows]
-    return {"pipelines": list(matrix.pipelines), "rows": rows, "nothing": matrix.nothing}
+    return {
+        "title": "how answers are read",
+        "things": ["phrasing", "phrasings", "read wrongly"],
+        "pipelines": list(matrix.pipelines),
+        "rows": rows,
+        "nothing": matrix.nothing,
+    }
 
 
 def _prompt(

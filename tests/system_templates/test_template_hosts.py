@@ -13,6 +13,7 @@ from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.profiles.probe_conversations import ConversationSpec, builtin_conversations
 from pytest_promptfmt.profiles.template_hosts import shapes_of
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.systems.templates.loop_table import loop_table
 
 CALL = "{{ '<call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</call>' }}"
 TURN = (
@@ -158,6 +159,24 @@ def test_answers_that_a_parser_reads_back_are_no_finding_and_others_are() -> Non
     printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
     found = severities(check_template(printing, response_template=READING), "PF467")
     assert found["an answer cannot be read back: a tool call"] == "error"
+
+
+def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
+    pytest.importorskip("transformers.utils.chat_parsing.response_parser")
+
+    def cells(source: str, response_template: Any = None) -> dict[tuple[str, str], list[str]]:
+        table = loop_table(TemplateTrial(lone_profile(source), response_template=response_template))
+        return {(name, message): cells for name, message, cells, _ in table["rows"]}
+
+    fine = cells(template(), READING)
+    assert fine["call-finished", "message 2"] == ["ok", "ok", "ok", "ok"]
+    assert fine["answer", "message 2"] == ["ok", "ok", "ok", "-"]
+    printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
+    assert cells(printing, READING)["call-finished", "message 2"][0] == "miss: an answer cannot be read back"
+    changing = template().replace(
+        "'<|end|>\\n'", "('<|over|>' if message.role == 'assistant' and not loop.last else '<|end|>')"
+    )
+    assert cells(changing)["turns", "message 2"] == ["miss: a later prompt has another text"]
 
 
 def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import struct
+import zlib
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,19 @@ def test_a_snapshot_holds_which_answers_a_response_template_reads_back(project: 
         "tokenizer_config.json", json.dumps({**config, "chat_template": CHATML.replace("content", "content | upper")})
     )
     assert project.run("-q").ret == 1
+
+
+def test_the_report_shows_which_answers_come_back(project: Project) -> None:
+    pytest.importorskip("transformers.utils.chat_parsing.response_parser")
+    reading = {"start_anchor": "<|im_start|>assistant\n", "fields": {"content": {"close": " "}}}
+    config = {"eos_token": "<|im_end|>", "chat_template": CHATML, "response_template": reading}
+    project.write("tokenizer_config.json", json.dumps(config))
+    project.run("-q", "--snapshot-update", "--promptfmt-html", "report.html")
+    found = re.findall(r'id="chunk-\d+">(.*?)</script>', (project.root / "report.html").read_text("utf-8"))
+    views = [view for each in found for view in json.loads(zlib.decompress(b64decode(each), wbits=31))]
+    (verdicts,) = (view["verdicts"] for view in views if "verdicts" in view)
+    lost = next(cells for name, message, cells, _ in verdicts["rows"] if (name, message) == ("answer", "message 2"))
+    assert (verdicts["pipelines"][0], lost[0]) == ("read whole", "miss: the text is not read back")
 
 
 def test_the_metadata_of_a_gguf_file_is_read_without_its_weights(project: Project) -> None:

@@ -349,7 +349,8 @@ async function choiceMatrix(number, item) {
 }
 
 function verdictNodes(verdicts, isOpen) {
-  const head = make("tr", {}, make("th", { scope: "col" }, "phrasing"));
+  const [one, many, wrong] = verdicts.things;
+  const head = make("tr", {}, make("th", { scope: "col" }, one));
   for (const name of verdicts.pipelines) head.append(make("th", { scope: "col" }, name));
   const table = make("table", {}, head);
   for (const [kind, id, cells, failed] of verdicts.rows) {
@@ -358,9 +359,9 @@ function verdictNodes(verdicts, isOpen) {
     table.append(row);
   }
   const failed = verdicts.rows.filter((row) => row[3]).length;
-  const more = make("details", { class: "scroll" }, make("summary", {}, `${verdicts.rows.length} phrasings, ${failed} read wrongly`), table);
+  const more = make("details", { class: "scroll" }, make("summary", {}, `${verdicts.rows.length} ${many}, ${failed} ${wrong}`), table);
   more.open = isOpen;
-  return [make("h3", {}, "how answers are read"), verdicts.nothing ? make("p", {}, verdicts.nothing) : null, more].filter(Boolean);
+  return [make("h3", {}, verdicts.title), verdicts.nothing ? make("p", {}, verdicts.nothing) : null, more].filter(Boolean);
 }
 
 function redraw() {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import TokenizerError
@@ -74,6 +74,11 @@ class WrittenAnswer:
     def message(self) -> Mapping[str, Any]:
         """Return the message as it was given."""
         return self.conversation.messages[self.number]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what is equal for answers that are read alike."""
+        return self.prompt, self.text, repr(self.message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,14 +151,9 @@ def loop_conversations() -> tuple[Conversation, ...]:
 
 
 def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
-    """Yield the answers that a template writes right after its generation prompt, each once."""
-    seen = set()
+    """Yield the answers that a template writes right after its generation prompt."""
     for conversation in (*trial.applicable(), *_answers_in_addition(trial)):
-        for answer in answers_of(trial, conversation):
-            key = answer.prompt, answer.text, repr(answer.message)
-            if key not in seen:
-                seen.add(key)
-                yield answer
+        yield from answers_of(trial, conversation)
 
 
 def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[WrittenAnswer]:
@@ -206,28 +206,38 @@ def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[st
     return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
 
 
-RENDERED_AGAIN: Final = "an answer that was read is rendered as another text"
+Step = Literal["read whole", "read in pieces", "rendered again"]
+"""What is done with an answer that the template has written."""
 
 
-def lost_parts(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer) -> Iterator[tuple[str, str]]:
-    """Yield what of an answer does not come back, and how: read whole, in pieces, and rendered again."""
+class Loss(NamedTuple):
+    """A part of an answer that does not come back: the step at which it is lost, in words, and the texts."""
+
+    step: Step
+    what: str
+    saw: str
+
+
+def lost_parts(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer) -> Iterator[Loss]:
+    """Yield what of an answer does not come back."""
     tools = answer.conversation.tools
     try:
         read = reader.read([answer.text], answer.prompt, tools)
         in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, tools)
     except ValueError as error:
-        yield "an answer cannot be read back", f"{answer.text!r}: {error}"
+        yield Loss("read whole", "an answer cannot be read back", f"{answer.text!r}: {error}")
         return
     given, whole = as_read(answer.message, tools), as_read(read, tools)
     differences = list(given.differences(whole, answer.text))
-    yield from ((f"{what} is not read back", saw) for what, saw in differences)
+    yield from (Loss("read whole", f"{what} is not read back", saw) for what, saw in differences)
     for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
-        yield f"{what} is read differently when it arrives in pieces", saw
+        yield Loss("read in pieces", f"{what} is read differently when it arrives in pieces", saw)
     is_whole = as_read(answer.message, None) == as_read(read, None)
     again = rendered_again(trial, answer, read) if is_whole else answer.text
     if again is not None and again != answer.text:
         at = first_difference(answer.text, again)
-        yield RENDERED_AGAIN, f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
+        saw = f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
+        yield Loss("rendered again", "an answer that was read is rendered as another text", saw)
 
 
 def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:
@@ -242,7 +252,7 @@ def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str
         return
     written = {answer.number: answer for answer in answers_of(trial, conversation)} if reader is not None else {}
     for number, answer in written.items():
-        lost = [f"{what}: {saw}" for what, saw in lost_parts(trial, reader, answer)] if reader is not None else []
+        lost = [f"{each.what}: {each.saw}" for each in lost_parts(trial, reader, answer)] if reader is not None else []
         yield f"message {number + 1}: {', '.join(lost) or 'comes back'}"
 
 

@@ -12,7 +12,7 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.answers_read_back import (
-    RENDERED_AGAIN,
+    WrittenAnswer,
     lost_parts,
     reader_of,
     written_answers,
@@ -52,12 +52,15 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding("answers cannot be read back", f"{error.message}{hint}", trial.place(), severity=Severity.INFO)
         return
     seen: set[str] = set()
-    for answer in written_answers(trial) if reader is not None else ():
-        for what, saw in lost_parts(trial, reader, answer) if reader is not None else ():
+    answers: dict[tuple[str, str, str], WrittenAnswer] = {}
+    for each in written_answers(trial) if reader is not None else ():
+        answers.setdefault(each.key, each)
+    for answer in answers.values():
+        for step, what, saw in lost_parts(trial, reader, answer) if reader is not None else ():
             if what not in seen:
                 seen.add(what)
                 built_in = answer.conversation.name in builtin_conversations()
-                severity = Severity.WARNING if what == RENDERED_AGAIN or not built_in else Severity.ERROR
+                severity = Severity.WARNING if step == "rendered again" or not built_in else Severity.ERROR
                 severity = Severity.INFO if answer.conversation.name == _LIKE_CALL else severity
                 yield answer.conversation.finding(
                     f"{what}: {answer.conversation.about}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
@@ -25,6 +25,7 @@ from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.answers_read_back import loop_lines
 from pytest_promptfmt.systems.templates.constructs import written_lines
+from pytest_promptfmt.systems.templates.loop_table import loop_table
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.tasks import TaskFile
 
@@ -81,6 +82,11 @@ class TemplateAssembly(Assembly):
         except PromptfmtError:  # the snapshot reports it
             return make(self.profiles[0])
         return make(loaded.profile, tokenizer=loaded.tokenizer)
+
+    def verdicts(self, study: Study) -> Mapping[str, Any] | None:
+        """Return which answers of the template come back."""
+        trial = study.tested
+        return loop_table(trial) if trial is not None and trial.syntax_error is None else None
 
     def assembler(self, _task: Task, _docs: TaskDocs, _num_fewshot: int | None) -> ConversationAssembler:
         """Return what renders the conversations."""
