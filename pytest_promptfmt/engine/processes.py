@@ -224,18 +224,22 @@ class MemoryUse:
             return 0
 
 
-def worked_seconds(group: int) -> float | None:
-    """Return the processor time that the processes of a group have used so far, None if unknown."""
+def used_seconds(group: int) -> tuple[float, float] | None:
+    """Return the processor time that the processes of a group have used so far, None if unknown.
+
+    The second value is the time for which they could not run because others used the processors.
+    """
     if not (_PROC / "self" / "stat").exists():
         return None
-    ticks = 0
+    ticks = delays = 0
     for name in os.listdir(_PROC):
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):
                 fields = (_PROC / name / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
                 if int(fields[2]) == group:
                     ticks += sum(map(int, fields[11:15]))  # own time and that of children that have ended
-    return ticks / os.sysconf("SC_CLK_TCK")
+                    delays += int((_PROC / name / "schedstat").read_text("utf-8").split()[1])
+    return ticks / os.sysconf("SC_CLK_TCK"), delays / 1e9
 
 
 def network_of(process: int | Literal["self"]) -> int:

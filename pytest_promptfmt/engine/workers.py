@@ -39,7 +39,7 @@ from pytest_promptfmt.engine.processes import (
     receive,
     sealed_sender,
     send,
-    worked_seconds,
+    used_seconds,
 )
 
 Job = tuple[int, ...]
@@ -51,8 +51,11 @@ _QUEUED: Final = 2
 _IDLE: Final = 0.01
 """The share of processor time up to which a job counts as waiting: polling uses a little."""
 
+_STARVED: Final = 0.5
+"""The share of time from which a job that waits for a processor does not count as waiting: others use all of them."""
+
 _TRIES: Final = 2
-"""How often a job of one number is tried again when its worker ended for an unknown reason."""
+"""How often a job of one number is tried again when its worker ended for an unknown reason, or could not start."""
 
 _KEY_BYTES: Final = 32
 
@@ -91,13 +94,13 @@ class _Worker:
     group: int | None = None
     network: int | None = None
     since: float = 0.0
-    worked: float | None = None
+    active: float | None = None
     baseline: float | None = None
     status: int | None = None
 
     def begin(self) -> None:
         """Note that the next job begins now."""
-        self.since, self.worked, self.baseline = time.monotonic(), None, None
+        self.since, self.active, self.baseline = time.monotonic(), None, None
 
     def has_ended(self) -> bool:
         """Return whether the process has ended; its exit status is then known."""
@@ -280,7 +283,7 @@ class Pool:
         while self._plan.has_any(before):
             free = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if (free is None or free.given) and len(self._workers) < self._count:
-                free = self._start()
+                free = self._started() or free
             if free is None or len(free.given) >= _QUEUED:
                 return
             others = {worker.group for worker in self._workers if worker is not free}
@@ -293,6 +296,20 @@ class Pool:
         worker.given.append(job)
         with suppress(OSError):  # the worker has ended, which is noticed when its results are read
             send(worker.jobs, job)
+
+    def _started(self) -> _Worker | None:
+        """Return a new worker; None where the system allows no more, and there are others. Raises OSError else."""
+        for tries_left in range(_TRIES, -1, -1):
+            try:
+                return self._start()
+            except OSError:
+                if self._workers:
+                    self._count = len(self._workers)
+                    return None
+                if not tries_left:
+                    raise
+                time.sleep(_LOOK_SECONDS)  # another process may end
+        return None
 
     def _start(self) -> _Worker:
         if self._reaper is None:
@@ -381,15 +398,17 @@ class Pool:
         limits = self._work.limits
         if not worker.given or now - worker.since < limits.waiting:
             return
-        worked = worked_seconds(worker.pid)
-        if worked is not None:
+        used = used_seconds(worker.pid)
+        if used is not None:
+            worked, delayed = used
             worker.baseline = worked if worker.baseline is None else worker.baseline
             if worked - worker.baseline > limits.processor * len(worker.given[0]):  # it blocks the system's signal
                 self._replace(worker, [worker.given.popleft()], Lost("processor", limit=limits.processor))
                 return
-        if worked is not None and (worker.worked is None or worked - worker.worked > _IDLE * (now - worker.since)):
-            worker.since, worker.worked = now, worked
-            return
+            active = worked + delayed * _IDLE / _STARVED
+            if worker.active is None or active - worker.active > _IDLE * (now - worker.since):
+                worker.since, worker.active = now, active
+                return
         self._replace(worker, [worker.given.popleft()], Lost("waiting", limit=limits.waiting))
 
     def _gone(self, worker: _Worker) -> None:
@@ -418,7 +437,7 @@ class Pool:
 
     def _is_proved(self, number: int, lost: Lost | None) -> bool:
         """Return whether a job of one number is the reason why its worker ended; else it is tried again."""
-        if lost is None or lost.reason not in ("ended", "forged"):
+        if lost is None or lost.reason not in ("ended", "forged", "unstarted"):
             return True
         self._ended[number] += 1
         return self._ended[number] > _TRIES

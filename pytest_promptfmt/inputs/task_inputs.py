@@ -266,6 +266,7 @@ class WatchedFiles:
         self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
         self._native = NativeFiles(contents.places)
         self.files: dict[str, WatchedFile] = {}
+        contents.take(f"{contents.places.rootdir}/")  # to which pytest may add the folder of its own cache
 
     def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
         """Add a file that was read, with the inputs that reading shows."""
@@ -273,7 +274,7 @@ class WatchedFiles:
         if read is None:
             return
         made = list(tasks)
-        paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME), *read}
+        paths = {str(path), f"{path.parent}/", *read}
         self._contents.take(f"{path.parent}/")
         for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
             paths.update(format_files(folder))
@@ -349,12 +350,16 @@ class WatchedFiles:
         watched.introduces.update(introduces)
         counted = ["matched" for _ in shown["counted"]] if seen["wrote"] else shown["counted"]
         watched.items[name_of(item)] = {**shown, "counted": counted, "introduces": introduces}
+        lock = str(watched.settings.rootdir / LOCK_NAME)  # it explains tokens that differ
+        if not is_quiet(shown):
+            watched.paths.add(lock)
         if _is_renamed(shown):
             watched.refuse("a snapshot that another task leaves to this one")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         for file, paths, reason in seen["files"]:
             refused = "" if reason == CONVERSION and is_quiet(shown) else reason
-            watched.add(AccessedPaths(set(paths), refused), is_of_module=bool(file))
+            read = {path for path in paths if file or path != lock}
+            watched.add(AccessedPaths(read, refused), is_of_module=bool(file))
             self._seen[file].paths.update(paths)
             self._seen[file].refused = self._seen[file].refused or refused
 

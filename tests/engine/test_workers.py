@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.engine import workers
 from pytest_promptfmt.engine.processes import CAN_FORK, Limits
 from pytest_promptfmt.engine.workers import Lost, Pool
 
@@ -170,6 +172,49 @@ def test_a_job_that_holds_off_the_signal_of_its_limit_is_killed_all_the_same(poo
     lost = jobs.result(1)
     assert isinstance(lost, Lost)
     assert lost.reason == "processor"
+
+
+def test_a_job_that_waits_for_a_busy_processor_is_not_taken_for_one_that_waits(
+    pool: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(number: int) -> int:
+        time.sleep(2)
+        return number
+
+    monkeypatch.setattr(workers, "used_seconds", lambda _group: (0.0, time.monotonic()))
+    assert pool(run, waiting=0.6).result(1) == 1
+
+
+def test_a_worker_that_ends_before_it_begins_is_started_again(tmp_path: Path) -> None:
+    def prepare() -> None:
+        with (tmp_path / "starts").open("a") as file:
+            file.write(".")
+        if (tmp_path / "starts").stat().st_size < 3:
+            os._exit(1)
+
+    jobs = Pool(lambda job: [*job], count=1, limits=Limits(), prepare=prepare)
+    assert jobs.result(1) == 1
+    jobs.close()
+
+
+def test_the_workers_that_the_system_allows_do_all_jobs(pool: Made) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(number for number in range(4096) if _is_open(number))
+    jobs = pool(lambda number: number, count=64)
+    jobs.plan((number,) for number in range(100))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, limits[1]))
+        assert [jobs.result(number) for number in range(100)] == [*range(100)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def pipes() -> set[int]:

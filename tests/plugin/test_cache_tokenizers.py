@@ -53,6 +53,38 @@ def test_the_files_next_to_a_tokenizer_are_inputs(cached_project: Project, writt
     assert project.found("tasks") == project.found("tasks", "--promptfmt-no-cache")
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["here", "xdist"])
+def test_the_run_after_an_update_that_writes_the_lock_runs_nothing(
+    cached_project: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # processes of xdist do not find the plugin there
+    project = cached_project
+    _with_tokenizer(project, "tok")
+    project.accept("tasks")
+    lock = (project.root / "promptfmt.lock").read_text("utf-8")
+    project.write("promptfmt.lock", lock.replace('content: "', 'content: "0'))
+    for name in ("a", "b"):
+        project.edit(f"tasks/{name}.yaml", "Q: ", "Question: ")
+    project.settle()
+    project.run("tasks", "--snapshot-update", *workers)
+    assert (project.root / "promptfmt.lock").read_text("utf-8") == lock
+    assert project.run("tasks").parseoutcomes() == {"unchanged": 2}
+
+
+def test_the_lock_is_an_input_of_a_failure_that_it_explains(cached_project: Project) -> None:
+    project = cached_project
+    _with_tokenizer(project, "tok")
+    project.settle()
+    project.accept("tasks")
+    project.edit("tasks/a.yaml", "Q: ", "Question: ")
+    project.settle()
+    for _ in range(2):
+        assert "is the same as in promptfmt.lock" in project.run("tasks", "--promptfmt-profile=own").stdout.str()
+    (project.root / "promptfmt.lock").unlink()
+    found = project.run("tasks", "--promptfmt-profile=own").stdout.str()
+    assert "promptfmt.lock has no entry for it" in found
+
+
 def test_a_tokenizer_that_is_not_available_does_not_switch_the_cache_off(cached_project: Project) -> None:
     project = cached_project
     _with_tokenizer(project, "nobody/nothing")
