@@ -145,9 +145,7 @@ _OTHER_SYSTEM: Final = "prompts are not made of fields of lm-eval"
 
 def _obstacle(study: Study) -> str:
     task = study.given
-    if task.format is not None:
-        return "laid out by a format, which lm-eval does not have"
-    if task.system != "lm-eval" or not study.renders_fields:
+    if task.system != "lm-eval" or not (study.renders_fields or task.assembly.is_class):
         return _OTHER_SYSTEM
     return "images or audio are not rendered" if study.is_multimodal else ""
 

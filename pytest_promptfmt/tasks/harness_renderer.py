@@ -25,12 +25,12 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Ren
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
-from pytest_promptfmt.core.task import FIELDS, FieldAssembly, FunctionRef, Task
+from pytest_promptfmt.core.task import FIELDS, UNSET, FieldAssembly, FunctionRef, Task
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
 from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.rendering.sampling import FEWSHOT_SEED
-from pytest_promptfmt.tasks.task_config import OWN_KEYS, STRUCTURAL_KEYS
+from pytest_promptfmt.tasks.task_config import MAPPINGS, OWN_KEYS, STRUCTURAL_KEYS
 
 Arguments = tuple[Any, ...]
 """The arguments of one request: context and continuation, or context and generation arguments."""
@@ -41,6 +41,12 @@ _DROPPED: Final = (
     *(*OWN_KEYS, *STRUCTURAL_KEYS),
 )
 """The keys that no prompt is made of, or that our docs take the place of."""
+
+_LAID_OUT: Final = (
+    *("doc_to_text", "doc_to_choice", "doc_to_target", "output_type", "description", "gen_prefix"),
+    *("target_delimiter", "fewshot_delimiter", "generation_kwargs"),
+)
+"""The keys that a format or template writes."""
 
 _PACKAGE: Final = "lm_eval"
 _MODULE: Final = "lm_eval.api.task"
@@ -58,12 +64,16 @@ class HarnessTask:
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
         self._docs = docs
-        base = _task_class()
+        base, own = _task_class(), getattr(task.assembly, "made", None)
+        if own is not None:
+            base = type(own).__mro__[1]  # of a `class:`, without what binds it here
         splits = _Splits(docs)
         kind = type(base.__name__, (base,), {"download": lambda made, *_, **__: setattr(made, "dataset", splits)})
         config = _config(task)
         config["num_fewshot"] = task.shots(num_fewshot)
         self._made = self._run("builds no task", lambda: kind(config=config))
+        if own is not None:  # most classes take no configuration, and lm-eval sets this key
+            self._made.set_config(key="num_fewshot", value=config["num_fewshot"])
 
     def requests(self, profile: Profile) -> list[list[Arguments]]:
         """Return the requests of each evaluated doc for a profile; raises RenderError for any that fails."""
@@ -224,7 +234,12 @@ def _config(task: Task) -> dict[str, Any]:
     for key, value in config.items():
         if isinstance(value, FunctionRef):
             config[key] = getattr(task, key, value)
+    is_laid_out = getattr(task, "written", None) is not None
+    if is_laid_out:
+        config |= {key: getattr(task, key) for key in _LAID_OUT}
     shots = config.get("fewshot_config")
+    if isinstance(shots, dict) and is_laid_out:
+        shots |= {key: value for key in MAPPINGS if (value := getattr(task.fewshot, key)) is not UNSET}
     if isinstance(shots, dict):
         shots.pop("process_docs", None)
         shots |= {key: getattr(task.fewshot, key) for key, value in shots.items() if isinstance(value, FunctionRef)}

@@ -44,11 +44,53 @@ def project(folder: Path) -> Path:
 
 def test_requests_are_equal_and_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     installed()
+    write_task(tmp_path, "seen", doc_to_image="[picture]")
+    write_task(tmp_path, "in_template", template="mcq", doc_to_choice="[x, y]", output_type="multiple_choice")
+    made = tmp_path / "tasks/in_template.yaml"
+    made.write_text(made.read_text("utf-8").replace("doc_to_target: answer", "doc_to_target: 0"), "utf-8")
     done = promptfmt(project(tmp_path), "verify", "--profile", "plain", "--profile", "chat-chatml")
     assert done.returncode == 0, done.stdout
     *reasons, last = done.stdout.splitlines()
-    assert reasons == ["not compared, 1 task: laid@cot: laid out by a format, which lm-eval does not have"]
+    assert reasons == ["not compared, 1 task: seen: images or audio are not rendered"]
     assert last.endswith("requests compared, all equal, 1 not compared")
+
+
+TASK_CLASS = """
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+
+class Own(ConfigurableTask):
+    VERSION = 0
+    DATASET_PATH = "none"
+
+    def __init__(self, config=None):
+        super().__init__(config={"metadata": {"version": self.VERSION}})
+
+    def has_training_docs(self): return False
+    def has_validation_docs(self): return True
+    def has_test_docs(self): return False
+    def validation_docs(self): return self.dataset["validation"]
+    def doc_to_text(self, doc): return f"Q: {doc['question']}"
+    def doc_to_target(self, doc): return f" {doc['answer']}"
+
+    def construct_requests(self, doc, ctx, **kwargs):
+        return [Instance("generate_until", doc, (ctx + "!", {"until": ["x"]}), 0, **{"metadata": kwargs["metadata"]})]
+
+    def process_results(self, doc, results): return {"acc": 1.0}
+    def aggregation(self): return {"acc": sum}
+    def higher_is_better(self): return {"acc": True}
+"""
+
+
+def test_the_requests_of_a_class_are_those_of_its_object_in_lm_eval(tmp_path: Path) -> None:
+    installed()
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/own.py").write_text(TASK_CLASS, "utf-8")
+    (tmp_path / "tasks/own.yaml").write_text(f"task: own\nclass: !function own.Own\n{DOCS}\n", "utf-8")
+    done = promptfmt(tmp_path, "verify", "--profile", "plain")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 task, 2 requests compared, all equal" in done.stdout
 
 
 def test_a_sample_is_always_the_same(tmp_path: Path) -> None:
@@ -72,7 +114,7 @@ def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: 
     assert "unknown cause, 1 task: choices" in done.stdout
     assert "doc 1, request 1: continuation, from character 1" in done.stdout
     assert "    lm-eval   <x>" in done.stdout
-    assert "lm-eval 0.4.12.dev0: 2 tasks" in done.stdout
+    assert "lm-eval 0.4.12.dev0: 3 tasks" in done.stdout
 
 
 def test_a_fork_that_differs_in_one_known_behaviour_is_named_by_it(tmp_path: Path) -> None:
