@@ -10,7 +10,7 @@ from typing import Any, Final
 from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset
-from pytest_promptfmt.tasks import template_shapes
+from pytest_promptfmt.tasks import MEDIA_KEYS, template_shapes
 
 Keys = tuple[str | int, ...]
 
@@ -36,10 +36,6 @@ class WrittenTemplate:
     keys: Keys
     source: str
     text: TemplateText
-
-
-_MEDIA_KEYS: Final = ("doc_to_image", "doc_to_audio", "doc_to_visual", "doc_to_messages")
-"""Keys of lm-eval and lmms-eval that give images or sound."""
 
 
 class Configuration:
@@ -124,8 +120,8 @@ class Configuration:
 
     @property
     def media_keys(self) -> tuple[str, ...]:
-        """Return the keys that give the images or sound of a prompt, which are not rendered."""
-        return tuple(key for key in _MEDIA_KEYS if self.config.get(key) is not None)
+        """Return the keys that give the images or sound of a prompt, of which only digests are shown."""
+        return tuple(key for key in MEDIA_KEYS if self.config.get(key) is not None)
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pytest_promptfmt.core.task import Assembler, OutputType, Task
 from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
 from pytest_promptfmt.tasks.rendering.early_context import EarlyContextBuilder
+from pytest_promptfmt.tasks.rendering.media import media_notes
 from pytest_promptfmt.tasks.rendering.sampling import drawable
 
 
@@ -132,7 +133,7 @@ class LmEvalAssembler:
     """
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
-        self._task = task
+        self._task, self._docs = task, docs
         builder = ContextBuilder if task.release.makes_turns else EarlyContextBuilder
         self._context = builder(task, docs, num_fewshot)
         self.is_repeatable = self._context.is_repeatable
@@ -157,7 +158,8 @@ class LmEvalAssembler:
             made = [prompt_of(profile, system, (*shots, question), where=where) for question in layout.questions]
         prompts = tuple(made)
         requests = _REQUESTS[self._task.output_type](self, _Laid(layout, number, prompts, is_chat))
-        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target)
+        notes = media_notes(self._task, self._docs, doc)
+        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target, notes=notes)
 
     def _likelihood(self, laid: _Laid) -> tuple[Request, ...]:
         target, context = self._target(laid), laid.prompts[0].text
