@@ -12,7 +12,6 @@ from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.rule_registry import also
@@ -20,7 +19,6 @@ from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding
 from pytest_promptfmt.study.contract import AskedForm, without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.scoring import token_budget
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
 _LONGEST: Final = 60
@@ -208,7 +206,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         return
     sets = [one for one in study.contract.of("labels") if not {label.casefold() for label in one.labels} & _NO_LABELS]
     fits = [one for one in sets if {label.casefold() for label in one.labels} & folded]
-    is_named = any(_has_word(_own_text(study), one) for one in bare)
+    is_named = any(_has_word(study.own_text, one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in [] if fits else numbers[:1] if is_named else sets[:1]:
         saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
@@ -216,7 +214,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     for form in fits:
         saw = f"asks for {', '.join(form.labels)}, scored are {', '.join(map(repr, scored[:4]))}"
         asked = {label.casefold() for label in form.labels}
-        hidden = [one for one in folded - asked if not _has_word(_own_text(study), one)]
+        hidden = [one for one in folded - asked if not _has_word(study.own_text, one)]
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
         if hidden and asked - folded and len(asked) == len(folded):
             yield finding("the prompt requests other answers than are scored", saw, "doc_to_text", 0)
@@ -230,19 +228,15 @@ def _english_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     """Yield a pair of answers such as yes and no, where the prompt has no word of English and names neither."""
     pairs: list[list[str]] = data_table("contract")["pairs"]
     bare = {one.casefold() for one in scored}
-    words = re.findall(r"[^\W\d_]+", _own_text(study).casefold())
+    words = re.findall(r"[^\W\d_]+", study.own_text.casefold())
     is_english = len(set(words)) < _FEWEST_WORDS or not {*data_table("contract")["english"].split()}.isdisjoint(words)
     if not is_english and any(bare == set(pair) for pair in pairs[:_ENGLISH_PAIRS]) and bare.isdisjoint(words):
-        saw = f"scored are {', '.join(scored)}; {_own_text(study)[:40]!r}"
+        saw = f"scored are {', '.join(scored)}; {study.own_text[:40]!r}"
         yield finding("the answers are English words, and the prompt is in another language", saw, "doc_to_target", 0)
 
 
 def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
-
-
-def _own_text(study: Study) -> str:
-    return "".join(join(constant_spans(instance)) for instance in study.instances[:1])
 
 
 def _minds_case(study: Study) -> bool:
@@ -261,13 +255,13 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
             message = "the prompt requests a letter, but the text of an option is the answer"
             yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
             return
-    case = _CASE.search(_own_text(study))
+    case = _CASE.search(study.own_text)
     other = [gold for gold in scored if case is not None and gold != (gold.lower() if case[1] else gold.upper())]
     if case is not None and other and len(other) == len(scored) and _minds_case(study):
         message = "the prompt requests answers in another letter case than is scored"
         yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
         return
-    one_word = _ONE_WORD.search(_own_text(study))
+    one_word = _ONE_WORD.search(study.own_text)
     if one_word is not None and study.has_real_docs and scored and all(len(gold.split()) > 1 for gold in scored):
         saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
         yield finding("the prompt requests one word, and the gold answers have more", saw, "doc_to_target")
@@ -286,7 +280,7 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
 
 def _outside_range(study: Study, scored: Sequence[str], count: int | None = None) -> Iterator[Finding]:
     """Yield a number that is scored, outside of the range that the prompt requests, of so many numbers."""
-    limits = _LIMITS.search(_own_text(study))
+    limits = _LIMITS.search(study.own_text)
     if limits is not None and count not in (None, int(limits[2]) - int(limits[1]) + 1):
         return
     outside = [gold for gold in scored if limits is not None and not _is_within(gold, int(limits[1]), int(limits[2]))]

@@ -11,17 +11,15 @@ from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, scores_exact_match
-from pytest_promptfmt.study.contract import REASONING_TAG, is_instruction
+from pytest_promptfmt.study.contract import REASONING_TAG
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.scoring import token_budget
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = re.compile(
@@ -102,7 +100,7 @@ def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
 
     Fix: read the answer after the closing tag, or the last match.
     """
-    asked = join(constant_spans(study.instances[0])) if study.instances and study.generates else ""
+    asked = study.own_text if study.generates else ""
     tag = next((one[1] for one in _CLOSED.finditer(asked) if REASONING_TAG.fullmatch(one[1])), None)
     if tag is None or study.has_guessed_text or study.has_own_scorer or gold_kind(study) in ("tests", "nothing"):
         return
@@ -126,9 +124,9 @@ def one_of_several_read(study: Study) -> Iterator[Finding]:
 
     Fix: read all of them, with `group_select` left out and a scorer that compares all.
     """
-    asked = join(constant_spans(study.instances[0])) if study.instances and study.generates else ""
-    sentences = [(form, _sentence_of(asked, form.said)) for form in study.contract.wrapped] if asked else []
-    forms = [form for form, sentence in sentences if _EACH.search(sentence) and is_instruction(sentence)]
+    asked = study.own_text if study.generates else ""
+    wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")] if asked else []
+    forms = [form for form in wrapped if _EACH.search(_sentence_of(asked, form.said))]
     if not forms or not looks_for_answers(study.task) or study.has_guessed_text or study.has_own_scorer:
         return
     chain, trials = scored_answers(study) or (None, ())
@@ -160,16 +158,12 @@ def format_read_otherwise(study: Study) -> Iterator[Finding]:
     scorer = study.config.get("process_results")
     if not study.generates or not isinstance(scorer, FunctionRef) or study.has_guessed_text:
         return
-    asked = [one[0].upper() for one in _FORMAT.finditer(_own_text(study))]
+    asked = [one[0].upper() for one in _FORMAT.finditer(study.own_text)]
     calls = [(ast.unparse(call.func), position) for call, position in calls_reached([scorer])]
     read = {name: position for call, position in calls for name, known in _PARSERS.items() if call in known}
     if asked and read and not set(asked) & set(read) and not ("JSON" in asked and "YAML" in read):
         name, position = next(iter(read.items()))
         yield finding("the scorer parses another format than the prompt requests", f"{asked[0]} and {name}", position)
-
-
-def _own_text(study: Study) -> str:
-    return "".join(join(constant_spans(instance)) for instance in study.instances[:1])
 
 
 @also("PF525", severity=Severity.WARNING)
@@ -208,7 +202,7 @@ def gold_in_other_format(study: Study) -> Iterator[Finding]:
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or gold_kind(study) != "text":
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
-    asked = join(constant_spans(study.instances[0])) if golds and scores_exact_match(study) else ""
+    asked = study.own_text if golds and scores_exact_match(study) else ""
     table: list[list[str]] = data_table("contract")["formats"]
     for wording, written in table if asked else ():
         found = re.search(wording, asked, re.IGNORECASE)
@@ -226,7 +220,7 @@ def letter_and_text(study: Study) -> Iterator[Finding]:
     """
     letters = [form for form in study.contract.of("letter") if form.is_certain]
     for instance in study.instances[:1] if letters and study.generates and not study.has_guessed_text else ():
-        text = _TEXT.search(join(constant_spans(instance)))
+        text = _TEXT.search(study.own_text)
         if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
             saw = f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
             yield finding("the prompt requests a letter and for the text of an option", saw, "doc_to_text", instance)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.options import answer_labels
@@ -26,7 +25,6 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.study.contract import is_instruction
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.study.study import constant_spans
 
 _PAIRS: Final = (
     ("premise", "hypothesis"),
@@ -117,7 +115,7 @@ def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         cue = layout_of(message.text).cue
         name = cue.name.casefold() if cue is not None else ""
-        asked = {found.casefold() for found in _INTO.findall(join(constant_spans(instance)))} & set(languages)
+        asked = {found.casefold() for found in _INTO.findall(study.own_text)} & set(languages)
         if name in languages and asked and name not in asked:
             saw = f"into {', '.join(sorted(asked)).title()}, and {name.title()}:"
             yield finding("the prompt requests another language than its label names", saw, "doc_to_text", instance)

@@ -156,6 +156,8 @@ def indentation_lost(study: Study) -> Iterator[Finding]:
     is_begun = bool(lines) and (lines[-1][:1] in (" ", "\t") or lines[-1].endswith(":")) and not study.task.gen_prefix
     code = _BODY if is_begun and "def " in first_text(study.instances[0]) else _CODE
     for number, pipeline in enumerate(chain.pipelines):
+        if pipeline.fingerprint is None:
+            continue  # a function, or one that reads the doc, may make something else of code
         stages = chain.read(pipeline, code, study.instances[0].doc, "code")
         found = stages.extracted if isinstance(stages.extracted, list | tuple) else [stages.extracted]
         read = "\n".join(map(str, found))
@@ -178,7 +180,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
     chain, trials = _trials(study)
     if chain is None or not trials or (isinstance(budget, int) and budget <= _FEW_TOKENS):
         return
-    if asks_for_label_alone(trials[0].instance):
+    if asks_for_label_alone(study):
         return
     trial = trials[0]
     label = trial.answers.labels[trial.answers.gold]

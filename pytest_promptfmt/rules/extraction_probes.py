@@ -16,7 +16,6 @@ from pytest_promptfmt.rules.extraction import Misread, Reader, bare_answer, misr
 from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import FilterPipeline
 
 _WORDS: Final = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*|#{2,}")
@@ -93,7 +92,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or len(reader.examples) < 2:
         return
-    constant = "".join(span.text for instance in study.instances[:1] for span in constant_spans(instance))
+    constant = study.own_text
     is_foreign = not constant.isascii() and "answer" not in constant.casefold()
     free = Severity.INFO if is_foreign else _of_free_answers(study, reader)
     for number, pipeline in reader.pipelines:

@@ -12,7 +12,6 @@ from pytest_promptfmt.answers.completions import THINK_END, is_nothing
 from pytest_promptfmt.answers.phrasings import Answers, Subject, contract_sentences
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError, did_you_mean
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.profiles.template_facts import ThinkingMarks
 from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import limited_answers
@@ -31,7 +30,6 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.rules.stops import UNTIL
 from pytest_promptfmt.study.gold import accepted_texts
 from pytest_promptfmt.study.scoring import BUDGETS, token_budget
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import METRICS
 
 _KNOWN: Final = words("generation_arguments")
@@ -242,7 +240,7 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
     if not study.has_choices or study.has_guessed_text:
         return
     for instance, _ in questions(study.instances[:1]):
-        found = _STEPS.search(join(constant_spans(instance)))
+        found = _STEPS.search(study.own_text)
         if found is not None:
             saw = found[0]
             yield finding(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_values import local_questions
 from pytest_promptfmt.rules.rule_registry import also
@@ -21,7 +21,6 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
@@ -297,7 +296,7 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
     if any(one.get("ignore_punctuation") or one.get("regexes_to_ignore") for one in entries):
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
-    asked = "".join(join(constant_spans(instance)) for instance in study.instances[:1])
+    asked = study.own_text
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
         yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")
 
@@ -310,7 +309,7 @@ def accepted_answers_joined(study: Study) -> Iterator[Finding]:
     """
     if not study.generates or study.has_own_scorer or not scores_exact_match(study) or looks_for_answers(study.task):
         return
-    asked = "".join(join(constant_spans(instance)) for instance in study.real_instances[:1])
+    asked = study.own_text
     joined = [(instance, _joined(instance)) for instance in study.real_instances if isinstance(instance.target, str)]
     if any(joined) and not _SEVERAL.search(asked) and all(name for _, name in joined):
         instance, name = joined[0]

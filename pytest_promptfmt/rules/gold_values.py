@@ -10,14 +10,12 @@ from typing import Any, Final
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, question_layout
 from pytest_promptfmt.study.gold import gold_kind
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import FilterPipeline, Question, looks_for_answers, questions_of
 
 _GENERIC: Final = re.compile(r"(?:correct_|gold_|true_|the_)?(?:answer|label|target|gold|class|verdict|output)", re.I)
@@ -65,7 +63,7 @@ def _numbered_otherwise(study: Study) -> Iterator[Finding]:
     target, choices = study.written.doc_to_target, study.written.doc_to_choice
     if not isinstance(choices, list) or not isinstance(target, str) or not study.instances or study.has_guessed_text:
         return
-    legend = [(int(one[1]), one[2].casefold()) for one in _LEGEND.finditer(join(constant_spans(study.instances[0])))]
+    legend = [(int(one[1]), one[2].casefold()) for one in _LEGEND.finditer(study.own_text)]
     texts = [str(one).casefold() for one in choices]
     places = [(number, texts.index(text)) for number, text in legend if text in texts]
     is_swapped = len(places) > 1 and {number for number, _ in places} == {place for _, place in places}
@@ -100,7 +98,7 @@ def _values(study: Study, column: str) -> tuple[Any, Any] | None:
 
 def _is_about(study: Study, column: str, stem: str, pair: tuple[Any, Any]) -> bool:
     """Return whether the prompt asks for what the column says, or the choices name it, and nothing turns it round."""
-    asked = "".join(join(constant_spans(instance)) for instance in study.instances[:1])
+    asked = study.own_text
     if _GENERIC.fullmatch(column):
         return isinstance(pair[0], bool | str) and not _NEGATED.search(asked)
     if _names_choice(study, column):
@@ -127,11 +125,10 @@ def _is_negation(text: str, stem: str) -> bool:
 
 def _legend(study: Study) -> Mapping[str, str]:
     """Return what labels stand for: options listed with their texts, and `0 = no` or `no (0)` in the instruction."""
-    instance = study.instances[0]
-    asked = join(constant_spans(instance))
+    asked = study.own_text
     found = {one[2]: one[1] for one in _LEGEND_AFTER.finditer(asked)}
     found |= {one[1]: one[2] for one in _LEGEND.finditer(asked)}
-    return found | {option.label: option.text.strip() for option in question_layout(instance).listed}
+    return found | {option.label: option.text.strip() for option in question_layout(study.instances[0]).listed}
 
 
 def _gold_of(study: Study, doc: Mapping[str, Any]) -> str:

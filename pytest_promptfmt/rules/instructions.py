@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
@@ -19,9 +19,7 @@ from pytest_promptfmt.rules.rule_views import (
     question_layout,
     question_message,
 )
-from pytest_promptfmt.study.contract import contract_of
 from pytest_promptfmt.study.layout import follow_each_other, layout_of, listing_of
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
 _ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"
@@ -165,7 +163,7 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
     Fix: name the last option that is listed.
     """
     for instance in study.instances[:1]:
-        text = join(constant_spans(instance))
+        text = study.own_text
         asked = _RANGE.search(text) or _TOGETHER.search(text)
         listed = listed_labels(instance)
         if asked is None or len(listed) < 2 or listed[0] != "A" or study.has_guessed_text:
@@ -192,7 +190,7 @@ def named_labels(study: Study) -> Iterator[Finding]:
     if len(scored) < _LEAST or not all(re.fullmatch(r"[^\W\d_][\w-]+", one) for one in scored):
         return
     for instance in study.instances[:1]:
-        text = join(constant_spans(instance))
+        text = study.own_text
         for found in _named_in(text):
             first, others, last = found.groups()[-4], found.groups()[-3], found.groups()[-1]
             named = [first, *re.findall(_WORD, others or ""), last]
@@ -222,7 +220,7 @@ def label_not_mapped(study: Study) -> Iterator[Finding]:
     """
     known = {key.casefold() for key in mapped(study)}
     for instance in study.instances[:1] if known and not study.has_guessed_text else ():
-        for found in _named_in(join(constant_spans(instance))):
+        for found in _named_in(study.own_text):
             named = [found.groups()[-4], *re.findall(_WORD, found.groups()[-3] or ""), found.groups()[-1]]
             lacking = [one for one in named if one.casefold() not in known]
             if len(lacking) == 1 < len(named):
@@ -253,7 +251,7 @@ def number_of_options(study: Study) -> Iterator[Finding]:
     Fix: name the number that is listed, or leave it out.
     """
     for instance in study.instances[:1]:
-        found = _COUNT.search(join(constant_spans(instance)))
+        found = _COUNT.search(study.own_text)
         choices = study.written.doc_to_choice
         count = len(choices) if isinstance(choices, list) else len(listed_labels(instance))
         if found is None or count < _LEAST or study.has_guessed_text:
@@ -266,9 +264,8 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             )
 
 
-def asks_for_label_alone(instance: Instance) -> bool:
+def asks_for_label_alone(study: Study) -> bool:
     """Return whether the prompt requests the letter of an option, or for nothing but the answer."""
-    text = join(constant_spans(instance))
-    bare = (*contract_of(text).of("letter"), *contract_of(text).of("number"))
-    is_asked = _LETTER.search(text) is not None or _ALONE.search(text) is not None
+    bare = (*study.contract.of("letter"), *study.contract.of("number"))
+    is_asked = _LETTER.search(study.own_text) is not None or _ALONE.search(study.own_text) is not None
     return is_asked or any(form.is_certain for form in bare)

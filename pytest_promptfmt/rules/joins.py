@@ -243,6 +243,11 @@ def many_newlines(study: Study) -> Iterator[Finding]:
             saw = around(prompt.text, found, 16)
             yield finding("two blank lines where two parts of the prompt meet", saw, last, instance, span=found.span())
             return
+        answer = str(instance.requests[0].continuation or "") if study.has_choices and instance.requests else ""
+        is_broken = answer[:1] == "\n" and _BLANK_LINES.search(f"{prompt.text[-3:]}{answer[:3]}") is not None
+        if is_broken and not study.has_guessed_text:
+            saw = f"{prompt.text[-16:]}{answer[:16]}"
+            yield finding("two blank lines where two parts of the prompt meet", saw, "target_delimiter", instance)
 
 
 @also("PF202")

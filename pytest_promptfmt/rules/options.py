@@ -68,7 +68,7 @@ def no_cue(study: Study) -> Iterator[Finding]:
         if is_end and before is not None:
             saw = text[before.start : before.start + 40]
             yield finding("the answer cue is before the options", saw, "doc_to_text", instance)
-        elif is_end and not _SAYS_HOW.search(join(constant_spans(instance))):
+        elif is_end and not _SAYS_HOW.search(study.own_text):
             saw = message.text[-40:]
             yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.rule_registry import also
@@ -29,7 +28,6 @@ from pytest_promptfmt.rules.rule_views import (
     written_texts,
 )
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.study.study import constant_spans
 
 _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
 _WORDS: Final = 5
@@ -65,6 +63,10 @@ _OBJECT: Final = re.compile(
 )
 _NAMED: Final = re.compile(
     r"%\((\w+)\)s|(?<![\w%])%[sd](?!\w)|<<[a-z_]{3,}>>|@@\w{3,}@@|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
+)
+_BRACKETED: Final = re.compile(r"^[^\W\d_][^:\n]{1,24}: ?[\[<{]([A-Z_]{3,}(?: [A-Z]+)?)[\]>}][ \t]*$", re.MULTILINE)
+_OF_ANSWERS: Final = frozenset(
+    {"answer", "label", "target", "output", "solution", "response", "gold", "choice", "option"}
 )
 _NOTE: Final = re.compile(
     r"\b(?:TODO|FIXME|XXX)\b|\blorem ipsum\b|\[(?:INSERT|ADD|YOUR)\b[^\]\n]{0,40}\]"
@@ -121,7 +123,7 @@ def raw_key(study: Study) -> Iterator[Finding]:
     Real: MMLU_IDK of eval-framework 0.15.4.
     """
     for instance in study.instances[:1]:
-        text = join(constant_spans(instance))
+        text = study.own_text
         found = _RAW_KEY.search(text)
         if found is not None:
             yield _raw_key(found[1], instance.index, None)
@@ -356,8 +358,10 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
 
 
 def _bracketed_column(text: str) -> re.Match[str] | None:
-    """Return the first `[[question]]` with the name of a common column."""
-    return next((found for found in re.finditer(r"\[\[(\w+)\]\]", text) if found[1] in COMMON), None)
+    """Return the first `[[question]]`, or `[QUESTION]` after a label, with the name of a common column."""
+    named = (found for found in re.finditer(r"\[\[(\w+)\]\]", text) if found[1] in COMMON)
+    shown = (found for found in _BRACKETED.finditer(text) if found[1].casefold() in COMMON - _OF_ANSWERS)
+    return next(named, None) or next(shown, None)
 
 
 def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:

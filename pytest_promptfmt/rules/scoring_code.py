@@ -256,6 +256,8 @@ def _near_misses(gold: str) -> tuple[str, ...]:
         return (f"{gold}0", f"1{gold}", *((gold[:-1],) if len(gold) > 1 else ()))
     if gold.casefold() in ("true", "correct", "valid", "likely"):
         return (f"not {gold}",)
+    if gold.casefold() == "no":
+        return ("I do not know",)
     words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
     return (words[gold],) if gold in words else ()
 

@@ -22,6 +22,7 @@ from pytest_promptfmt.rules.rule_views import (
     choices_of,
     finding,
     instruction_key,
+    question_layout,
     question_message,
     questions,
     severity_of_shots,
@@ -29,7 +30,6 @@ from pytest_promptfmt.rules.rule_views import (
     words,
 )
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.study.study import constant_spans
 
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
 _FEW_WORDS: Final = 4
@@ -105,6 +105,24 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
             return
         saw = f"{missing}: in the examples, then {tail[-60:]}"
         yield finding(f"the solved examples have a label that is missing {where}", saw, "doc_to_text", instance)
+
+
+@also("PF807")
+def other_options(study: Study) -> Iterator[Finding]:
+    """Report few-shot examples whose options have other labels than those of the question, such as 1 and A.
+
+    Fix: list the options alike in both.
+    """
+    for instance in () if study.has_guessed_text else study.with_shots[:1]:
+        own = [option.label for option in question_layout(instance).listed[:2]]
+        for shot in shots_of(instance) if own else ():
+            other = [option.label for option in layout_of(shot.question).listed[:2]]
+            if other and other != own:
+                saw = f"{', '.join(other)} in a few-shot example, {', '.join(own)} in the question"
+                message = "few-shot examples have other labels of options than the question"
+                at = ("fewshot_config", "doc_to_text")
+                yield finding(message, saw, at, instance, severity=severity_of_shots(study))
+                return
 
 
 @also("PF807")
@@ -203,7 +221,7 @@ def announced_passage(study: Study) -> Iterator[Finding]:
     Fix: print the column with the passage, or remove the sentence.
     """
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        found = _SPEAKS_OF.search(join(constant_spans(instance)))
+        found = _SPEAKS_OF.search(study.own_text)
         printed = {span.origin.field for span in message.content if span.origin.field is not None}
         shown = max((len(span.text) for span in message.content if span.origin.field is not None), default=0)
         others = [name for name in printed if not _QUESTION.fullmatch(name) and not _OPTIONS.fullmatch(name)]

@@ -10,13 +10,12 @@ from itertools import takewhile
 from typing import Any, Final
 
 from pytest_promptfmt.answers.trials import trials_of
-from pytest_promptfmt.core.prompt import Span, join
+from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
-from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
 _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
@@ -142,7 +141,7 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
     for instance in study.instances[:1]:
-        asks = _ASKS_BLOCK.search(join(constant_spans(instance)))
+        asks = _ASKS_BLOCK.search(study.own_text)
         number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
         if asks is not None and number is not None:
             yield finding(
@@ -162,7 +161,7 @@ def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
     for instance in study.instances[:1]:
-        tags = _TAG.findall(join(constant_spans(instance)))
+        tags = _TAG.findall(study.own_text)
         closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
         for number, stop in enumerate(study.stop_texts):
             if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:

@@ -279,7 +279,9 @@ def _boxed(text: str) -> Iterator[AskedForm]:
 def _hashed(text: str) -> Iterator[AskedForm]:
     for match in _HASHES.finditer(text):
         line = text[match.start() :].partition("\n")[0]
-        place = re.match(rf"#{{4}} ?(?:{_WEAK}|[A-Za-z]+\b)|#{{4}}(?=[\"'”’`.,]|\s*$)", line)
+        place = re.match(
+            rf"#{{4}} ?(?:{_WEAK}|[A-Za-z]+\b|[\[<({{][A-Za-z][\w ]*[\]>)}}])|#{{4}}(?=[\"'”’`.,]|\s*$)", line
+        )
         if place is not None and _asks(text, match.start()):
             yield AskedForm(form="sentence", before="#### ", said=place[0], start=match.start())
             return

@@ -342,9 +342,14 @@ class Study(Configuration):
         return self.asks_by_code and not self.has_real_docs
 
     @cached_property
+    def own_text(self) -> str:
+        """Return the text of the first prompt that the author wrote: no columns, and no few-shot examples."""
+        return "".join(join(constant_spans(instance)) for instance in self.instances[:1])
+
+    @cached_property
     def contract(self) -> Contract:
         """Return the answer that the task's own text asks for, read without the columns of the first doc."""
-        return contract_of("".join(join(constant_spans(instance)) for instance in self.instances[:1]))
+        return contract_of(self.own_text)
 
     @cached_property
     def asks_for_reasoning(self) -> bool:
@@ -352,8 +357,7 @@ class Study(Configuration):
         if not self.generates:
             return False
         texts = [constant for template in self.templates for constant in template.text.constants]
-        texts += [join(constant_spans(instance)) for instance in self.instances[:1]]
-        return any(map(_reasoning().search, texts))
+        return any(map(_reasoning().search, [*texts, self.own_text]))
 
 
 class Studies:

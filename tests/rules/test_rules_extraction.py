@@ -23,8 +23,10 @@ NUMBERS = f'doc_to_target: "{{{{answer}}}}"\nmetadata: {{promptfmt: {{docs: {ROW
 
 
 def found_in(folder: Path, task: str) -> dict[str, str]:
-    """Return code to severity of what is said about a generation task, its filters tried."""
-    return {one.code: str(one.severity) for one in reported_in(folder, task)}
+    """Return code to the highest severity of what is said about a generation task, its filters tried."""
+    order = ["info", "warning", "error"]
+    reported = sorted(reported_in(folder, task), key=lambda one: order.index(str(one.severity)))
+    return {one.code: str(one.severity) for one in reported}
 
 
 def severity_of(message: str, folder: Path, task: str) -> str | None:
