@@ -23,6 +23,7 @@ from pytest_promptfmt.core.yaml_parser import parse_file
 MARKER: Final = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?[a-zA-Z_]{1,30}(?:\|)?>|<\|[a-z_]{1,30}>|<[a-z_]{1,30}\|>"
     r"|\[\|?/?[A-Za-z][A-Za-z_]{1,30}\|\]|\[/?[A-Z][A-Z_]{1,30}\]|<</?SYS>>"
+    r"|\]~!?b[\[\]]|\[e~\["
 )
 """Texts that look like the marker of a turn, role or tool call."""
 

@@ -99,10 +99,11 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
 
 def is_for_chat(trial: TemplateTrial) -> bool:
     """Return whether a template writes answers as turns: those of classifiers and rerankers make a task of them."""
-    turns = trial.conversations.get("turns")
-    lost = missing(trial, turns) if turns is not None else frozenset()
-    if "assistant" in lost or ("user" in lost and trial.mentions("audio")):
-        return False
+    turns, text = trial.conversations.get("turns"), trial.text("turns")
+    if turns is not None and text is not None:
+        first = next((unit.text for unit in turns.units if unit.kind == "assistant"), "")  # classifiers write the last
+        if first not in text or ("user" in missing(trial, turns) and trial.mentions("audio")):
+            return False
     asked = (layout_of(trial).opened or "").partition(QUESTION)[2]
     return len(asked.split()) <= MOST_HEADER_WORDS
 

@@ -88,15 +88,19 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.without_generation_prompt(conversation, state)
         if text is None or conversation.name.startswith(_CONTROL_TOKENS) or conversation.continue_final_message:
             return frozenset()
-        found = {"answer"} if closing and any(_unclosed(text, conversation, closing)) else set()
-        sequence = trial.markers(text)
-        ends = last_answer(conversation) is not None
-        for one, other in pairs:
-            only = turns_of(sequence, one, other, plain)
-            open_end = only if ends or not only or only[-1] == other else only[:-1]
-            if not alternates(open_end, one, other):
-                found.add("pair")
-        return frozenset({"pair"} if "pair" in found else found)
+        if unpaired(conversation) is not None:
+            return frozenset({"pair"})
+        return frozenset({"answer"} if closing and any(_unclosed(text, conversation, closing)) else ())
+
+    def unpaired(conversation: Conversation) -> str | None:
+        """Return the text, without generation prompt or as it is sent, whose markers do not take turns."""
+        for text in (trial.finished(conversation) or "", trial.whole(conversation) or ""):
+            for one, other in pairs:
+                only = turns_of(trial.markers(text), one, other, plain)
+                ends = last_answer(conversation) is not None or not only or only[-1] == other
+                if not alternates(only if ends else only[:-1], one, other):
+                    return text
+        return None
 
     for conversation, kind in trial.attributed(faults):
         text = trial.without_generation_prompt(conversation, conversation.states[-1]) or ""
@@ -104,6 +108,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             at = next(_unclosed(text, conversation, closing))
             saw = f"no {closing} here: {excerpt(text, at)}"
         else:
+            text = unpaired(conversation) or ""
             saw = f"{' and '.join(pairs[0])} do not take turns: {excerpt(text, *_open_turn(text, pairs))}"
         yield conversation.finding(
             f"a turn is not closed: {conversation.about}",
@@ -119,7 +124,7 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
     An end token of the answers alone is a format of its own: a system text has to be closed as well.
     """
     between = (layout.closed or "").partition(QUESTION)[2].partition(ANSWER)[0]
-    header, gap = trial.markers(between), trial.markers(layout.gap or "")
+    header, gap = (trial.markers(_THOUGHT.sub("", text)) for text in (between, layout.gap or ""))
     if header[1:] and gap == header[1:] and header[0] not in (layout.tail or ""):
         yield "answers are not closed, and user messages are", header[0]
     system = (trial.text("system-alone-with-question") or "").partition(_INSTRUCTION)[2]

@@ -290,3 +290,53 @@ def test_a_tool_result_must_not_change_the_call_before_it_where_tokens_are_appen
     untrained = template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
     for source, severity in ((template, "warning"), (untrained, "info")):
         assert {each.severity for each in check_template(source) if each.message == message} == {severity}
+
+
+# -- mistakes next to reasoning, tool results at the end, and markers of one vendor ------------------------------------
+
+THINKING = (
+    "{%- for message in messages %}"
+    "{{- '<|begin|>' + message.role + '\\n' }}"
+    "{%- if message.role == 'assistant' and loop.last %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    "{{- message.content }}{{- '<|end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|begin|>assistant\\n<think>\\n' }}{% endif %}"
+)
+
+
+def errors_of(source: str) -> set[tuple[str, str]]:
+    return {(each.code, each.message) for each in check_template(source) if each.severity == "error"}
+
+
+def test_an_answer_without_end_token_is_found_next_to_reasoning() -> None:
+    changed = THINKING.replace("{{- '<|end|>\\n' }}", "{{- '\\n' if message.role == 'assistant' else '<|end|>\\n' }}")
+    assert errors_of(changed) - errors_of(THINKING) == {("PF440", "answers are not closed, and user messages are")}
+
+
+def test_a_last_answer_that_is_lost_is_an_error_where_earlier_ones_are_written() -> None:
+    changed = THINKING.replace(
+        "{{- message.content }}", "{{- message.content if not loop.last or loop.first else '' }}"
+    )
+    assert ("PF433", "an assistant text is lost: a finished answer") in errors_of(changed) - errors_of(THINKING)
+
+
+def test_a_tool_result_is_closed_before_the_generation_prompt() -> None:
+    calls = "{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
+    text = "{{ '<|begin|>' + message.role + '\\n' + (message.content or '') }}" + calls
+    sound = f"{{% for message in messages %}}{text}{{{{ '<|end|>\\n' }}}}{{% endfor %}}{PROMPT}"
+    changed = sound.replace("'<|end|>\\n'", "'\\n' if loop.last and message.role == 'tool' else '<|end|>\\n'")
+    assert {code for code, _ in errors_of(changed) - errors_of(sound)} == {"PF440"}
+
+
+def test_a_mask_that_holds_the_header_is_found_where_the_generation_prompt_goes_on() -> None:
+    masked = THINKING.replace("{{- '<|begin|>'", "{%- generation %}{{- '<|begin|>'") + "{# #}"
+    masked = masked.replace(
+        "{{- '<|end|>\\n' }}{%- endfor", "{{- '<|end|>' }}{% endgeneration %}{{- '\\n' }}{%- endfor"
+    )
+    assert ("PF452", "the mask covers the generation prompt") in errors_of(masked)
+
+
+def test_turns_of_minimax_take_turns() -> None:
+    turn = "{{- ']~b]' + message.role + '\\n' + message.content + ('[e~[\\n' if END else '\\n') }}"
+    source = f"{{% for message in messages %}}{turn}{{% endfor %}}" + PROMPT.replace("<|begin|>", "]~b]")
+    assert not errors_of(source.replace("END", "true")) & {("PF440", "a turn is not closed: a system message")}
+    assert "PF440" in {code for code, _ in errors_of(source.replace("END", "message.role != 'system'"))}

@@ -192,7 +192,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             f"{name} is in the prompt: {conversation.about}",
             excerpt(text, found.start(), found.end()),
             trial.place_of("arguments", "content"),
-            Severity.ERROR if has_tools and not is_scalar else Severity.WARNING,
+            Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else Severity.WARNING,
         )
 
 

@@ -244,13 +244,16 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
                 )
                 break
         opened = trial.render(conversation, conversation.states[0]).text
-        if opened is not None and text.startswith(opened):
-            inside = [first for first, last in mask if first < len(opened) < last]
+        if opened is not None:
+            end = first_difference(opened, text)
+            if end < len(opened):  # up to the last marker or line break that both have
+                end = max(text.rfind(each, 0, end) for each in ">]|\n") + 1
+            inside = [first for first, last in mask if first < end < last]
             if inside:
-                covered = text[inside[0] : len(opened)]
+                covered = text[inside[0] : end]
                 yield conversation.finding(
                     "the mask covers the generation prompt",
-                    excerpt(text, inside[0], len(opened)),
+                    excerpt(text, inside[0], end),
                     trial.place_of("generation"),
                     None if _TAGS.sub("", covered).strip() else Severity.INFO,
                 )
