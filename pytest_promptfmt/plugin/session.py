@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +28,7 @@ from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.inputs.outcome_cache import MET
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import Store, store_folder
-from pytest_promptfmt.plugin.caching import cache_of, collapses
+from pytest_promptfmt.plugin.caching import cache_of, collapses, with_new_collected
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     TaskNode,
@@ -35,11 +38,9 @@ from pytest_promptfmt.plugin.collection import (
     warn_of_file,
 )
 from pytest_promptfmt.plugin.collection_errors import CollectionErrors
-from pytest_promptfmt.plugin.command_line import allowed_places
 from pytest_promptfmt.plugin.interruption import Interruption
 from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
-from pytest_promptfmt.plugin.new_snapshots import with_new_collected
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
@@ -57,7 +58,7 @@ from pytest_promptfmt.plugin.worker_runs import WorkerRuns
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
-from pytest_promptfmt.settings.setting_lookup import SettingLookup
+from pytest_promptfmt.settings.setting_lookup import SettingLookup, given_places
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
@@ -125,7 +126,25 @@ def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:
     for name in _RUN_PYTHON if is_without_code else ():
         if config.pluginmanager.hasplugin(name):
             config.pluginmanager.unregister(name=name)
-    gate.limit_to(allowed_places(config, places))
+    gate.limit_to(_allowed_places(config, places))
+
+
+def _allowed_places(config: pytest.Config, paths: Sequence[Path]) -> list[Path]:
+    """Return the rootdir, and the places outside of it that the command line names; `paths` are those to collect.
+
+    Only what the user typed counts, without an ini's `addopts`.
+    """
+    inherited = gate.allowed_folders()
+    if hasattr(config, "workerinput") and inherited is not None:  # pytest-xdist sends options without their origin
+        return [config.rootpath, *map(Path, inherited)]
+    if config.getini("addopts"):
+        words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+        typed = config._parser.parse_known_args(words)
+        config = copy.copy(config)
+        config.option = typed
+        given = {Path(path.partition("::")[0]) for path in typed.file_or_dir}
+        paths = [path for path in paths if path in given]
+    return [config.rootpath, *given_places(SettingLookup(config), paths)]
 
 
 class PromptfmtPlugin:

@@ -21,11 +21,11 @@ from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.unaffected import (
     IDLE_SUFFIXES,
     TASK_SUFFIXES,
+    Imports,
     ModuleText,
-    ModuleUse,
     TaskSource,
     bytes_of,
-    facts_of,
+    imports_of,
     included_by,
     is_setting,
     members_of,
@@ -80,9 +80,8 @@ class Trees:
         self._absent = same - self.changed - of_changed
         self._lay_out(names - self._absent)
         self.earlier = self._read_earlier()
-        facts = facts_of(texts)
-        self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts, self._text)
-        self.modules = _reaching(self.changed, facts)
+        self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, texts, self._text)
+        self.modules = _reaching(self.changed, imports_of(texts))
         self._lay_out(self._absent & self._needed(texts))
         self._share_docs()
 
@@ -111,9 +110,9 @@ class Trees:
             return frozenset(names)
         old = {name: module_text(self.before / name, name) for name in self.changed if name.endswith(".py")}
         reached: set[str] = set()
-        for facts in (facts_of(texts), facts_of({**texts, **old})):
-            found = reached_modules(sorted(modules), facts)
-            if any(facts[name].reads_files for name in found):
+        for known in (texts, {**texts, **old}):
+            found = reached_modules(modules, imports_of(known))
+            if any(known[name].reads_files for name in found):
                 return frozenset(names)
             reached |= found
         folders = {name.rpartition("/")[0] for name in (*files, *reached)}
@@ -188,9 +187,9 @@ def _may_include(path: Path) -> bool:
     return b"include" in bytes_of(path)
 
 
-def _reaching(changed: Collection[str], facts: Mapping[str, ModuleUse]) -> frozenset[str]:
-    found = {name for name in facts if name in changed}
-    while more := {name for name in facts.keys() - found if not found.isdisjoint(facts[name].imports)}:
+def _reaching(changed: Collection[str], imports: Imports) -> frozenset[str]:
+    found = {name for name in imports if name in changed}
+    while more := {name for name in imports.keys() - found if not found.isdisjoint(imports[name])}:
         found |= more
     return frozenset(found)
 

@@ -35,6 +35,9 @@ IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gi
 
 TASK_SUFFIXES: Final = (".yaml", ".yml")
 
+Imports = Mapping[str, Sequence[str]]
+"""The files of a tree that each of its Python files may import."""
+
 _PATH: Final = re.compile(r"[^\s{}]{1,1000}")
 """A text that may be a path, a pattern for paths, or a name with a path in it."""
 
@@ -44,13 +47,13 @@ def unaffected_files(
     changed: Collection[str],
     sources: Mapping[str, TaskSource],
     earlier: Mapping[str, TaskSource],
-    facts: Mapping[str, ModuleUse],
+    modules: Mapping[str, ModuleText],
     text: Callable[[str], str],
 ) -> frozenset[str]:
     """Return the files of tasks and groups of the tree `after` that need no rendering.
 
     `changed` are the paths that differ, `sources` all files of the tree that define something, `earlier` those of the
-    other tree that differ, `facts` those of the Python files of the tree, whose content `text` returns. The tree may
+    other tree that differ, `modules` the Python files of the tree, whose content `text` returns. The tree may
     lack files that do not differ.
     """
     if any(PurePosixPath(name).name in _RULES for name in changed) or _named_by_settings(after, changed, sources):
@@ -60,14 +63,15 @@ def unaffected_files(
     data = _Data(name for name in changed if name not in includes and name not in sources and name not in earlier)
     words = frozenset[str]().union(*(source.texts | source.labels for source in touched))
     judged: dict[frozenset[str], bool] = {}
+    imports = imports_of(modules)
 
-    def runs_other_code(modules: frozenset[str]) -> bool:
-        if modules not in judged:
-            reached = reached_modules(sorted(modules), facts)
-            judged[modules] = not differing.isdisjoint(reached | modules) or any(
-                data.may_be_read_by(module, text(module)) for module in reached if data and facts[module].reads_files
+    def runs_other_code(own: frozenset[str]) -> bool:
+        if own not in judged:
+            reached = reached_modules(own, imports)
+            judged[own] = not differing.isdisjoint(reached | own) or any(
+                data.may_be_read_by(module, text(module)) for module in reached if data and modules[module].reads_files
             )
-        return judged[modules]
+        return judged[own]
 
     def is_same(name: str, source: TaskSource) -> bool:
         is_made_of_others = not differing.isdisjoint({*source.parts, name}) or runs_other_code(source.modules)
@@ -197,7 +201,7 @@ def included_by(tree: Path, name: str) -> Iterator[str]:
             yield posixpath.normpath(posixpath.join(posixpath.dirname(name), each))
 
 
-def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleUse]) -> frozenset[str]:
+def reached_modules(modules: Iterable[str], known: Imports) -> frozenset[str]:
     """Return those of these modules that are `known`, and all Python files that they may import, directly or not."""
     reached: set[str] = set()
     waiting = [name for name in modules if name in known]
@@ -205,7 +209,7 @@ def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleUse]) -> f
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
-            waiting += known[name].imports
+            waiting += known[name]
     return frozenset(reached)
 
 
@@ -214,14 +218,6 @@ class ModuleText:
     """How the paths of files that a Python file imports may end, and whether it may read files."""
 
     ends: tuple[str, ...]
-    reads_files: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleUse:
-    """Which files of the tree a Python file may import, and whether it may read any."""
-
-    imports: tuple[str, ...]
     reads_files: bool
 
 
@@ -240,19 +236,14 @@ def module_text(path: Path, name: str) -> ModuleText:
     return ModuleText(tuple(dict.fromkeys(ends)), known.opens)
 
 
-def facts_of(texts: Mapping[str, ModuleText]) -> dict[str, ModuleUse]:
-    """Return the facts of every Python file of a tree; imports go by the end of the path, so there may be too many."""
+def imports_of(texts: Mapping[str, ModuleText]) -> Imports:
+    """Return which files each Python file of a tree may import, by the ends of paths, so there may be too many."""
     by_end: dict[str, list[str]] = {}
     for name in texts:
         parts = name.split("/")
         for start in range(len(parts)):
             by_end.setdefault("/".join(parts[start:]), []).append(name)
-    return {
-        name: ModuleUse(
-            tuple(dict.fromkeys(target for end in text.ends for target in by_end.get(end, ()))), text.reads_files
-        )
-        for name, text in texts.items()
-    }
+    return {name: [each for end in text.ends for each in by_end.get(end, ())] for name, text in texts.items()}
 
 
 def _ends_of(level: int, parts: Sequence[str], name: str) -> Iterator[str]:
