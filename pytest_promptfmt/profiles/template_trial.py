@@ -43,6 +43,7 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {
 
 _ASKED: Final = "add_generation_prompt"
 _PARTS: Final = "user-parts"
+_COMMENT: Final = re.compile(r"\{#.*?#\}", re.S)
 _REPR: Final = re.compile(r"[\[{]['\"]type")
 
 
@@ -92,6 +93,7 @@ class TemplateTrial:
         self.trains_for = trains_for
         self.may_run_code = may_run_code
         self._hosts = hosts
+        self._code = _COMMENT.sub("", profile.chat_template)
         self._asks_for_generation_prompt = _ASKED in profile.chat_template
         self._made: dict[tuple[str, State], Rendering] = {}
         self._added: dict[str, str] = {}
@@ -196,8 +198,8 @@ class TemplateTrial:
         return frozenset() if self.syntax_error is not None else template_kinds(self.nodes)
 
     def mentions(self, *names: str) -> bool:
-        """Return whether the template reads one of these names."""
-        return any(name in self.source for name in names)
+        """Return whether the template has one of these names, outside comments."""
+        return any(name in self._code for name in names)
 
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""

@@ -327,6 +327,17 @@ def test_a_tool_result_is_closed_before_the_generation_prompt() -> None:
     assert {code for code, _ in errors_of(changed) - errors_of(sound)} == {"PF440"}
 
 
+def test_a_comment_about_tools_does_not_make_a_template_write_them() -> None:
+    assert not errors_of("{# tool_calls are dropped: not needed for training #}" + PLAIN)
+
+
+def test_a_new_namespace_inside_a_loop_is_not_meant_for_later() -> None:
+    after = "{% if ns.n == 1 %}{{ 'one: ' }}{% endif %}"
+    inside = "{% set ns = namespace(n=1) %}{% for m in messages %}VALUE{% endfor %}" + after
+    assert not found(inside.replace("VALUE", "{% set ns = namespace(n=2) %}") + PLAIN, "PF445")
+    assert found(inside.replace("VALUE", "{% set ns = {'n': 2} %}") + PLAIN, "PF445")
+
+
 def test_a_mask_that_holds_the_header_is_found_where_the_generation_prompt_goes_on() -> None:
     masked = THINKING.replace("{{- '<|begin|>'", "{%- generation %}{{- '<|begin|>'") + "{# #}"
     masked = masked.replace(

@@ -126,7 +126,8 @@ def _set_in_vain(template: nodes.Template) -> Iterator[tuple[str, int]]:
                 known.add(node.target.name)
             elif isinstance(node, nodes.For):
                 for inner in node.find_all(nodes.Assign):
-                    if isinstance(inner.target, nodes.Name) and inner.target.name in known & after:
+                    is_new = isinstance(inner.node, nodes.Call) and inner.node.node == nodes.Name("namespace", "load")
+                    if isinstance(inner.target, nodes.Name) and inner.target.name in known & after and not is_new:
                         yield inner.target.name, inner.lineno
                 yield from walk(node.body, set(known), set())
             elif isinstance(node, nodes.If):
