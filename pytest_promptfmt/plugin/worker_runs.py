@@ -40,7 +40,7 @@ from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 
 UNCHANGED: Final = "unchanged"
-"""The status of unchanged files in pytest's summary."""
+"""The status of items of unchanged files in pytest's summary."""
 
 
 class WorkerRuns:
@@ -97,7 +97,7 @@ class WorkerRuns:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Remove unchanged files from the items to run, and count them."""
+        """Remove unchanged files from the items to run, and count their items."""
         same = [item for item in session.items if isinstance(item, Unchanged)]
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         if same and not session.config.option.collectonly:
@@ -110,7 +110,7 @@ class WorkerRuns:
             session.items[:] = [item for item in session.items if not isinstance(item, Unchanged)]
             self._after = waiting
             if reporter is not None:
-                counted = [item for item in same if item.is_counted for _ in item.files]
+                counted = [item for item in same if item.is_counted for _ in range(item.counted.passed)]
                 reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._run.cache.plan(session.items)
         if self._config.get_verbosity() > 1 and reporter is not None:

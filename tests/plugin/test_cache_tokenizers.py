@@ -46,7 +46,7 @@ def test_the_files_next_to_a_tokenizer_are_inputs(cached_project: Project, writt
     _with_tokenizer(project, written, ", chat_template: own", is_default=is_default)
     project.settle()
     project.accept("tasks")
-    assert project.run("tasks").parseoutcomes() == {"unchanged": 2}
+    assert project.run("tasks").parseoutcomes() == {"unchanged": 4}
     _configure(project, TEMPLATE.replace("<assistant>", "<answer>"))
     project.settle()
     assert project.run("tasks").parseoutcomes()["failed"] == 2
