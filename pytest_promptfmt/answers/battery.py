@@ -120,7 +120,7 @@ class _Battery(Subject):
         if answers is not None and answers.kind == "text" and self.synthetic:
             answers = self.imagined(answers)
         if answers is None:
-            return Matrix(pipelines=names, rows=(), answers="", nothing="the target is no text and no number")
+            return Matrix(pipelines=names, rows=(), answers="", nothing="the target is neither text nor a number")
         self._ask_for_contract(answers)
         self._round_trips()
         self._own_answers(answers)

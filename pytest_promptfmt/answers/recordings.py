@@ -240,7 +240,7 @@ def _of_log_samples(entry: Mapping[str, Any], number: int) -> Recorded | BadReco
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         return BadRecord(number, f"not a line of --log_samples for a generation task: {type(error).__name__} {error}")
     if not isinstance(completion, str):
-        return BadRecord(number, "its first response is no text: only generation tasks can be replayed")
+        return BadRecord(number, "its first response is not text: only generation tasks can be replayed")
     pipeline = entry.get("filter")
     if not isinstance(pipeline, str | None):
         return BadRecord(number, f"`filter` is {pipeline!r}, and must be the name of a filter pipeline")

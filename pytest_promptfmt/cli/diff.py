@@ -118,16 +118,7 @@ def diff(
     is compared with the work tree as it is. With --harness the work tree is rendered as two releases of lm-eval do.
     """
     if harness is not None:
-        if (
-            old is not None
-            or new is not None
-            or bump
-            or versions
-            or findings
-            or markdown is not None
-            or html
-            or in_browser
-        ):
+        if any((old, new, bump, versions, findings, markdown, html, in_browser)):
             raise SettingsError(
                 "--harness compares releases", hint="of the other options, --path, --task, --profile, --json"
             )

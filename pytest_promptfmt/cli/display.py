@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import groupby, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pytest_promptfmt.core.text import END, escape_controls, show_inner
 from pytest_promptfmt.results.wording import listed
-from pytest_promptfmt.snapshots.hunks import changed_words
+from pytest_promptfmt.snapshots.hunks import replaced_lines
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.prompt import Instance, Prompt, Request
@@ -196,19 +196,14 @@ def as_data(instance: Instance) -> dict[str, Any]:
 
 def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator[Text]:
     """Yield the lines of a unified diff in colour; where lines were replaced, the words that differ are highlighted."""
-    shown = lines if most is None else lines[:most]
-    removed: list[str] = []
-    for mark, run in groupby(shown, key=lambda line: line[:1] if line[:1] in "-+" else ""):
-        group = [escape_controls(line) for line in run]
-        if mark == "-":
-            removed = group
-            continue
-        if mark == "+" and len(removed) == len(group):
-            yield from _replaced(removed, group)
-        else:
-            yield from (_plain(line) for line in (*removed, *group))
-        removed = []
-    yield from (_plain(line) for line in removed)
+    shown = [escape_controls(line) for line in (lines if most is None else lines[:most])]
+    pieces = dict(replaced_lines(shown))
+    for number, line in enumerate(shown):
+        style = DIFF_STYLES.get(line[:1], "")
+        text = Text(line[:1] if number in pieces else line, style)
+        for piece, differs in pieces.get(number, ()):
+            text.append(piece, f"{style} reverse" if differs else style)
+        yield text
     if len(shown) < len(lines):
         yield Text(f"… and {len(lines) - len(shown):,} more lines", "dim")
 
@@ -222,18 +217,3 @@ def cluster_lines(cluster: Cluster, *, verbose: bool = False) -> Iterator[Text]:
     if len(cluster.tasks) > 1 or not detail:
         yield Text(f"in {escape_controls(listed(cluster.tasks, None if verbose else SHOWN_TASKS))}", "dim")
     yield Text("")
-
-
-def _plain(line: str) -> Text:
-    return Text(line, DIFF_STYLES.get(line[:1], ""))
-
-
-def _replaced(removed: Sequence[str], added: Sequence[str]) -> Iterator[Text]:
-    pairs = [changed_words(old[1:], new[1:]) for old, new in zip(removed, added, strict=True)]
-    for mark, lines, side in (("-", removed, 0), ("+", added, 1)):
-        for line, pair in zip(lines, pairs, strict=True):
-            text = _plain(mark)
-            for piece, differs in pair[side]:
-                text.append(piece, f"{DIFF_STYLES[mark]} reverse" if differs else DIFF_STYLES[mark])
-            assert len(text.plain) == len(line)
-            yield text

@@ -97,9 +97,9 @@ def _asked_lines(study: Study) -> Iterator[Text]:
     for form in study.contract.forms:
         example = f", such as {form.written('B')!r}" if form.before or form.after else ""
         labels = f": {', '.join(form.labels)}" if form.labels else ""
-        yield styled(f"asks for {_FORMS[form.form]}{labels}{example}, by {form.said.strip()!r}")
+        yield styled(f"requests {_FORMS[form.form]}{labels}{example}, by {form.said.strip()!r}")
     if not study.contract.forms:
-        yield styled("asks for: no form of the answer can be read from the prompt")
+        yield styled("requests no form of the answer that can be read from the prompt")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING, verdict_lines
 from pytest_promptfmt.snapshots.extension import Verdict
-from pytest_promptfmt.snapshots.hunks import Pieces, changed_words
+from pytest_promptfmt.snapshots.hunks import replaced_lines
 from pytest_promptfmt.snapshots.lock import Note
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class FailureText(str):
     def toterminal(self, tw: Any) -> None:
         """Write the lines to pytest's terminal writer, which leaves colours out where there are none."""
         lines = self.split("\n")
-        pieces = dict(_in_pieces(lines))
+        pieces = dict(replaced_lines(lines))
         for number, line in enumerate(lines):
             markup = next((markup for start, markup in _MARKUP.items() if line.startswith(start)), {})
             if number not in pieces:
@@ -279,22 +279,3 @@ class FailureText(str):
             for text, differs in pieces[number]:
                 tw.write(text, invert=differs, **markup)
             tw.line()
-
-
-def _in_pieces(lines: Sequence[str]) -> Iterator[tuple[int, Pieces]]:
-    """Yield the numbers of the lines of a diff that replace each other, one by one, with what differs within them."""
-    signs = [line[:1] if line[:4] not in ("--- ", "+++ ") else "" for line in lines]
-    at = 0
-    while at < len(lines):
-        middle = _end(signs, at, "-")
-        end = _end(signs, middle, "+")
-        if at < middle and middle - at == end - middle:
-            for old, new in zip(range(at, middle), range(middle, end), strict=True):
-                before, after = changed_words(lines[old][1:], lines[new][1:])
-                yield from ((old, before), (new, after))
-        at = max(end, at + 1)
-
-
-def _end(signs: Sequence[str], start: int, sign: str) -> int:
-    """Return where a run of lines with a sign ends."""
-    return next((at for at in range(start, len(signs)) if signs[at] != sign), len(signs))

@@ -135,3 +135,22 @@ def _matched(old: Sequence[str], new: Sequence[str]) -> tuple[Pieces, Pieces]:
         if new_low < new_high:
             after.append(("".join(new[new_low:new_high]), differs))
     return tuple(before), tuple(after)
+
+
+def replaced_lines(lines: Sequence[str]) -> Iterator[tuple[int, Pieces]]:
+    """Yield the numbers of the lines of a diff that replace each other, one by one, with what differs within them."""
+    signs = [line[:1] if line[:4] not in ("--- ", "+++ ") else "" for line in lines]
+    at = 0
+    while at < len(lines):
+        middle = _end(signs, at, "-")
+        end = _end(signs, middle, "+")
+        if at < middle and middle - at == end - middle:
+            for old, new in zip(range(at, middle), range(middle, end), strict=True):
+                before, after = changed_words(lines[old][1:], lines[new][1:])
+                yield from ((old, before), (new, after))
+        at = max(end, at + 1)
+
+
+def _end(signs: Sequence[str], start: int, sign: str) -> int:
+    """Return where a run of lines with a sign ends."""
+    return next((at for at in range(start, len(signs)) if signs[at] != sign), len(signs))

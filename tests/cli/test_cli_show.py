@@ -47,7 +47,7 @@ def test_text_shows_blanks_line_ends_requests_and_findings(folder: Path) -> None
 def test_answers_shows_the_forms_in_which_the_prompt_asks_for_its_answer(folder: Path) -> None:
     write_task(folder, "arc", "{{question}}\\nEnd with 'ANSWER: LETTER', where LETTER is A or B.")
     done = promptfmt(folder, "show", "arc", "--profile", "plain", "--doc", "1", "--answers")
-    assert "asks for a sentence, such as 'ANSWER: B', by 'ANSWER: LETTER'" in done.stdout
+    assert "requests a sentence, such as 'ANSWER: B', by 'ANSWER: LETTER'" in done.stdout
     write_task(folder, "arc", "{{question}}")
     done = promptfmt(folder, "show", "arc", "--profile", "plain", "--doc", "1", "--answers")
     assert "no form of the answer can be read from the prompt" in done.stdout
