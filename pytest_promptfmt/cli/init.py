@@ -121,7 +121,10 @@ def _init(
     if workflow:
         arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline else []
         _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
-    if example if example is not None else has_tasks and not tasks:
+    if example is None:
+        others = _files(folder, ("*.json",), lambda path: recognized(path) is not None)  # such as runs of HELM
+        example = has_tasks and not tasks and not any(others)
+    if example:
         for name in _EXAMPLE:
             _write(folder / "tasks" / name, _shipped(name))
     if editor:

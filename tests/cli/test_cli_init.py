@@ -116,6 +116,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 URL = "Project-URL: Source, https://github.com/somebody/pytest-promptfmt\n"
 
 
+def test_a_repository_of_runs_of_helm_gets_no_example(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"adapter_spec": {"method": "generation"}}), "utf-8")
+    assert promptfmt(tmp_path, "init", "--no-workflow").returncode == 0
+    assert not (tmp_path / "tasks").exists()
+
+
 @pytest.mark.parametrize(
     ("origin", "action", "remarks"),
     [
