@@ -278,4 +278,4 @@ def _source(path: Path, top: Path) -> TaskSource | None:
 
 
 def _below(path: Path, top: Path) -> str:
-    return path.relative_to(top).as_posix() if path.is_relative_to(top) else path.as_posix()
+    return path.as_posix().removeprefix(f"{top.as_posix()}/")
