@@ -28,7 +28,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.results.terminal import release_note
-from pytest_promptfmt.rules import forks, names
+from pytest_promptfmt.rules import config, names
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.settings import Settings
@@ -78,7 +78,7 @@ def severities(path: Path) -> dict[str, Severity]:
     assert file is not None
     assert file.yaml is not None
     view = FileView(path=path, yaml=file.yaml, file=file, index=index)
-    rules = {"PF131": names.unresolved_member, "PF137": forks.group_of_a_task, "PF117": forks.unknown_key}
+    rules = {"PF131": names.unresolved_member, "PF137": config.group_of_a_task, "PF117": config.unknown_key}
     default = {"PF131": Severity.ERROR}
     found = {code: next(iter(rule(view)), None) for code, rule in rules.items()}
     return {code: each.severity or default.get(code, Severity.WARNING) for code, each in found.items() if each}
@@ -337,7 +337,7 @@ def test_a_function_may_have_a_path_before_0_4_12(tmp_path: Path, release: str, 
     assert bound.doc_to_text({"q": "Why?"}) == "Q: Why?"
     assert file.yaml is not None
     view = FileView(path=file.path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
-    assert [each.severity or Severity.WARNING for each in forks.early_yaml(view)] == [severity]
+    assert [each.severity or Severity.WARNING for each in config.early_yaml(view)] == [severity]
 
 
 def test_a_checkout_that_is_not_installed_may_ask_for_its_own_version(tmp_path: Path) -> None:
