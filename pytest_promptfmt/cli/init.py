@@ -20,6 +20,7 @@ from pytest_promptfmt.cli.options import NoCode, pytest_options
 from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.source_imports import syntax_tree
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tasks import Harness
@@ -246,7 +247,7 @@ def _packages(tasks: Sequence[Path]) -> list[str]:
 
 def _imports(file: Path) -> Iterator[str]:
     try:
-        tree = ast.parse(gate.read_bytes(file))
+        tree = syntax_tree(gate.read_bytes(file))
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):

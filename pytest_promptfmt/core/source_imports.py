@@ -1,8 +1,10 @@
-"""Imports of task code from its source: Python's compiled files are valid by second and size, so they may be stale."""
+"""Python code as its source: imports without compiled files, which may be stale, and trees of code that is not run."""
 
 from __future__ import annotations
 
+import ast
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -12,6 +14,13 @@ from types import CodeType, ModuleType
 from typing import Final, NoReturn
 
 from pytest_promptfmt.core.files import is_installed
+
+
+def syntax_tree(source: str | bytes) -> ast.Module:
+    """Return the tree of Python code without warnings, such as those about escapes; raises as `ast.parse`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 class SourceLoader(SourceFileLoader):

@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Final
 
 from pytest_promptfmt.core.files import is_installed
-from pytest_promptfmt.core.source_imports import names_in
+from pytest_promptfmt.core.source_imports import names_in, syntax_tree
 from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, program, variable
 from pytest_promptfmt.inputs.set_orders import depends_on_order, shares_sets
 
@@ -182,7 +182,7 @@ class ModuleFacts:
 
     def __init__(self, content: bytes) -> None:
         try:
-            self._module = ast.parse(content)
+            self._module = syntax_tree(content)
             self._is_read = True
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._module = ast.Module(body=[], type_ignores=[])

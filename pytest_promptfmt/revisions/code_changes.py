@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import FunctionRef
 
 _DYNAMIC: Final = frozenset({"globals", "locals", "vars", "getattr", "eval", "exec", "__import__", "import_module"})
@@ -109,7 +110,7 @@ class _Module:
         self._is_read = True
         try:
             self._text = gate.read_bytes(file).decode("utf-8", "replace")
-            tree = ast.parse(self._text)
+            tree = syntax_tree(self._text)
         except (OSError, SyntaxError, ValueError, RecursionError):
             self._is_read = False
         self._defined: dict[str, list[ast.stmt]] = {}
@@ -319,7 +320,7 @@ def _above(ref: FunctionRef, top: Path) -> Iterator[FunctionRef]:
 def classes_of(path: Path) -> Iterator[FunctionRef]:
     """Yield the classes at the top level of a Python file; none if it cannot be read."""
     try:
-        module = ast.parse(gate.read_bytes(path))
+        module = syntax_tree(gate.read_bytes(path))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     for node in module.body:

@@ -12,6 +12,7 @@ from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import did_you_mean, display_path
+from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -48,7 +49,7 @@ def missing_function(study: Study) -> Iterator[Finding]:
 def _names_in(file: Path) -> frozenset[str] | None:
     """Return the names that a Python file defines at its top level; None if that is unknown."""
     try:
-        tree = ast.parse(gate.read_bytes(file, limit=MAX_BYTES))
+        tree = syntax_tree(gate.read_bytes(file, limit=MAX_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names: set[str] = set()
@@ -90,7 +91,7 @@ def parsed(function: FunctionRef) -> ast.Module | None:
 
 @lru_cache(maxsize=16)
 def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
-    return ast.parse(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
+    return syntax_tree(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
 
 
 @rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import is_installed
+from pytest_promptfmt.core.source_imports import syntax_tree
 
 PACKAGES: Final = ("lm_eval", "lmms_eval")
 """The packages of harnesses that read lm-eval's YAML."""
@@ -100,7 +101,7 @@ class Harness:
         """Return the fields of its `TaskConfig`, none if that is not found."""
         for name in _CONFIGS:
             with suppress(OSError, SyntaxError, ValueError, RecursionError), gate.also_reading(self.folder):
-                module = ast.parse(gate.read_bytes(self.folder / name))
+                module = syntax_tree(gate.read_bytes(self.folder / name))
                 for node in module.body:
                     if isinstance(node, ast.ClassDef) and node.name == "TaskConfig":
                         fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
@@ -217,7 +218,7 @@ def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str,
     """Return the names that decorators of a module's classes and functions register, with where that is."""
     found: list[tuple[str, Registration]] = []
     with suppress(SyntaxError, ValueError, RecursionError):
-        nodes = ast.parse(content).body
+        nodes = syntax_tree(content).body
         for node in (each for each in nodes if isinstance(each, ast.ClassDef | ast.FunctionDef)):
             for call in node.decorator_list:
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == f"register_{kind}":

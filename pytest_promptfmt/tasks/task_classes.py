@@ -24,6 +24,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Ren
 from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
+from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.tasks.functions import load_object
@@ -77,7 +78,7 @@ def task_of_class(file: YamlFile, path: Path) -> Task | None:
 def _asked_in_text(ref: FunctionRef) -> OutputType | None:
     """Return the type of the first request that the text of a class makes, None if it is not a constant."""
     try:
-        module = ast.parse(gate.read_bytes(ref.file, limit=MAX_BYTES))
+        module = syntax_tree(gate.read_bytes(ref.file, limit=MAX_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}

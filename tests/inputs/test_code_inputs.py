@@ -119,3 +119,10 @@ def test_a_module_that_is_missing_asks_for_nothing(tmp_path: Path) -> None:
 )
 def test_evaluated_code_asks_by_the_names_in_it(text: str, asked: str) -> None:
     assert asks_for(compile(text, "<text>", "eval")) == asked
+
+
+@pytest.mark.filterwarnings("error")
+def test_code_that_python_warns_about_is_read(tmp_path: Path) -> None:
+    found = reached(tmp_path, "import helper\n\nPATTERN = '\\$'\n")
+    assert not found.asks
+    assert found.names == {"helper"}
