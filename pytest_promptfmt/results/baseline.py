@@ -82,9 +82,9 @@ class BaselineRun:
             entries = next(entries_of) if finding.severity is not Severity.INFO else {}
             accepts_all = self._update == "write" and finding.severity is not Severity.INFO
             known = [each for each in finding.by_profile if accepts_all or each[0] in entries]
-            accepted += (
-                Accepted(self._entry(finding, profile, key), entries.get(profile, "")) for profile, key in known
-            )
+            for profile, key in known:
+                entry = self._entry(finding, finding.code, finding.message, key, profile)
+                accepted.append(Accepted(entry, entries.get(profile, "")))
             unknown = [profile for profile, key in finding.by_profile if (profile, key) not in known]
             if unknown:
                 new.append(finding.limited_to(unknown) if known else finding)
@@ -99,8 +99,7 @@ class BaselineRun:
         is_known = self._baseline.accepts(outcome.file, outcome.task, key)
         if not is_known and self._update != "write":
             return failed
-        file = below(outcome.file, self._rootdir)
-        entry = BaselineEntry(file=file, task=outcome.task, code=ERROR, message=error.message, key=key)
+        entry = self._entry(outcome, ERROR, error.message, key)
         accepted = (*outcome.accepted, Accepted(entry, key if is_known else ""))
         return replace(outcome, category="accepted", title=failed.title, accepted=accepted)
 
@@ -118,26 +117,13 @@ class BaselineRun:
             if not is_known and self._update != "write":
                 new.append(row)
                 continue
-            entry = BaselineEntry(
-                file=below(outcome.file, self._rootdir),
-                task=outcome.task,
-                code=MISREAD,
-                message=row.title,
-                key=key,
-                profile=outcome.profile,
-            )
+            entry = self._entry(outcome, MISREAD, row.title, key, outcome.profile)
             accepted.append(Accepted(entry, key if is_known else ""))
         return replace(outcome, accepted=(*outcome.accepted, *accepted)), new
 
-    def _entry(self, finding: Reported, profile: str, key: str) -> BaselineEntry:
-        return BaselineEntry(
-            file=below(finding.file, self._rootdir),
-            task=finding.task,
-            code=finding.code,
-            message=finding.message,
-            key=key,
-            profile=profile,
-        )
+    def _entry(self, of: Outcome | Reported, code: str, message: str, key: str, profile: str = "") -> BaselineEntry:
+        file = below(of.file, self._rootdir)
+        return BaselineEntry(file=file, task=of.task, code=code, message=message, key=key, profile=profile)
 
     def result(
         self,
