@@ -96,6 +96,8 @@ class SharedInputs:
         self._digests: dict[int, tuple[Settings, str]] = {}
         self._profiles: dict[int, tuple[Profile, str]] = {}
         self._base: str | None = None
+        # Collecting Python tests adds their folders to the path: what a run began with does not depend on the order.
+        self._path, self._plugins = search_path(), tuple(run.plugins())
         self._places = contents.places
         self.is_library = self._places.is_library
 
@@ -143,9 +145,9 @@ class SharedInputs:
         yield os.path.relpath(os.getcwd(), root), [getattr(sys.flags, name) for name in _FLAGS], locale.getencoding()
         yield self._digest_of_package()
         yield distributions()
-        below = {folder for folder in search_path() if gate.is_below(folder, [root])}
+        below = {folder for folder in self._path if gate.is_below(folder, [root])}
         yield sorted((folder, sorted(importable_in(folder))) for folder in {root, *below})
-        own = {name for name in self._run.plugins() if name.startswith(root) and not self.is_library(name)}
+        own = {name for name in self._plugins if name.startswith(root) and not self.is_library(name)}
         reached = reached_from(own, (root,), self.is_library)
         yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
         yield OTHER if reached.reads else None  # files that they open while pytest imports them are not traced

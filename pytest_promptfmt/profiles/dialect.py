@@ -62,7 +62,7 @@ class TemplateCache(BytecodeCache):
         bucket = Bucket(environment, key, key)
         self.load_bytecode(bucket)
         if bucket.code is None:
-            bucket.code = environment.compile(template_tree(source))
+            bucket.code = environment.compile(source)
             self.dump_bytecode(bucket)
         return bucket.code
 

@@ -350,7 +350,7 @@ def test_a_sentence_that_the_gen_prefix_begins_goes_on_after_it() -> None:
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        ("Give your answer as JSON with the key answer.\n", "tolerance"),
+        ("Give your answer as JSON.\n", "tolerance"),
         ("The last line of your response is the letter.\n", "tolerance"),
         ("Put your answer into a code block.\n", "tolerance"),
         ("Think step by step.\n", "tolerance"),

@@ -200,6 +200,15 @@ def test_pytest_its_module_and_the_command_share_outcomes(tree: Project, monkeyp
     assert unchanged(tree) == FILES
 
 
+def test_folders_that_collecting_python_tests_adds_to_the_path_are_no_inputs_of_all_tasks(tree: Project) -> None:
+    tree.write("tasks/checks/test_own.py", "def test():\n    pass\n")
+    tree.run("tasks")  # compiles the test, into a folder that code may import from
+    tree.edit("tasks/arc.yaml", "Q: ", "Question: ")
+    tree.settle()
+    assert tree.run("tasks", "--snapshot-update").parseoutcomes()["passed"] == FILES * ITEMS + 1
+    assert tree.run("tasks").parseoutcomes() == {"passed": 1, "unchanged": FILES * ITEMS}
+
+
 def test_outcomes_of_several_branches_lie_side_by_side(tree: Project) -> None:
     tree.run("tasks")
     first = (tree.root / "tasks/sub/boolq.yaml").read_text("utf-8")

@@ -187,5 +187,5 @@ metadata:
     done = project.run("-o", "promptfmt_lint=true", "--snapshot-update")
     done.assert_outcomes(passed=5)  # two snapshots, lint, extraction, scoring
     calls = Counter((project.root / "calls.log").read_text("utf-8").splitlines())
-    # Rendering looks at the first doc to see whether it has several inputs, and so do scoring and rules about all docs.
-    assert calls == {"import": 1, "docs two?": 1, "docs one?": 1, "asked one?": 1, "asked two?": 4}
+    # Rendering looks at the first doc to see whether it has several inputs, and so does scoring.
+    assert calls == {"import": 1, "docs two?": 1, "docs one?": 1, "asked one?": 1, "asked two?": 3}
