@@ -184,7 +184,7 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                     read.add(failed.field)
                     if known.issuperset(asked):
                         first_error = first_error or failed
-                        if target is None or isinstance(failed.error, LimitExceededError):
+                        if target is None or isinstance(failed.error, LimitExceededError | MemoryError):
                             raise
                         break
                     facts += [fact for fact in asked if fact not in known]
