@@ -364,6 +364,13 @@ def test_a_bare_answer_is_not_demanded_where_the_prompt_asks_for_another_form(as
     assert row(with_shots, "own-answer-1").kind == "contract", "shots show a bare answer"
 
 
+def test_a_bare_answer_is_not_demanded_where_the_prompt_shows_the_whole_form_even_by_shots() -> None:
+    asked = "Give your answer as JSON with the key answer.\n"
+    for shots in (0, 1):
+        result = matrix(regex(r"LETTER=([A-D])"), text=asked + TEXT, num_fewshot=shots)
+        assert row(result, "own-answer-1").kind == "tolerance"
+
+
 @given(
     prompt=st.lists(
         st.sampled_from(["'the answer is (X)'", '"#### N"', "<answer>X</answer>", "JSON", "X", "...", "\n"])
