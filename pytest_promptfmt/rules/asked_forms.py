@@ -149,10 +149,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
 
 @also("PF525", severity=Severity.INFO)
 def no_form_read(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt whose filters look for an answer, and in which no form of the answer can be read.
-
-    Fix: ask for the answer in a form, such as "The answer is X", and show it in few-shot examples.
-    """
+    """Report a prompt whose filters look for an answer, and in which no form of the answer can be read."""
     is_shown = bool(study.shots or study.task.gen_prefix or study.contract.forms)
     if is_shown or not study.generates or not study.instances or study.has_guessed_text:
         return

@@ -44,10 +44,7 @@ _NUMBERS: Final = ("3", "81")
 
 @also("PF525", severity=Severity.WARNING, scores=True)
 def asked_place_not_read(study: Study) -> Iterator[Finding]:
-    """Report filters that take an answer from another place than the one that the prompt requests.
-
-    Fix: take the last match (`group_select: -1`) where the answer is requested at the end, the first one otherwise.
-    """
+    """Report filters that take an answer from another place than the one that the prompt requests."""
     place = study.contract.place
     if place is None or not study.generates or study.has_guessed_text or gold_kind(study) in ("tests", "nothing"):
         return
@@ -96,10 +93,7 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
 
 @also("PF525", severity=Severity.WARNING, scores=True)
 def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
-    """Report filters that take the answer from the block of reasoning that the prompt requests before it.
-
-    Fix: read the answer after the closing tag, or the last match.
-    """
+    """Report filters that take the answer from the block of reasoning that the prompt requests before it."""
     asked = study.own_text if study.generates else ""
     tag = next((one[1] for one in _CLOSED.finditer(asked) if REASONING_TAG.fullmatch(one[1])), None)
     if tag is None or study.has_guessed_text or study.has_own_scorer or gold_kind(study) in ("tests", "nothing"):
@@ -120,10 +114,7 @@ def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
 
 @also("PF525", severity=Severity.WARNING, scores=True)
 def one_of_several_read(study: Study) -> Iterator[Finding]:
-    """Report filters that read one of the answers where the prompt requests each of several in the same form.
-
-    Fix: read all of them, with `group_select` left out and a scorer that compares all.
-    """
+    """Report filters that read one of the answers where the prompt requests each of several in the same form."""
     asked = study.own_text if study.generates else ""
     wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")] if asked else []
     forms = [form for form in wrapped if _EACH.search(_sentence_of(asked, form.said))]
@@ -151,10 +142,7 @@ def _sentence_of(text: str, said: str) -> str:
 
 @also("PF525", severity=Severity.WARNING)
 def format_read_otherwise(study: Study) -> Iterator[Finding]:
-    """Report a scorer that parses another format than the prompt requests, such as JSON where that is YAML.
-
-    Fix: parse the format that is requested, or ask for the one that is parsed.
-    """
+    """Report a scorer that parses another format than the prompt requests, such as JSON where that is YAML."""
     scorer = study.config.get("process_results")
     if not study.generates or not isinstance(scorer, FunctionRef) or study.has_guessed_text:
         return
@@ -168,10 +156,7 @@ def format_read_otherwise(study: Study) -> Iterator[Finding]:
 
 @also("PF525", severity=Severity.WARNING)
 def no_room_for_length(study: Study) -> Iterator[Finding]:
-    """Report a token budget with fewer tokens than the prompt requests words.
-
-    Fix: raise `max_gen_toks` above the number of words, which need one to two tokens each.
-    """
+    """Report a token budget with fewer tokens than the prompt requests words."""
     budget, words = token_budget(study.task), study.contract.least_words
     if study.generates and budget is not None and words is not None and budget < words:
         saw = f"{study.contract.length}, {budget} tokens"
@@ -180,10 +165,7 @@ def no_room_for_length(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def gold_longer_than_asked(study: Study) -> Iterator[Finding]:
-    """Report gold answers that all have more words than the prompt allows.
-
-    Fix: raise the limit, or shorten the gold answers.
-    """
+    """Report gold answers that all have more words than the prompt allows."""
     most = study.contract.most_words
     if most is None or not study.generates or study.has_own_scorer or gold_kind(study) != "text":
         return
@@ -195,10 +177,7 @@ def gold_longer_than_asked(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def gold_in_other_format(study: Study) -> Iterator[Finding]:
-    """Report gold answers none of which has the format that the prompt requests: of a date, a number, a list.
-
-    Fix: convert the gold answers, or ask for their format.
-    """
+    """Report gold answers none of which has the format that the prompt requests: of a date, a number, a list."""
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or gold_kind(study) != "text":
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
@@ -214,10 +193,7 @@ def gold_in_other_format(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def letter_and_text(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for the letter of an option in one sentence, and for its text in another.
-
-    Fix: ask for what is scored.
-    """
+    """Report a prompt that asks for the letter of an option in one sentence, and for its text in another."""
     letters = [form for form in study.contract.of("letter") if form.is_certain]
     for instance in study.instances[:1] if letters and study.generates and not study.has_guessed_text else ():
         text = _TEXT.search(study.own_text)

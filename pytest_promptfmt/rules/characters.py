@@ -47,10 +47,7 @@ _MOJIBAKE: Final = re.compile(
 
 @also("PF240")
 def full_width_punctuation(study: Study) -> Iterator[Finding]:
-    """Report full-width punctuation after a Latin word in a template without Chinese or Japanese text.
-
-    Fix: replace it with the ASCII character.
-    """
+    """Report full-width punctuation after a Latin word in a template without Chinese or Japanese text."""
     for template in study.templates:
         text = "".join(template.text.constants)
         found = _WIDE_PUNCTUATION.search(text)
@@ -126,10 +123,7 @@ def damaged_text(study: Study) -> Iterator[Finding]:
 
 @also("PF247")
 def letter_of_another_script(study: Study) -> Iterator[Finding]:
-    """Report a single Latin letter that is glued to a word of another script.
-
-    Fix: remove the letter.
-    """
+    """Report a single Latin letter that is glued to a word of another script."""
     for template in study.templates:
         text = skeleton(template.source)
         for found in _LETTER.finditer(text):
@@ -145,10 +139,7 @@ def _is_of_alphabet(char: str) -> bool:
 
 @also("PF247")
 def carriage_return(study: Study) -> Iterator[Finding]:
-    """Report Windows line endings in a prompt, from the data or from few-shot examples that are written out.
-
-    Fix: replace carriage returns in `process_docs`, or in the code of the examples.
-    """
+    """Report Windows line endings in a prompt, from the data or from few-shot examples that are written out."""
     for instance in (*study.instances, *study.with_shots[:1]):  # synthetic docs have none
         for prompt in instance.prompts:
             at = prompt.text.find("\r")
@@ -167,10 +158,7 @@ def carriage_return(study: Study) -> Iterator[Finding]:
 
 @also("PF247")
 def invisible_character(study: Study) -> Iterator[Finding]:
-    """Report an invisible character in a template or a choice: zero-width, byte order mark, change of direction.
-
-    Fix: delete the character; the finding shows its number.
-    """
+    """Report an invisible character in a template or a choice: zero-width, byte order mark, change of direction."""
     for keys, text in study.strings:
         invisible = _INVISIBLE.search(text)
         narrow = _NARROW.search(text)
@@ -198,10 +186,7 @@ def invisible_character(study: Study) -> Iterator[Finding]:
 
 @also("PF247")
 def look_alike_letters(study: Study) -> Iterator[Finding]:
-    """Report Latin labels with a Cyrillic or Greek letter among them that looks Latin.
-
-    Fix: type the labels again with one keyboard layout.
-    """
+    """Report Latin labels with a Cyrillic or Greek letter among them that looks Latin."""
     for instance in study.instances:
         texts = [text.strip() for text in continuations(instance)]
         labels = [text for text in texts if 0 < len(text) <= 3]

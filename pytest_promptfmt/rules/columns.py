@@ -129,10 +129,7 @@ def _loops(source: str) -> Iterator[tuple[str, str]]:
 
 @also("PF702", severity=Severity.ERROR)
 def names_instead_of_values(study: Study) -> Iterator[Finding]:
-    """Report an answer made of the keys of a mapping instead of its values.
-
-    Fix: use the values, or one of the keys: `answer.spans`.
-    """
+    """Report an answer made of the keys of a mapping instead of its values."""
     for instance in study.instances:
         target = instance.target
         if not isinstance(target, str) or len(target) > 500:
@@ -169,10 +166,7 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
 
 @also("PF702")
 def first_character(study: Study) -> Iterator[Finding]:
-    """Report an answer of one character that is the beginning of a longer text.
-
-    Fix: use the whole text, or make the column a list.
-    """
+    """Report an answer of one character that is the beginning of a longer text."""
     written = study.written.doc_to_target
     if not isinstance(written, str) or not _INDEX.search(written):
         return
@@ -226,10 +220,7 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
 
 @also("PF701", severity=Severity.ERROR, scores=True)
 def column_names_as_choices(study: Study) -> Iterator[Finding]:
-    """Report a list of choices that are the names of columns, not what is in them.
-
-    Fix: write the list as a template.
-    """
+    """Report a list of choices that are the names of columns, not what is in them."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:
         return
@@ -241,10 +232,7 @@ def column_names_as_choices(study: Study) -> Iterator[Finding]:
 
 @also("PF701", severity=Severity.ERROR, scores=True)
 def option_text_as_label(study: Study) -> Iterator[Finding]:
-    """Report a target that is the text of a listed option, where the labels of the options are scored.
-
-    Fix: name the column with the index, or write the label: `{{'ABCD'[answer]}}`.
-    """
+    """Report a target that is the text of a listed option, where the labels of the options are scored."""
     target, choices, text = study.written.doc_to_target, study.written.doc_to_choice, study.written.doc_to_text
     is_listed = isinstance(choices, list) and follow_each_other([str(choice) for choice in choices])
     taken = _ELEMENT.fullmatch(target.strip()) if isinstance(target, str) and is_listed else None

@@ -243,10 +243,7 @@ def _lines_of(path: Path, _stamp: tuple[int, int]) -> list[str]:
 
 @also("PF110", scope="file")
 def folded_lines(view: FileView) -> Iterator[Finding]:
-    """Report lines of options or labels that a folded text (`>`) joins to one line.
-
-    Fix: write `|-` instead of `>-`.
-    """
+    """Report lines of options or labels that a folded text (`>`) joins to one line."""
     lines = _lines(view)
     for number, line in enumerate(lines):
         opened = _FOLD.fullmatch(line)
@@ -346,10 +343,7 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
 
 @also("PF137", scope="file")
 def early_yaml(view: FileView) -> Iterator[Finding]:
-    """Report a file that is included twice, and a `!function` with a path, which lm-eval reads only before 0.4.12.
-
-    Fix: include the shared file in one place, and write modules of other folders into the folder of the task.
-    """
+    """Report a file that is included twice, and a `!function` with a path, which lm-eval reads only before 0.4.12."""
     paths = [value for value in leaves(view.config) if isinstance(value, FunctionRef) and value.is_path]
     if not paths and not view.yaml.has_release_includes:
         return

@@ -166,10 +166,7 @@ def _is_python_list(value: str) -> bool:
 
 @also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that Python code changes or reorders before it is in the prompt.
-
-    Fix: use the text unchanged, write the changed text to a separate column, or ignore this rule with a reason.
-    """
+    """Report a text of the data that Python code changes or reorders before it is in the prompt."""
     if not study.runs_functions:
         return
     for instance in study.real_instances:
@@ -221,10 +218,7 @@ def _reordered(instance: Instance) -> Iterator[Finding]:
 
 @also("PF223")
 def letters_made_small(study: Study) -> Iterator[Finding]:
-    """Report `capitalize` or `title` on texts of the data, which change all other letters as well.
-
-    Fix: change only the first letter: `{{text[:1] | upper}}{{text[1:]}}`.
-    """
+    """Report `capitalize` or `title` on texts of the data, which change all other letters as well."""
     for template in study.templates:
         found = _CASE.search(template.source)
         if found is None or template.keys[-1] not in ("doc_to_text", "doc_to_choice", "doc_to_target"):
@@ -252,10 +246,7 @@ def _changes_letters(node: ast.AST) -> bool:
 
 @also("PF223")
 def text_cut_off(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that a template cuts inside a sentence.
-
-    Fix: give the whole text, or cut at the end of a sentence.
-    """
+    """Report a text of the data that a template cuts inside a sentence."""
     for template in study.templates:
         for found in _SLICE.finditer(template.source) if template.keys[-1] == "doc_to_text" else ():
             name, limit = found[1] or found[3], int(found[2] or 255)

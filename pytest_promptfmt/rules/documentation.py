@@ -1,8 +1,9 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/rules, and two tests.
 
-A docstring has a first line and the parts Why, Example, Silent example, Fix and Real; the examples of most built-in
-rules are in `data/rule_cases.yaml`, those of a slice in its own `rule_cases.yaml`. An example is the YAML of a task;
-keys that are not shown are those of an ordinary one, and other files follow lines such as `# file: helper.py`. The part
+A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples of most built-in
+rules, and the fixes of their further parts, are in `data/rule_cases.yaml`, those of a slice in its own
+`rule_cases.yaml`. An example is the YAML of a task; keys that are not shown are those of an ordinary one, and other
+files follow lines such as `# file: helper.py`. The part
 `Silent with` shows only the keys and files that differ from the example. A line `# include: name.txt` is replaced by
 that file next to the module of the rule.
 """
@@ -21,7 +22,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.finding import Family
 from pytest_promptfmt.rules.rule_registry import Rule
 
-_CASES: Final = {"example": "Example", "silent": "Silent example", "with": "Silent with"}
+_CASES: Final = {"fix": "Fix", "example": "Example", "silent": "Silent example", "with": "Silent with"}
 _PARTS: Final = ("Why", "Example", "Silent example", "Silent with", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
 _INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
@@ -48,11 +49,7 @@ class Documentation:
 def documentation_of(rule: Rule) -> Documentation:
     """Return the parts of a rule's docstring, with its example."""
     parts = _parts_of(rule)
-    if rule.is_builtin and "Example" not in parts:
-        _, *folders, _ = rule.function.__module__.split(".")
-        cases = data_table("rule_cases", "data" if folders == ["rules"] else "/".join(folders))
-        case = cases.get(rule.code, {}).get(rule.function.__name__, {})
-        parts |= {_CASES[name]: text for name, text in case.items()}
+    parts |= _case_of(rule) if rule.is_builtin and "Example" not in parts else {}
     example, silent, changes = (
         _with_included(parts.get(head, ""), rule) for head in ("Example", "Silent example", "Silent with")
     )
@@ -72,6 +69,14 @@ def _parts_of(rule: Rule) -> dict[str, str]:
     first, *pieces = _HEAD.split(inspect.getdoc(rule.function) or f"{rule.name} (no description).")
     bodies = (inspect.cleandoc(f"\n{body}").strip("\n") for body in pieces[1::2])
     return {"": first} | dict(zip(pieces[::2], bodies, strict=True))
+
+
+def _case_of(rule: Rule) -> dict[str, str]:
+    """Return the parts of a built-in rule that are in a table of cases, by their heads."""
+    _, *folders, _ = rule.function.__module__.split(".")
+    cases = data_table("rule_cases", "data" if folders == ["rules"] else "/".join(folders))
+    case = cases.get(rule.code, {}).get(rule.function.__name__, {})
+    return {_CASES[name]: text for name, text in case.items()}
 
 
 def _with_included(example: str, rule: Rule) -> str:
@@ -103,7 +108,8 @@ def _keys(text: str) -> dict[str, str]:
 @cache
 def remedy_of(rule: Rule) -> str:
     """Return the default `do` of the rule's findings: its `Fix`, as one plain line."""
-    return " ".join(_parts_of(rule).get("Fix", "").replace("`", "").split()).removesuffix(".")
+    fix = _parts_of(rule).get("Fix") or (_case_of(rule).get("Fix", "") if rule.is_builtin else "")
+    return " ".join(fix.replace("`", "").split()).removesuffix(".")
 
 
 def page(rule: Rule) -> str:

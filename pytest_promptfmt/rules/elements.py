@@ -81,10 +81,7 @@ def _labelled(study: Study) -> list[tuple[str, str]]:
 
 @also("PF242")
 def label_before_other_column(study: Study) -> Iterator[Finding]:
-    """Report a label that is named like one column, or like its language, and is before another column.
-
-    Fix: print the column that the label names.
-    """
+    """Report a label that is named like one column, or like its language, and is before another column."""
     labelled = _labelled(study)
     docs = study.docs
     columns = {str(name).casefold(): name for name in docs.columns} if docs is not None else {}
@@ -107,10 +104,7 @@ def label_before_other_column(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for a translation into another language than the label before the answer names.
-
-    Fix: name the same language in both.
-    """
+    """Report a prompt that asks for a translation into another language than the label before the answer names."""
     languages: dict[str, list[str]] = data_table("contract")["languages"]
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         cue = layout_of(message.text).cue
@@ -123,10 +117,7 @@ def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
 
 @also("PF242", severity=Severity.ERROR)
 def cue_in_answer(study: Study) -> Iterator[Finding]:
-    """Report an answer that begins with the label that the prompt ends with, which is then there twice.
-
-    Fix: remove the label from the answer.
-    """
+    """Report an answer that begins with the label that the prompt ends with, which is then there twice."""
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         cue = layout_of(message.text).cue
         answers = [instance.target] if study.generates else continuations(instance)
@@ -140,10 +131,7 @@ def cue_in_answer(study: Study) -> Iterator[Finding]:
 
 @also("PF242")
 def cue_in_shot(study: Study) -> Iterator[Finding]:
-    """Report an answer of a few-shot example that begins with the label before it, which is then there twice.
-
-    Fix: remove the label from the answers of the examples.
-    """
+    """Report an answer of a few-shot example that begins with the label before it, which is then there twice."""
     for instance, asked in questions(study.with_shots[:1]) if not study.has_guessed_text else ():
         cue = layout_of(asked.text).cue
         begin = f"{cue.name}{cue.colon}" if cue is not None else "\0"
@@ -157,10 +145,7 @@ def cue_in_shot(study: Study) -> Iterator[Finding]:
 
 @also("PF232")
 def instruction_after_cue(study: Study) -> Iterator[Finding]:
-    """Report an instruction after the label at which the answer begins.
-
-    Fix: put the instruction before the question, and end the prompt with the label.
-    """
+    """Report an instruction after the label at which the answer begins."""
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         constant = ""
         for span in message.content:
@@ -174,10 +159,7 @@ def instruction_after_cue(study: Study) -> Iterator[Finding]:
 
 @also("PF280")
 def description_of_other_subject(study: Study) -> Iterator[Finding]:
-    """Report a description that names another subject than the subset of the data and the task have.
-
-    Fix: name the subject of this task; descriptions are often copied from a neighbouring one.
-    """
+    """Report a description that names another subject than the subset of the data and the task have."""
     name, description = study.config.get("dataset_name"), study.written.description
     subject = _ABOUT.search(description) if isinstance(description, str) else None
     if subject is None or not isinstance(name, str) or name.casefold() not in study.task.name.casefold():
@@ -191,10 +173,7 @@ def description_of_other_subject(study: Study) -> Iterator[Finding]:
 
 @also("PF280")
 def subset_of_other_language(study: Study) -> Iterator[Finding]:
-    """Report a subset of the data, or a description, that names another language than the task's name.
-
-    Fix: name the language of this task; lines are often copied from a neighbouring one.
-    """
+    """Report a subset of the data, or a description, that names another language than the task's name."""
     name, description = study.config.get("dataset_name"), study.written.description
     known = {code: language for language, codes in data_table("contract")["languages"].items() for code in codes}
     named = {known[part] for part in re.split(r"[_\W]", study.task.name.casefold()) if part in known}
@@ -211,10 +190,7 @@ def subset_of_other_language(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def label_of_pair_missing(study: Study) -> Iterator[Finding]:
-    """Report a column of a pair such as premise and hypothesis without a label, where the other one has its own.
-
-    Fix: add the label.
-    """
+    """Report a column of a pair such as premise and hypothesis without a label, where the other one has its own."""
     labels = {field.casefold(): label for label, field in _labelled(study)}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
         if labels.get(one, "").casefold().replace(" ", "") == one and labels.get(other) == "":
@@ -225,10 +201,7 @@ def label_of_pair_missing(study: Study) -> Iterator[Finding]:
 
 @also("PF246")
 def sentence_cut_off(study: Study) -> Iterator[Finding]:
-    """Report a sentence that ends with a word such as `about` or `the`, directly before a blank line.
-
-    Fix: finish the sentence, or print the column that belongs there.
-    """
+    """Report a sentence that ends with a word such as `about` or `the`, directly before a blank line."""
     for template, text in written_texts(study):
         found = _CUT_OFF.search(text)
         if found is not None and (template.keys[-1] == "description" or found.end() < len(text.rstrip())):
@@ -237,10 +210,7 @@ def sentence_cut_off(study: Study) -> Iterator[Finding]:
 
 @also("PF701")
 def identifier_as_gold(study: Study) -> Iterator[Finding]:
-    """Report the identifier of a doc as the answer that a model has to write.
-
-    Fix: name the column with the answer.
-    """
+    """Report the identifier of a doc as the answer that a model has to write."""
     target = study.written.doc_to_target
     if not study.generates or study.has_own_scorer or not isinstance(target, str) or not scores_exact_match(study):
         return
@@ -253,10 +223,7 @@ def identifier_as_gold(study: Study) -> Iterator[Finding]:
 
 @also("PF235")
 def open_fence(study: Study) -> Iterator[Finding]:
-    """Report a code fence that is opened before a column and never closed.
-
-    Fix: close the fence after the column.
-    """
+    """Report a code fence that is opened before a column and never closed."""
     for instance, message in questions(study.instances[:1]):
         if "```" not in message.text:
             return
@@ -269,10 +236,7 @@ def open_fence(study: Study) -> Iterator[Finding]:
 
 @also("PF235")
 def broken_formula(study: Study) -> Iterator[Finding]:
-    """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash.
-
-    Fix: correct the formula; in YAML use single quotes, in Python a raw string.
-    """
+    """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash."""
     if study.shots == 0:
         return
     for instance in study.instances[:1]:
@@ -346,10 +310,7 @@ def _open_place(text: str) -> int | None:
 
 @also("PF235")
 def unbalanced_quotes(study: Study) -> Iterator[Finding]:
-    """Report a template that opens a quotation or bold text and does not close it.
-
-    Fix: close the quotation or the bold text.
-    """
+    """Report a template that opens a quotation or bold text and does not close it."""
     for template, text in written_texts(study):
         if BRANCH in text:
             continue
@@ -375,10 +336,7 @@ def _open_bold(text: str) -> tuple[int, bool]:
 
 @also("PF235")
 def stray_quote(study: Study) -> Iterator[Finding]:
-    """Report a quote at one end of a choice that has no partner, where other choices have none.
-
-    Fix: write all choices alike.
-    """
+    """Report a quote at one end of a choice that has no partner, where other choices have none."""
     if not study.has_choices or study.has_real_docs or not study.renders_fields:
         return
     for instance in study.instances[:1]:
@@ -390,10 +348,7 @@ def stray_quote(study: Study) -> Iterator[Finding]:
 
 @also("PF235")
 def open_tag(study: Study) -> Iterator[Finding]:
-    r"""Report a tag that is opened and not closed, where others of the prompt are closed.
-
-    Fix: close the tag after its column.
-    """
+    """Report a tag that is opened and not closed, where others of the prompt are closed."""
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         constant = "".join(span.text if span.origin.field is None else COLUMN for span in message.content)
         closed = set(re.findall(r"</(\w+)>", constant))

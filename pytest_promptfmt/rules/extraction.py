@@ -122,10 +122,7 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
 
 @also("PF504", scope="scoring")
 def fence_with_language(study: Study) -> Iterator[Finding]:
-    """Report filters that find code only in a block that names its language, which the prompt does not ask for.
-
-    Fix: make the language optional, `(?:python)?`, or ask for it in the prompt.
-    """
+    """Report filters that find code only in a block that names its language, which the prompt does not ask for."""
     filters = filters_of(study)
     if filters is None:
         return
@@ -145,10 +142,7 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
 
 @also("PF504", severity=Severity.ERROR, scores=True)
 def indentation_lost(study: Study) -> Iterator[Finding]:
-    """Report filters that remove newlines or indentation from code that is then run.
-
-    Fix: keep the whitespace, with a function or with `take_first` only.
-    """
+    """Report filters that remove newlines or indentation from code that is then run."""
     chain = (scored_answers(study) or (None,))[0] if gold_kind(study) == "tests" else None
     if chain is None or not study.instances:
         return
@@ -169,10 +163,7 @@ def indentation_lost(study: Study) -> Iterator[Finding]:
 
 @also("PF509")
 def label_compared_whole(study: Study) -> Iterator[Finding]:
-    """Report a prompt with options, without examples, whose whole completion is compared with the label.
-
-    Fix: add a filter that picks the label, or ask for the label only.
-    """
+    """Report a prompt with options, without examples, whose whole completion is compared with the label."""
     if not study.generates or study.shots > 0 or looks_for_answers(study.task) or study.task.gen_prefix:
         return
     kwargs = study.task.generation_kwargs
@@ -210,10 +201,7 @@ def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: st
 
 @also("PF504", severity=Severity.ERROR, scope="scoring")
 def text_of_option_misread(study: Study) -> Iterator[Finding]:
-    """Report a filter that finds options by their texts, and takes the text of one for another.
-
-    Fix: try the longest texts first.
-    """
+    """Report a filter that finds options by their texts, and takes the text of one for another."""
     if not study.generates or not study.has_real_docs or not looks_for_answers(study.task):
         return
     chain, trials = _trials(study)

@@ -30,10 +30,7 @@ _WITHOUT_SEPARATOR: Final = 3
 
 @also("PF525", scope="scoring")
 def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
-    """Report filters that only read an answer after words that nothing in the prompt requests.
-
-    Fix: ask for the words in the prompt, show them in few-shot examples, or let the filter read a bare answer.
-    """
+    """Report filters that only read an answer after words that nothing in the prompt requests."""
     reader = reader_of(study)
     if reader is None:
         return
@@ -122,10 +119,7 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
 
 @also("PF504", scope="scoring")
 def depends_on_full_stop(study: Study) -> Iterator[Finding]:
-    """Report a filter that reads another answer if the full stop or the last newline of a sentence is missing.
-
-    Fix: let the pattern end with the answer, or ignore the full stop in `regexes_to_ignore`.
-    """
+    """Report a filter that reads another answer if the full stop or the last newline of a sentence is missing."""
     reader = reader_of(study)
     if reader is None or any(unescaped_dot(study)) or any(form.after.startswith(".") for form in study.contract.forms):
         return  # the last: the full stop is requested
@@ -162,10 +156,7 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) 
 
 @also("PF504", severity=Severity.ERROR, scope="scoring")
 def first_of_reasoning(study: Study) -> Iterator[Finding]:
-    """Report filters that read a number or letter of the reasoning instead of the answer after it.
-
-    Fix: use `group_select: -1`, or a pattern with the words before the answer.
-    """
+    """Report filters that read a number or letter of the reasoning instead of the answer after it."""
     reader = reader_of(study)
     if reader is None or not study.asks_for_reasoning:
         return
@@ -191,10 +182,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
 
 @also("PF504", scope="scoring")
 def number_cut(study: Study) -> Iterator[Finding]:
-    """Report filters that cut a number at its thousands separator, or take a comma for a number.
-
-    Fix: allow commas between digits, and ignore them with `regexes_to_ignore: [","]`.
-    """
+    """Report filters that cut a number at its thousands separator, or take a comma for a number."""
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
         return
@@ -224,10 +212,7 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
 
 @also("PF504", scope="scoring")
 def letter_of_a_word(study: Study) -> Iterator[Finding]:
-    r"""Report filters that take a letter of an ordinary word for the label of an option.
-
-    Fix: end the label with `\b`, and match it with regard to case.
-    """
+    """Report filters that take a letter of an ordinary word for the label of an option."""
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or not all(one.isupper() for one in reader.examples):
         return
@@ -255,10 +240,7 @@ def _is_other(label: str, answer: str) -> bool:
 
 @also("PF504", scope="scoring")
 def depends_on_case(study: Study) -> Iterator[Finding]:
-    """Report filters that read the sentence with the answer only if it begins with a capital letter.
-
-    Fix: begin the pattern with `[Tt]he`, or with `answer is`.
-    """
+    """Report filters that read the sentence with the answer only if it begins with a capital letter."""
     reader = reader_of(study)
     if reader is None:
         return

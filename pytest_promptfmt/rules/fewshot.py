@@ -67,10 +67,7 @@ def unused_samples(study: Study) -> Iterator[Finding]:
 
 @also("PF801")
 def ignored_indices(study: Study) -> Iterator[Finding]:
-    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and ignores.
-
-    Fix: use `sampler: first_n`, or inline `samples`.
-    """
+    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and ignores."""
     written = study.config.get("fewshot_config")
     if isinstance(written, dict) and "fewshot_indices" in written:
         yield finding(
@@ -117,10 +114,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
 
 @also("PF803", severity=Severity.INFO)
 def extra_shot_drawn(study: Study) -> Iterator[Finding]:
-    """Report a task whose few-shot examples are drawn as if they came from the test split, although they do not.
-
-    Fix: set `fewshot_split`.
-    """
+    """Report a task whose few-shot examples are drawn as if they came from the test split, although they do not."""
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
         yield finding(
@@ -131,10 +125,7 @@ def extra_shot_drawn(study: Study) -> Iterator[Finding]:
 
 @also("PF803", severity=Severity.ERROR)
 def own_shot(study: Study) -> Iterator[Finding]:
-    """Report a doc that is one of its own few-shot examples, with its answer.
-
-    Fix: draw few-shot examples from another split.
-    """
+    """Report a doc that is one of its own few-shot examples, with its answer."""
     if not has_given_shots(study) or study.shots == 0:
         return
     for instance in study.real_instances:
@@ -276,10 +267,7 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
 
 @also("PF807")
 def other_labels(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that begin with another label than the question, or with other spaces after it.
-
-    Fix: use the same labels in both.
-    """
+    """Report few-shot examples that begin with another label than the question, or with other spaces after it."""
     for instance in () if study.has_guessed_text else study.with_shots[:1]:
         asked = question_message(instance)
         own = _first_label(asked) if asked is not None else None
@@ -307,10 +295,7 @@ def _first_label(message: Message) -> tuple[str, str] | None:
 
 @also("PF807")
 def answer_otherwise(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that answer in sentences where the gold answers are single words or numbers.
-
-    Fix: show the answer in the form that is scored, or add a filter.
-    """
+    """Report few-shot examples that answer in sentences where the gold answers are single words or numbers."""
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task):
         return
     if not scores_exact_match(study) or not study.has_real_docs:
@@ -332,10 +317,7 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
 
 @also("PF807", severity=Severity.ERROR)
 def shots_of_another_kind(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that answer with the label of an option where its text is scored, or the reverse.
-
-    Fix: show the answer in the form that is scored.
-    """
+    """Report few-shot examples that answer with the label of an option where its text is scored, or the reverse."""
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or not study.has_real_docs:
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
@@ -355,11 +337,7 @@ def shots_of_another_kind(study: Study) -> Iterator[Finding]:
 
 @also("PF807")
 def shots_without_reasoning(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that have the bare answer after a cue for reasoning.
-
-    Fix: give examples a separate `doc_to_target` in `fewshot_config`, with the reasoning and the sentence that the
-    filters look for.
-    """
+    """Report few-shot examples that have the bare answer after a cue for reasoning."""
     target, shots = study.written.doc_to_target, study.task.fewshot
     if not study.generates or study.has_own_scorer or not looks_for_answers(study.task):
         return

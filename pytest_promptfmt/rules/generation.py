@@ -115,10 +115,7 @@ def _cuts(stop: str, answer: str) -> bool:
 
 @also("PF903", severity=Severity.ERROR)
 def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that requests it.
-
-    Fix: use the start of the next question as stop sequence.
-    """
+    """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that requests it."""
     if not study.asks_for_reasoning:
         return
     gold_ends = study.task.gen_prefix is not None  # the answer follows the prefix, without reasoning
@@ -134,10 +131,7 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
 
 @also("PF903")
 def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences.
-
-    Fix: set `until` to the start of the next question.
-    """
+    """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences."""
     if not study.asks_for_reasoning or study.shots > 0:
         return  # few-shot examples show how long the reasoning is, and that it has no blank lines
     if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
@@ -192,10 +186,7 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
 
 @also("PF202", fix=without_trailing_space)
 def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
-    """Report a `gen_prefix` that ends with a space.
-
-    Fix: remove the space at the end of `gen_prefix`.
-    """
+    """Report a `gen_prefix` that ends with a space."""
     prefix = study.written.gen_prefix
     if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
         yield finding("gen_prefix ends with a space", prefix[-30:], "gen_prefix")
@@ -203,10 +194,7 @@ def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
 
 @also("PF908")
 def sampling_at_zero(study: Study) -> Iterator[Finding]:
-    """Report `do_sample: true` with a temperature of 0.
-
-    Fix: set `do_sample: false`, or a temperature above 0.
-    """
+    """Report `do_sample: true` with a temperature of 0."""
     kwargs = study.task.generation_kwargs or {}
     temperature = kwargs.get("temperature")
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
@@ -216,10 +204,7 @@ def sampling_at_zero(study: Study) -> Iterator[Finding]:
 
 @also("PF907", severity=Severity.ERROR, scores=True)
 def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
-    """Report a gold answer with more words than the task lets a model generate tokens.
-
-    Fix: raise `max_gen_toks`.
-    """
+    """Report a gold answer with more words than the task lets a model generate tokens."""
     budget = token_budget(study.task) if study.generates else None
     for instance in study.real_instances if budget is not None else ():
         target = instance.target
@@ -233,10 +218,7 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
 
 @also("PF229")
 def reasoning_without_generation(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for reasoning where choices are scored by their likelihood, so that none is written.
-
-    Fix: remove the sentence, or generate the answer and filter it.
-    """
+    """Report a prompt that asks for reasoning where choices are scored by their likelihood, so that none is written."""
     if not study.has_choices or study.has_guessed_text:
         return
     for instance, _ in questions(study.instances[:1]):

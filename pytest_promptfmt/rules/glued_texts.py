@@ -52,10 +52,7 @@ _LONG_TEXTS: Final = words("columns_of_lines")
 
 @also("PF201")
 def space_doubled(study: Study) -> Iterator[Finding]:
-    """Report two spaces inside a line of a template.
-
-    Fix: remove one of the spaces.
-    """
+    """Report two spaces inside a line of a template."""
     for template in study.templates:
         if template.keys[-1] not in ("doc_to_text", "description", "gen_prefix") or not isinstance(
             template.source, str
@@ -74,10 +71,7 @@ def space_doubled(study: Study) -> Iterator[Finding]:
 
 @also("PF203")
 def label_glued_to_column(study: Study) -> Iterator[Finding]:
-    """Report a label, a heading, a bullet or a fence directly after a column, without a space or newline.
-
-    Fix: add a newline before it.
-    """
+    """Report a label, a heading, a bullet or a fence directly after a column, without a space or newline."""
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         for before, after in pairwise([span for span in message.content if span.text]):
             name = before.origin.field
@@ -100,10 +94,7 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
 
 @also("PF201")
 def odd_target_delimiter(study: Study) -> Iterator[Finding]:
-    """Report a `target_delimiter` of several spaces, or of a space next to a newline.
-
-    Fix: use one space.
-    """
+    """Report a `target_delimiter` of several spaces, or of a space next to a newline."""
     delimiter = study.written.target_delimiter
     if isinstance(delimiter, str) and len(delimiter) > 1 and delimiter.isspace() and " " in delimiter:
         yield finding("target_delimiter is more than one space", delimiter, "target_delimiter")
@@ -111,10 +102,7 @@ def odd_target_delimiter(study: Study) -> Iterator[Finding]:
 
 @also("PF203")
 def texts_without_space(study: Study) -> Iterator[Finding]:
-    """Report two adjacent texts in Python that have no space between the words where they meet.
-
-    Fix: end the first text with a space or newline.
-    """
+    """Report two adjacent texts in Python that have no space between the words where they meet."""
     for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description"):
         named = study.config.get(key)
         if isinstance(named, FunctionRef):
@@ -151,10 +139,7 @@ def _meet(before: str, after: str) -> bool:
 
 @also("PF203", severity=Severity.ERROR)
 def list_joined(study: Study) -> Iterator[Finding]:
-    """Report a list of the docs whose texts are printed without anything between them.
-
-    Fix: join with a separator, or give the list itself as target.
-    """
+    """Report a list of the docs whose texts are printed without anything between them."""
     for instance in study.real_instances:
         message = question_message(instance)
         shown = (("doc_to_text", message.text if message is not None else ""), ("doc_to_target", instance.target))
@@ -177,10 +162,7 @@ def _is_wordy(value: object) -> bool:
 
 @also("PF203")
 def instruction_glued(study: Study) -> Iterator[Finding]:
-    """Report a sentence that ends directly before a column, without a space or newline.
-
-    Fix: add a newline or a space.
-    """
+    """Report a sentence that ends directly before a column, without a space or newline."""
     for template in study.templates:
         found = _SENTENCE_END.search(skeleton(template.source)) if template.keys[-1] == "doc_to_text" else None
         if found is not None and not any(_begins_with_space(study, doc) for doc in study.real_docs[:1]):
@@ -196,10 +178,7 @@ def _begins_with_space(study: Study, doc: Mapping[str, object]) -> bool:
 
 @also("PF201")
 def shots_on_one_line(study: Study) -> Iterator[Finding]:
-    """Report a few-shot delimiter of spaces between examples that have several lines or labels.
-
-    Fix: use a delimiter with a newline.
-    """
+    """Report a few-shot delimiter of spaces between examples that have several lines or labels."""
     delimiter = study.written.fewshot_delimiter
     if (
         isinstance(delimiter, str)

@@ -166,10 +166,7 @@ def padded_target(study: Study) -> Iterator[Finding]:
 
 @also("PF701")
 def several_correct_answers(study: Study) -> Iterator[Finding]:
-    """Report one gold answer although the doc marks several of the choices as correct.
-
-    Fix: use the indices of all correct choices as target, or score with `process_results`.
-    """
+    """Report one gold answer although the doc marks several of the choices as correct."""
     if study.has_own_scorer:
         return
     for instance in study.real_instances:
@@ -198,10 +195,7 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 
 @also("PF701")
 def gold_unlike_column(study: Study) -> Iterator[Finding]:
-    """Report a gold choice although the column with the answer holds the text of another choice.
-
-    Fix: use the order of `doc_to_choice`.
-    """
+    """Report a gold choice although the column with the answer holds the text of another choice."""
     contradicted: list[tuple[Instance, str, str, str]] = []
     for instance in study.real_instances:
         choices = [choice.strip().casefold() for choice in choices_of(study, instance)]
@@ -225,10 +219,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
 
 @also("PF701", severity=Severity.ERROR)
 def index_as_answer(study: Study) -> Iterator[Finding]:
-    """Report the index of a choice as the answer that a model has to write, where no prompt shows the numbers.
-
-    Fix: use the text of the choice, or its letter as the prompt lists it.
-    """
+    """Report the index of a choice as the answer that a model has to write, where no prompt shows the numbers."""
     if not study.generates or study.has_own_scorer or study.task.doc_to_choice is not None or study.has_guessed_text:
         return
     for instance in study.real_instances:
@@ -256,10 +247,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
 
 @also("PF702")
 def float_as_gold(study: Study) -> Iterator[Finding]:
-    """Report whole numbers that are written with `.0` as gold answers, and compared as text.
-
-    Fix: convert the column: `{{answer | int}}`.
-    """
+    """Report whole numbers that are written with `.0` as gold answers, and compared as text."""
     if not study.generates or study.has_own_scorer or not scores_exact_match(study):
         return
     golds = [str(instance.target) for instance in study.real_instances]
@@ -269,10 +257,7 @@ def float_as_gold(study: Study) -> Iterator[Finding]:
 
 @also("PF701", severity=Severity.ERROR, scores=True)
 def target_with_other_words(study: Study) -> Iterator[Finding]:
-    """Report a multiple-choice target with words that are in none of the choices.
-
-    Fix: print only the choice.
-    """
+    """Report a multiple-choice target with words that are in none of the choices."""
     spec = study.written.doc_to_target
     if not study.has_choices or not isinstance(spec, str) or "{{" not in spec:
         return
@@ -284,10 +269,7 @@ def target_with_other_words(study: Study) -> Iterator[Finding]:
 
 @also("PF702")
 def gold_with_marks(study: Study) -> Iterator[Finding]:
-    """Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text.
-
-    Fix: remove the mark from the target, or ignore punctuation in the metric.
-    """
+    """Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text."""
     if not study.generates or study.has_own_scorer or study.shots > 0 or looks_for_answers(study.task):
         return
     entries = study.task.metric_list or ({"metric": "exact_match"},)
@@ -303,10 +285,7 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
 
 @also("PF702")
 def accepted_answers_joined(study: Study) -> Iterator[Finding]:
-    """Report all texts of a list as one gold answer, where the prompt requests one thing.
-
-    Fix: use the list itself as target: each of its texts is then right.
-    """
+    """Report all texts of a list as one gold answer, where the prompt requests one thing."""
     if not study.generates or study.has_own_scorer or not scores_exact_match(study) or looks_for_answers(study.task):
         return
     asked = study.own_text
@@ -385,10 +364,7 @@ def _words(text: str) -> str:
 
 @also("PF706", severity=Severity.ERROR)
 def gold_in_question(study: Study) -> Iterator[Finding]:
-    """Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at.
-
-    Fix: remove the answer from `doc_to_text`.
-    """
+    """Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at."""
     text, target = study.written.doc_to_text, study.written.doc_to_target
     if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
         return
@@ -413,10 +389,7 @@ def _bare(expression: str) -> str:
 
 @also("PF706", severity=Severity.ERROR)
 def gold_in_one_place(study: Study) -> Iterator[Finding]:
-    """Report a target that is the same number for every doc, where the prompt lists the options in a fixed order.
-
-    Fix: shuffle the options in `process_docs`, by a seed.
-    """
+    """Report a target that is the same number for every doc, where the prompt lists the options in a fixed order."""
     target, text = study.written.doc_to_target, study.written.doc_to_text
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
     if not is_constant or isinstance(target, bool) or not study.has_choices:

@@ -116,10 +116,7 @@ def same_choices(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def letters_shown(study: Study) -> Iterator[Finding]:
-    """Report options that are listed with letters although their texts are scored.
-
-    Fix: score the letters, or remove them from the prompt.
-    """
+    """Report options that are listed with letters although their texts are scored."""
     if not study.has_choices:
         return
     for instance in study.instances[:1]:
@@ -139,10 +136,7 @@ def letters_shown(study: Study) -> Iterator[Finding]:
 
 @also("PF704", severity=Severity.ERROR, scores=True)
 def single_choice(study: Study) -> Iterator[Finding]:
-    """Report a multiple-choice doc with one choice: it is always right.
-
-    Fix: give every doc at least two choices.
-    """
+    """Report a multiple-choice doc with one choice: it is always right."""
     for instance in study.real_instances if compares_likelihoods(study) else ():
         choices = choices_of(study, instance)
         if len(choices) == 1:
@@ -152,10 +146,7 @@ def single_choice(study: Study) -> Iterator[Finding]:
 
 @also("PF703")
 def one_choice_unlike(study: Study) -> Iterator[Finding]:
-    """Report a list of short choices of which a single one ends with a mark, or begins with another letter case.
-
-    Fix: write all choices alike.
-    """
+    """Report a list of short choices of which a single one ends with a mark, or begins with another letter case."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
         return
@@ -176,10 +167,7 @@ def one_choice_unlike(study: Study) -> Iterator[Finding]:
 
 @also("PF701")
 def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
-    """Report a boolean column of which true makes the choice that means no gold, and false the one that means yes.
-
-    Fix: order the choices as the values count: false is 0, and true is 1.
-    """
+    """Report a boolean column of which true makes the choice that means no gold, and false the one that means yes."""
     column = _only_column(study)
     docs = study.docs
     yield from _numbered_otherwise(study)
@@ -297,10 +285,7 @@ def _pairs() -> Sequence[tuple[str, str]]:
 
 @also("PF701")
 def rating_as_index(study: Study) -> Iterator[Finding]:
-    """Report a rating that counts from 1 as the index of a choice, which counts from 0.
-
-    Fix: subtract 1, `{{stars - 1}}`, or give the text of the choice: `{{stars | string}}`.
-    """
+    """Report a rating that counts from 1 as the index of a choice, which counts from 0."""
     column, choices = _only_column(study), study.written.doc_to_choice
     written = study.written.doc_to_target
     if column is None or not study.has_choices or not isinstance(choices, list) or len(choices) < _FEWEST_CHOICES:
@@ -320,10 +305,7 @@ def rating_as_index(study: Study) -> Iterator[Finding]:
 
 @also("PF702", severity=Severity.ERROR)
 def text_read_as_list(study: Study) -> Iterator[Finding]:
-    """Report a gold text such as `[1, 2]` that lm-eval reads as a list, so that each of its elements is compared.
-
-    Fix: name the column instead of a template, `doc_to_target: output`, which lm-eval leaves as it is.
-    """
+    """Report a gold text such as `[1, 2]` that lm-eval reads as a list, so that each of its elements is compared."""
     column = _only_column(study)
     if column is None or not study.generates or study.has_own_scorer:
         return
@@ -371,10 +353,7 @@ def _questions(study: Study) -> LocalDocs:
 
 @also("PF109", severity=Severity.ERROR)
 def later_doc_fails(study: Study) -> Iterator[Finding]:
-    """Report a local doc, after those that are rendered, of which a template or function fails.
-
-    Fix: handle the values of this doc.
-    """
+    """Report a local doc, after those that are rendered, of which a template or function fails."""
     local = local_questions(study)
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
@@ -389,10 +368,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def later_gold_misread(study: Study) -> Iterator[Finding]:
-    """Report a gold answer that filters misread although they read those of the first docs in the same form.
-
-    Fix: match all answers that the docs have: signs, separators, several digits or words.
-    """
+    """Report a gold answer that filters misread although they read those of the first docs in the same form."""
     if not study.generates or not looks_for_answers(study.task) or study.has_own_scorer:
         return
     local = local_questions(study)

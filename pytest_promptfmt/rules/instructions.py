@@ -107,10 +107,7 @@ def _has_bare_options(instance: Instance) -> bool:
 
 @also("PF249", severity=Severity.ERROR)
 def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
-    """Report scored labels of another kind than the labels in the prompt.
-
-    Fix: score the labels that are listed.
-    """
+    """Report scored labels of another kind than the labels in the prompt."""
     for instance in study.instances[:1]:
         labels = [choice.strip().strip("().") for choice in choices_of(study, instance)] or _letters_written(study)
         if len(labels) < 2 or not follow_each_other(labels):
@@ -158,10 +155,7 @@ def _is_written_out(study: Study) -> bool:
 
 @also("PF249")
 def range_unlike_options(study: Study) -> Iterator[Finding]:
-    """Report a prompt that names another last option than it lists.
-
-    Fix: name the last option that is listed.
-    """
+    """Report a prompt that names another last option than it lists."""
     for instance in study.instances[:1]:
         text = study.own_text
         asked = _RANGE.search(text) or _TOGETHER.search(text)
@@ -179,10 +173,7 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def named_labels(study: Study) -> Iterator[Finding]:
-    """Report an instruction that names other labels than are scored: one more, one less, or those of another task.
-
-    Fix: name the labels that are scored.
-    """
+    """Report an instruction that names other labels than are scored: one more, one less, or those of another task."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or study.generates or study.has_guessed_text:
         return
@@ -214,10 +205,7 @@ def named_labels(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def label_not_mapped(study: Study) -> Iterator[Finding]:
-    """Report a label that the prompt names and that the mapping of a filter lacks, although it has the others.
-
-    Fix: map every label that the prompt names.
-    """
+    """Report a label that the prompt names and that the mapping of a filter lacks, although it has the others."""
     known = {key.casefold() for key in mapped(study)}
     for instance in study.instances[:1] if known and not study.has_guessed_text else ():
         for found in _named_in(study.own_text):
@@ -246,10 +234,7 @@ def _ends_with_label(text: str, label: str) -> bool:
 
 @also("PF249")
 def number_of_options(study: Study) -> Iterator[Finding]:
-    """Report a prompt that names another number of options than it lists or scores.
-
-    Fix: name the number that is listed, or leave it out.
-    """
+    """Report a prompt that names another number of options than it lists or scores."""
     for instance in study.instances[:1]:
         found = _COUNT.search(study.own_text)
         choices = study.written.doc_to_choice

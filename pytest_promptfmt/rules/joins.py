@@ -193,10 +193,7 @@ def glued_description(study: Study) -> Iterator[Finding]:
 
 @also("PF203")
 def glued_text(study: Study) -> Iterator[Finding]:
-    """Report an instruction glued to a column, or the label of an option glued to its text.
-
-    Fix: add a newline or a space between them.
-    """
+    """Report an instruction glued to a column, or the label of an option glued to its text."""
     for instance, message in questions(study.instances[:1]):
         spans = [span for span in message.content if span.text]
         within = next(filter(None, (_GLUED.search(span.text) for span in spans if span.origin.field is None)), None)
@@ -231,10 +228,7 @@ def _is_glued(before: Span, after: Span) -> bool:
 
 @also("PF201")
 def many_newlines(study: Study) -> Iterator[Finding]:
-    """Report three or more newlines in a row where a template meets a delimiter or another template.
-
-    Fix: keep the newlines on one side of the join.
-    """
+    """Report three or more newlines in a row where a template meets a delimiter or another template."""
     for instance, prompt in first_prompts(study.instances[:1]):
         for found in _BLANK_LINES.finditer(prompt.text):
             first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
@@ -252,10 +246,7 @@ def many_newlines(study: Study) -> Iterator[Finding]:
 
 @also("PF202")
 def leading_whitespace(study: Study) -> Iterator[Finding]:
-    """Report a prompt whose first character is whitespace.
-
-    Fix: begin the template with a visible character.
-    """
+    """Report a prompt whose first character is whitespace."""
     for instance, prompt in first_prompts(study.instances[:1]):
         text = prompt.text
         if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
@@ -265,10 +256,7 @@ def leading_whitespace(study: Study) -> Iterator[Finding]:
 
 @also("PF203")
 def glued_choice(study: Study) -> Iterator[Finding]:
-    """Report choices that follow the question without a delimiter.
-
-    Fix: set `target_delimiter`, or end `doc_to_text` with whitespace.
-    """
+    """Report choices that follow the question without a delimiter."""
     for instance in study.instances[:1]:
         for request in instance.requests:
             context, continuation = request.context or "", request.continuation
@@ -285,10 +273,7 @@ def glued_choice(study: Study) -> Iterator[Finding]:
 
 @also("PF202")
 def text_begins_with_space(study: Study) -> Iterator[Finding]:
-    """Report a space at the start of the scored text if no prompt comes before it.
-
-    Fix: set `target_delimiter: ""`.
-    """
+    """Report a space at the start of the scored text if no prompt comes before it."""
     for instance in study.instances[:1]:
         for request in instance.requests:
             text = request.continuation

@@ -221,10 +221,7 @@ def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
 
 @also("PF131", severity=Severity.ERROR, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
-    """Report what lm-eval refuses or ignores in a group.
-
-    Fix: write the group as lm-eval reads it.
-    """
+    """Report what lm-eval refuses or ignores in a group."""
     if view.file.kind != "group":
         return
     for note in view.file.notes:

@@ -81,10 +81,7 @@ def answer_labels() -> set[str]:
 
 @also("PF240")
 def uneven_options(study: Study) -> Iterator[Finding]:
-    """Report options in a list of which one has another space, bracket or mark than the others.
-
-    Fix: write all options alike.
-    """
+    """Report options in a list of which one has another space, bracket or mark than the others."""
     for template, text in written_texts(study):
         listed = [one for one in layout_of(text).options if one.text.startswith(COLUMN) and one.label.isascii()]
         for before, after in pairwise(listed):
@@ -96,10 +93,7 @@ def uneven_options(study: Study) -> Iterator[Finding]:
 
 @also("PF242", severity=Severity.ERROR)
 def option_listed_twice(study: Study) -> Iterator[Finding]:
-    """Report two options that print the same column.
-
-    Fix: print another choice for each option.
-    """
+    """Report two options that print the same column."""
     listed = _printed_options(study)
     for number, (label, value) in enumerate(listed):
         twin = next((other for other, same in listed[:number] if same == value and other != label), None)
@@ -168,10 +162,7 @@ def _is_of_one_kind(labels: Sequence[str]) -> bool:
 
 @also("PF249", severity=Severity.ERROR)
 def options_in_other_order(study: Study) -> Iterator[Finding]:
-    """Report options that are listed or scored in another order than in their column, where the gold is a place in it.
-
-    Fix: list and score the options in the order of the column.
-    """
+    """Report options listed or scored in another order than in their column, where the gold is a place in it."""
     for instance in study.instances[:2]:
         place = _place_of_gold(study, instance)
         if place is None:
@@ -197,10 +188,7 @@ def options_in_other_order(study: Study) -> Iterator[Finding]:
 
 @also("PF249", severity=Severity.ERROR)
 def shown_unlike_scored(study: Study) -> Iterator[Finding]:
-    """Report options whose texts are scored, of which one is listed only, or is scored at another place.
-
-    Fix: score the options that are listed, in their order.
-    """
+    """Report options whose texts are scored, of which one is listed only, or is scored at another place."""
     names = template_names(study.written.doc_to_target)
     for instance in study.instances[:2] if isinstance(study.written.doc_to_choice, str) else ():
         scored = [choice.strip() for choice in choices_of(study, instance)]
@@ -223,10 +211,7 @@ def shown_unlike_scored(study: Study) -> Iterator[Finding]:
 
 @also("PF249", severity=Severity.WARNING)
 def columns_in_other_order(study: Study) -> Iterator[Finding]:
-    """Report options that print columns such as `option_a` and `option_b` in another order than their names have.
-
-    Fix: print the columns in their order.
-    """
+    """Report options that print columns such as `option_a` and `option_b` in another order than their names have."""
     listed = [value for _, value in _printed_options(study)]
     ends = [found.group(1, 2) for name in listed if (found := _NUMBERED.fullmatch(name)) is not None]
     letters = [end for _, end in ends]
@@ -254,10 +239,7 @@ def _place_of_gold(study: Study, instance: Instance) -> str | None:
 
 @also("PF249", severity=Severity.ERROR)
 def option_not_listed(study: Study) -> Iterator[Finding]:
-    """Report options that are scored and not in the prompt, although the others are listed.
-
-    Fix: list every option, or leave out the docs with more of them.
-    """
+    """Report options that are scored and not in the prompt, although the others are listed."""
     for instance in study.real_instances:
         listing = _listing(study, instance)
         scored = len(choices_of(study, instance))
@@ -277,10 +259,7 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
 
 @also("PF203", severity=Severity.ERROR)
 def glued_options(study: Study) -> Iterator[Finding]:
-    """Report an option that follows the one before without a space or newline.
-
-    Fix: keep the newline on one side of the tag, or write it in the expression.
-    """
+    """Report an option that follows the one before without a space or newline."""
     for instance in study.instances[:2]:
         listing = _listing(study, instance)
         glued = [option for option in (listing.options if listing is not None else ()) if _is_glued(option.before)]
@@ -297,10 +276,7 @@ def _is_glued(before: str) -> bool:
 
 @also("PF242")
 def label_twice(study: Study) -> Iterator[Finding]:
-    """Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`.
-
-    Fix: remove one of the two.
-    """
+    """Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`."""
     for instance, prompt in first_prompts(study.instances[:3]):
         own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
         again = _LINE_TWICE.search(join(constant_spans(instance)))
@@ -329,10 +305,7 @@ def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:
 
 @also("PF242")
 def options_listed_twice(study: Study) -> Iterator[Finding]:
-    """Report a prompt that lists the same options twice.
-
-    Fix: list the options in one place.
-    """
+    """Report a prompt that lists the same options twice."""
     for instance in study.real_instances:
         listing = _listing(study, instance)
         if listing is None:
@@ -349,10 +322,7 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
 
 @also("PF249", severity=Severity.ERROR)
 def template_labels_out_of_order(study: Study) -> Iterator[Finding]:
-    """Report options whose labels are not A, B, C or 1, 2, 3 in order.
-
-    Fix: give the options their labels in order.
-    """
+    """Report options whose labels are not A, B, C or 1, 2, 3 in order."""
     labels = [label for label, _ in _printed_options(study)]
     if len(labels) < _FEWEST_OPTIONS or labels[0] not in "Aa1" or any(labels_out_of_order(study)):
         return  # PF249 reports what a loop prints

@@ -77,10 +77,7 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
 
 @also("PF502", severity=Severity.ERROR)
 def special_token_as_pattern(study: Study) -> Iterator[Finding]:
-    """Report a special token in a pattern whose bars or brackets are not escaped.
-
-    Fix: put a backslash before each bar or bracket of the token.
-    """
+    """Report a special token in a pattern whose bars or brackets are not escaped."""
     for keys, text in study.strings:
         found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
@@ -89,10 +86,7 @@ def special_token_as_pattern(study: Study) -> Iterator[Finding]:
 
 @also("PF502")
 def pattern_never_matches(study: Study) -> Iterator[Finding]:
-    """Report a part of a pattern that can never match: text before the beginning, or after the end.
-
-    Fix: put `^` before what it anchors and `$` after it, or remove them.
-    """
+    """Report a part of a pattern that can never match: text before the beginning, or after the end."""
     for keys, text in study.strings:
         if keys[-1:] == ("regex_pattern",) and _is_dead(text, 0):
             yield finding(_DEAD, text[:60], keys)
@@ -198,10 +192,7 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 @also("PF502")
 def word_stripped(study: Study) -> Iterator[Finding]:
-    """Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word.
-
-    Fix: use `removeprefix` or `removesuffix`.
-    """
+    """Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word."""
     for call, position in _calls_of(study):
         if isinstance(call.func, ast.Attribute) and call.func.attr in _TRIMS and len(call.args) == 1:
             word = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
@@ -211,10 +202,7 @@ def word_stripped(study: Study) -> Iterator[Finding]:
 
 @also("PF502", severity=Severity.ERROR)
 def flag_as_count(study: Study) -> Iterator[Finding]:
-    """Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs.
-
-    Fix: write `flags=`.
-    """
+    """Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs."""
     for call, position in _calls_of(study):
         place = _BEFORE_FLAGS.get(_of_re(call), 99)
         if len(call.args) > place and re.match(r"(?:re|regex)\.[A-Z]+\b", ast.unparse(call.args[place])):
@@ -223,10 +211,7 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
 
 @also("PF502", severity=Severity.ERROR, fix=_WITH_SINGLE_ESCAPES)
 def escape_doubled(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d.
-
-    Fix: write one backslash, or use double quotes.
-    """
+    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
     for keys, text in study.strings:
         found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
@@ -235,10 +220,7 @@ def escape_doubled(study: Study) -> Iterator[Finding]:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def filters_change_gold(study: Study) -> Iterator[Finding]:
-    """Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one.
-
-    Fix: change the gold answer in the same way, or ignore the difference in the metric.
-    """
+    """Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one."""
     if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
         return
     if study.has_own_scorer or set(study.metrics) != {"exact_match"}:
@@ -323,10 +305,7 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
 
 @also("PF504", scope="scoring")
 def capture_runs_on(study: Study) -> Iterator[Finding]:
-    """Report filters whose pattern runs to the last closing mark of the line instead of the next one.
-
-    Fix: exclude the mark from what is captured, or use `.*?`.
-    """
+    """Report filters whose pattern runs to the last closing mark of the line instead of the next one."""
     reader = reader_of(study)
     if reader is None:
         return
@@ -350,10 +329,7 @@ def _read_on(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str
 
 @also("PF504", scope="scoring")
 def part_of_a_word(study: Study) -> Iterator[Finding]:
-    r"""Report filters that find an answer inside another word.
-
-    Fix: put `\b` before and after the words.
-    """
+    """Report filters that find an answer inside another word."""
     filters = filters_of(study)
     if filters is None or not all(pipeline.patterns for pipeline in filters.chain.pipelines):
         return  # code may read anything
@@ -374,10 +350,7 @@ def _is_inside(read: str, text: str) -> bool:
 
 @also("PF504", scope="scoring")
 def capture_may_be_empty(study: Study) -> Iterator[Finding]:
-    """Report a pattern that finds the words before an answer, and takes nothing where no answer follows them.
-
-    Fix: let the group match at least one character.
-    """
+    """Report a pattern that finds the words before an answer, and takes nothing where no answer follows them."""
     reader = reader_of(study)
     if reader is None:
         return
@@ -398,10 +371,7 @@ def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple
 
 @also("PF504", severity=Severity.ERROR, scope="scoring")
 def sign_not_read(study: Study) -> Iterator[Finding]:
-    """Report filters that read a number without the minus sign before it.
-
-    Fix: allow `-?` before the digits.
-    """
+    """Report filters that read a number without the minus sign before it."""
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
         return
@@ -420,10 +390,7 @@ def _without_sign(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] |
 
 @also("PF509", severity=Severity.ERROR, scores=True)
 def answers_stay_a_list(study: Study) -> Iterator[Finding]:
-    """Report filters after which an answer is still a list of one answer.
-
-    Fix: end the filters with `take_first`.
-    """
+    """Report filters after which an answer is still a list of one answer."""
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
     compares = all(name == "exact_match" for name in study.metrics)

@@ -81,10 +81,7 @@ _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|``
 
 @also("PF242")
 def repeated_block(study: Study) -> Iterator[Finding]:
-    """Report two identical paragraphs in a row.
-
-    Fix: keep one of them.
-    """
+    """Report two identical paragraphs in a row."""
     for instance, prompt in first_prompts(study.instances[:1]):
         blocks = [block.strip() for block in prompt.text.split("\n\n")]
         for before, after in pairwise(blocks):
@@ -95,10 +92,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def mixed_colons(study: Study) -> Iterator[Finding]:
-    """Report labels with two kinds of colon in the same prompt: one label, or several in Chinese or Japanese.
-
-    Fix: use the same colon everywhere.
-    """
+    """Report labels with two kinds of colon in the same prompt: one label, or several in Chinese or Japanese."""
     for instance, prompt in first_prompts((study.demonstrated or study.instances)[:1]):
         kinds: dict[str, set[tuple[str, str]]] = {}
         for label in layout_of(prompt.text).labels if not study.has_guessed_text else ():
@@ -192,10 +186,7 @@ def repeated_description(study: Study) -> Iterator[Finding]:
 
 @also("PF242")
 def text_shown_twice(study: Study) -> Iterator[Finding]:
-    """Report a sentence of the data that the question shows twice.
-
-    Fix: print it once.
-    """
+    """Report a sentence of the data that the question shows twice."""
     for instance, message in questions(study.real_instances[:1]):
         texts = {name: value.strip() for name, value in instance.doc.items() if isinstance(value, str)}
         for name, text in texts.items():
@@ -209,10 +200,7 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def label_without_colon(study: Study) -> Iterator[Finding]:
-    """Report a label without a colon where others have one: the last line, or a label named like its column.
-
-    Fix: add the colon.
-    """
+    """Report a label without a colon where others have one: the last line, or a label named like its column."""
     text = question_template(study)
     cue = _BARE_CUE.search(text)
     labels = layout_of(text[: cue.start()] if cue is not None else text).labels
@@ -224,10 +212,7 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def cue_of_another_language(study: Study) -> Iterator[Finding]:
-    """Report a prompt whose label of the question is in one language, and the one before the answer in another.
-
-    Fix: translate the label.
-    """
+    """Report a prompt whose label of the question is in one language, and the one before the answer in another."""
     for _, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         layout = layout_of(message.text)
         asked = {lang for label in layout.labels for lang in _languages("question_labels", label.name)}
@@ -247,10 +232,7 @@ def _languages(table: str, label: str) -> set[str]:
 
 @also("PF240")
 def label_lost_colon(study: Study) -> Iterator[Finding]:
-    """Report a label of written examples that has a colon everywhere but once.
-
-    Fix: add the colon.
-    """
+    """Report a label of written examples that has a colon everywhere but once."""
     texts = [(template, skeleton(template.source)) for template in study.templates]
     labels = [(template, text, found) for template, text in texts for found in _LABEL.finditer(text)]
     with_colon = Counter(found[1] for _, _, found in labels if found[2])
@@ -264,10 +246,7 @@ def label_lost_colon(study: Study) -> Iterator[Finding]:
 
 @also("PF246")
 def mask_token(study: Study) -> Iterator[Finding]:
-    """Report the mask token of a masked language model, or the turn markers of a chat model, in a prompt.
-
-    Fix: replace the token with the text, or end the prompt before it.
-    """
+    """Report the mask token of a masked language model, or the turn markers of a chat model, in a prompt."""
     for template, text in written_texts(study):
         found = _MASK.search(text)
         if found is not None:
@@ -281,10 +260,7 @@ def mask_token(study: Study) -> Iterator[Finding]:
 
 @also("PF245")
 def list_printed(study: Study) -> Iterator[Finding]:
-    """Report a list, mapping or tuple that is printed with Python's brackets and quotes.
-
-    Fix: join the elements: `{{choices | join(', ')}}`.
-    """
+    """Report a list, mapping or tuple that is printed with Python's brackets and quotes."""
     for template, text in written_texts(study):
         listed = _PYTHON_LIST.search(text)
         if listed is not None and not _MEANS_PYTHON.search(text):
@@ -371,10 +347,7 @@ def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:
 
 @also("PF246")
 def note_left(study: Study) -> Iterator[Finding]:
-    """Report a note to the author, or the place of an image that the model does not get.
-
-    Fix: remove the note; for images set `doc_to_image`, or leave out the docs that need one.
-    """
+    """Report a note to the author, or the place of an image that the model does not get."""
     for template in study.templates:
         if template.keys[-1] not in ("description", "doc_to_text", "gen_prefix"):
             continue

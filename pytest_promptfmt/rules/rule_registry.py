@@ -146,7 +146,7 @@ def also(
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as a further part of the built-in rule `code`.
 
-    Its docstring is what it reports, and its own `Fix`; an example of each part is in data/rule_cases.yaml.
+    Its docstring is what it reports; the fix and an example of each part are in data/rule_cases.yaml.
     """
 
     def register(function: RuleFunction) -> RuleFunction:

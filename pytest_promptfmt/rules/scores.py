@@ -42,10 +42,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 
 @also("PF601", severity=Severity.ERROR, scope="scoring")
 def normalises_to_nothing(study: Study) -> Iterator[Finding]:
-    """Report an answer of which nothing is left after what exact_match ignores.
-
-    Fix: ignore less: an empty completion, or one of punctuation only, counts as right.
-    """
+    """Report an answer of which nothing is left after what exact_match ignores."""
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
@@ -57,10 +54,7 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
 
 @also("PF705", severity=Severity.ERROR, scope="scoring")
 def normalise_alike(study: Study) -> Iterator[Finding]:
-    """Report options that are the same after what exact_match ignores.
-
-    Fix: ignore less, or make the options differ in letters.
-    """
+    """Report options that are the same after what exact_match ignores."""
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
             saw = repr(sorted(texts))
@@ -132,10 +126,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
 
 @also("PF605", severity=Severity.ERROR, scope="scoring")
 def empty_wins(study: Study) -> Iterator[Finding]:
-    """Report an empty completion that scores as much as the gold answer.
-
-    Fix: let an empty completion score 0.
-    """
+    """Report an empty completion that scores as much as the gold answer."""
     trials = trials_of(study)
     if scoring_failure(study) is not None:
         return
@@ -150,10 +141,7 @@ def empty_wins(study: Study) -> Iterator[Finding]:
 
 @also("PF605", severity=Severity.ERROR, scope="scoring")
 def another_choice_wins(study: Study) -> Iterator[Finding]:
-    """Report an option that counts as right where another one is the gold answer.
-
-    Fix: compare the option that wins with the gold answer.
-    """
+    """Report an option that counts as right where another one is the gold answer."""
     trials = trials_of(study)
     if scoring_failure(study) is not None:
         return

@@ -32,10 +32,7 @@ _LONG: Final = 80
 
 @also("PF605", severity=Severity.ERROR, scope="scoring")
 def tie_counts_as_right(study: Study) -> Iterator[Finding]:
-    """Report choices that are equally likely and count as right, though the gold choice is not the first.
-
-    Fix: take the index of the first maximum and compare it with the gold index.
-    """
+    """Report choices that are equally likely and count as right, though the gold choice is not the first."""
     trials = trials_of(study)
     for trial in trials.choices:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
@@ -98,10 +95,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
 
 @also("PF615", scores=True)
 def unfit_aggregation(study: Study) -> Iterator[Finding]:
-    """Report an aggregation that cannot be applied to what its metric gives for a doc: a pair, a number, nothing.
-
-    Fix: use the aggregation of the metric: `f1` for f1, `matthews_corrcoef` for mcc, `mean` for accuracies.
-    """
+    """Report an aggregation that cannot be applied to what its metric gives for a doc: a pair, a number, nothing."""
     for index, entry in enumerate(study.task.metric_list or ()) if study.task.process_results is None else ():
         what = _unfit_aggregation(study, entry)
         if what:
@@ -158,10 +152,7 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
 
 @also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc.
-
-    Fix: compare the answer with the gold one, and set `higher_is_better` as the function means it.
-    """
+    """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc."""
     trials = _trials(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
@@ -221,10 +212,7 @@ def _number(value: Any) -> float | None:
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
-    r"""Report scoring code for which a wrong answer that contains the gold answer, or is a part of it, is right.
-
-    Fix: compare whole words or numbers: `re.search(rf"\b{gold}\b", prediction)`.
-    """
+    """Report scoring code for which a wrong answer that contains the gold answer, or is a part of it, is right."""
     trials = _trials(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return

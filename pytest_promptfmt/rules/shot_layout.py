@@ -73,10 +73,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
 
 @also("PF808")
 def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
-    """Report fewer docs to draw few-shot examples from than the task shows.
-
-    Fix: add docs to the few-shot split, or lower `num_fewshot`.
-    """
+    """Report fewer docs to draw few-shot examples from than the task shows."""
     if study.failure is None and study.shots < study.requested_shots:
         saw = f"{study.shots} of {study.requested_shots} can be drawn"
         yield finding("there are fewer docs than few-shot examples", saw, "num_fewshot")
@@ -84,10 +81,7 @@ def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
 
 @also("PF807")
 def unlike_written_examples(study: Study) -> Iterator[Finding]:
-    """Report a question without the label that the solved examples in the same text have.
-
-    Fix: use the labels of the examples.
-    """
+    """Report a question without the label that the solved examples in the same text have."""
     if study.has_guessed_text or study.is_multimodal:
         return
     for instance in study.instances[:1]:
@@ -109,10 +103,7 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
 
 @also("PF807")
 def other_options(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples whose options have other labels than those of the question, such as 1 and A.
-
-    Fix: list the options alike in both.
-    """
+    """Report few-shot examples whose options have other labels than those of the question, such as 1 and A."""
     for instance in () if study.has_guessed_text else study.with_shots[:1]:
         own = [option.label for option in question_layout(instance).listed[:2]]
         for shot in shots_of(instance) if own else ():
@@ -127,10 +118,7 @@ def other_options(study: Study) -> Iterator[Finding]:
 
 @also("PF807")
 def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples whose answer is not one of the scored labels.
-
-    Fix: give few-shot examples and questions the same `doc_to_choice` and `doc_to_target`.
-    """
+    """Report few-shot examples whose answer is not one of the scored labels."""
     if not isinstance(study.written.doc_to_choice, list):
         return  # each doc may have its own choices
     for instance in study.demonstrated[:1]:
@@ -150,10 +138,7 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
 
 @also("PF807", severity=Severity.ERROR)
 def written_answers_not_scored(study: Study) -> Iterator[Finding]:
-    """Report solved examples in a text of which no answer is one of the fixed choices.
-
-    Fix: answer the examples as the choices are written.
-    """
+    """Report solved examples in a text of which no answer is one of the fixed choices."""
     choices = study.written.doc_to_choice
     scored = {str(one).strip().casefold() for one in choices} if isinstance(choices, list) else set()
     for template in study.templates if scored and not study.has_guessed_text else ():
@@ -173,10 +158,7 @@ def _bare(texts: set[str]) -> set[str]:
 
 @also("PF807")
 def uneven_labels(study: Study) -> Iterator[Finding]:
-    """Report solved examples in a text with more answers than questions, or more questions than answers.
-
-    Fix: begin every question and every answer of the examples with its label.
-    """
+    """Report solved examples in a text with more answers than questions, or more questions than answers."""
     for template in study.templates:
         for text in template.text.constants:
             counted = Counter(label.name for label in layout_of(text).labels)
@@ -216,10 +198,7 @@ def announced_examples(study: Study) -> Iterator[Finding]:
 
 @also("PF812")
 def announced_passage(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that speaks of a passage and prints only a question.
-
-    Fix: print the column with the passage, or remove the sentence.
-    """
+    """Report a prompt that speaks of a passage and prints only a question."""
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         found = _SPEAKS_OF.search(study.own_text)
         printed = {span.origin.field for span in message.content if span.origin.field is not None}
@@ -232,10 +211,7 @@ def announced_passage(study: Study) -> Iterator[Finding]:
 
 @also("PF812")
 def empty_field(study: Study) -> Iterator[Finding]:
-    r"""Report a label with nothing after it, directly before the next one.
-
-    Fix: print what the label announces, or remove it.
-    """
+    """Report a label with nothing after it, directly before the next one."""
     for template in study.templates:
         found = next(filter(None, map(_EMPTY_FIELD.search, template.text.constants)), None)
         if found is not None and template.keys[-1] == "doc_to_text":
@@ -263,10 +239,7 @@ _MUCH: Final = 300
 
 @also("PF203", severity=Severity.ERROR)
 def glued_shots(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples that follow each other, or have question and answer, without any whitespace between.
-
-    Fix: use `"\n\n"` between examples, and a space or newline before the answer.
-    """
+    """Report few-shot examples that follow each other, or have question and answer, without any whitespace between."""
     if study.has_guessed_text or not study.renders_fields:
         return  # other systems join messages by their own rules
     is_real = study.has_real_docs

@@ -39,10 +39,7 @@ _ASKS_BLOCK: Final = re.compile(
 
 @also("PF903", severity=Severity.ERROR, scope="scoring")
 def stop_in_prefix(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is part of `gen_prefix`, the end of the prompt.
-
-    Fix: use the start of the next question as stop sequence.
-    """
+    """Report a stop sequence that is part of `gen_prefix`, the end of the prompt."""
     scoring = study.scoring
     prefix = scoring.task.gen_prefix
     if not study.generates or not prefix:
@@ -55,10 +52,7 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
 
 @also("PF910", severity=Severity.ERROR, scores=True)
 def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
-    """Report stop sequences that do not match the text after an answer in the few-shot examples.
-
-    Fix: use the exact label at the start of a question, or a newline.
-    """
+    """Report stop sequences that do not match the text after an answer in the few-shot examples."""
     texts = [stop for stop in study.stop_texts if stop]
     if not study.generates or not texts or question_labels(study) or any(map(is_literal, texts)):
         return
@@ -134,10 +128,7 @@ def question_labels(study: Study) -> list[str]:
 
 @also("PF903", severity=Severity.ERROR)
 def stop_cuts_block(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence inside the code block that the prompt requests.
-
-    Fix: remove the stop sequence; a filter can take the code out of the block.
-    """
+    """Report a stop sequence inside the code block that the prompt requests."""
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
     for instance in study.instances[:1]:
@@ -154,10 +145,7 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
 
 @also("PF903", severity=Severity.ERROR)
 def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is one of the tags that the prompt requests, before the last one.
-
-    Fix: stop at the closing tag of the answer, or at none.
-    """
+    """Report a stop sequence that is one of the tags that the prompt requests, before the last one."""
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
     for instance in study.instances[:1]:
@@ -172,10 +160,7 @@ def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
 
 @also("PF902", severity=Severity.ERROR, scores=True)
 def stop_is_not_text(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is not text, or is empty.
-
-    Fix: use a list of texts; with an empty list only the end of text stops generation.
-    """
+    """Report a stop sequence that is not text, or is empty."""
     if not study.generates or study.stops is None:
         return
     stops: Any = [study.stops] if isinstance(study.stops, str) else study.stops
@@ -216,10 +201,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
 
 @also("PF902")
 def shadowed_stop(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that never fires because it contains another one.
-
-    Fix: keep only one of the two.
-    """
+    """Report a stop sequence that never fires because it contains another one."""
     if not study.generates:
         return
     stops = study.stop_texts
@@ -262,10 +244,7 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
 
 @also("PF903", severity=Severity.ERROR, scores=True)
 def stop_before_answer(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is the whitespace with which an answer begins.
-
-    Fix: use a stop sequence that comes after an answer.
-    """
+    """Report a stop sequence that is the whitespace with which an answer begins."""
     if not study.generates or study.task.gen_prefix or study.has_guessed_text:
         return
     delimiter = study.task.target_delimiter
@@ -282,10 +261,7 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
 
 @also("PF902", scores=True)
 def stop_is_a_space(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is only a space.
-
-    Fix: use a stop sequence that comes after an answer.
-    """
+    """Report a stop sequence that is only a space."""
     number = next((number for number, stop in enumerate(study.stop_texts) if stop and not stop.strip(" ")), None)
     if study.generates and number is not None and not any(stop_before_answer(study)):
         yield finding("a stop sequence is a space", study.stop_texts[number], ("generation_kwargs", "until", number))
@@ -293,10 +269,7 @@ def stop_is_a_space(study: Study) -> Iterator[Finding]:
 
 @also("PF902")
 def stop_of_one_character(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data.
-
-    Fix: stop at the newline or at the label of the next question, with its colon.
-    """
+    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
     if not study.generates or study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text:
         return
     targets = [str(instance.target) for instance in study.instances]

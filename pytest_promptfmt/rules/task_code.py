@@ -159,10 +159,7 @@ def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
 
 @also("PF221", severity=Severity.ERROR)
 def missing_value_in_code(study: Study) -> Iterator[Finding]:
-    """Report the word None or nan that code or a template makes of a missing value: in its question, or as gold.
-
-    Fix: leave the text out if the value is missing, and the doc if it has no answer.
-    """
+    """Report the word None or nan that code or a template makes of a missing value: in its question, or as gold."""
     for instance in study.real_instances:
         empty = [name for name, value in instance.doc.items() if value is None or value != value]
         if not empty:

@@ -44,10 +44,7 @@ _WITHOUT_PYTHON_QUOTES: Final = partial(rewritten, change=lambda text: text.lstr
 
 @also("PF246", severity=Severity.ERROR)
 def markup_not_rendered(study: Study) -> Iterator[Finding]:
-    """Report Jinja in a place that lm-eval does not render.
-
-    Fix: write one template that returns the list: `"{{[answerA, answerB]}}"`.
-    """
+    """Report Jinja in a place that lm-eval does not render."""
     task = study.written
     places: list[tuple[Keys, Any]] = [
         (("doc_to_choice",), task.doc_to_choice),
@@ -74,10 +71,7 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
 
 @also("PF246", severity=Severity.ERROR, fix=_WITH_DOUBLE_BRACES)
 def python_braces(study: Study) -> Iterator[Finding]:
-    """Report `{name}` in a template without Jinja.
-
-    Fix: use double braces: `{{name}}`.
-    """
+    """Report `{name}` in a template without Jinja."""
     columns = set(study.docs.columns) if study.docs is not None and study.has_real_docs else set()
     for template in study.templates:
         if template.keys[-1] not in ("doc_to_text", "doc_to_target", "gen_prefix", "description"):
@@ -98,10 +92,7 @@ def python_braces(study: Study) -> Iterator[Finding]:
 
 @also("PF246", severity=Severity.ERROR, fix=_WITHOUT_QUOTES)
 def quoted_name(study: Study) -> Iterator[Finding]:
-    """Report `{{'name'}}`, which prints the word `name` and not the column.
-
-    Fix: remove the quotes.
-    """
+    """Report `{{'name'}}`, which prints the word `name` and not the column."""
     columns = set(study.docs.columns) if study.docs is not None else set()
     for template in study.templates:
         for text in template.text.quoted:
@@ -116,10 +107,7 @@ def quoted_name(study: Study) -> Iterator[Finding]:
 
 @also("PF125", severity=Severity.ERROR)
 def constant_field(study: Study) -> Iterator[Finding]:
-    """Report a field mapping that looks like a column but is not one of the docs' columns.
-
-    Fix: use the name of a column.
-    """
+    """Report a field mapping that looks like a column but is not one of the docs' columns."""
     if not study.has_real_docs or study.docs is None:
         return
     for template in study.templates:
@@ -244,10 +232,7 @@ def _is_python_list(template: WrittenTemplate) -> bool:
 
 @also("PF126", severity=Severity.ERROR, fix=_WITH_BACKSLASHES)
 def control_character(study: Study) -> Iterator[Finding]:
-    r"""Report a control character, such as the backspace that `"\b"` is in YAML.
-
-    Fix: write two backslashes; in single quotes `\n` would stay two characters as well.
-    """
+    r"""Report a control character, such as the backspace that `"\b"` is in YAML."""
     for keys, text in study.strings:
         found = _CONTROL.search(text)
         if found is not None:
@@ -256,10 +241,7 @@ def control_character(study: Study) -> Iterator[Finding]:
 
 @also("PF126", severity=Severity.ERROR, fix=_WITHOUT_PYTHON_QUOTES)
 def python_string(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern with Python quotes, such as `r"\d+"`.
-
-    Fix: remove the r and the inner quotes; YAML keeps backslashes in single quotes.
-    """
+    r"""Report a pattern with Python quotes, such as `r"\d+"`."""
     for keys, text in study.strings:
         if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
             yield finding("the pattern includes Python quotes", text, keys)
