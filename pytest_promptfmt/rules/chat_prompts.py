@@ -19,20 +19,11 @@ _SHOWN: Final = 60
 
 @rule("PF421", "system-text-lost", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def system_text_lost(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a system text that is missing in the prompt because the chat template refuses or drops system messages.
+    """Report a system text that is missing in the prompt because the chat template refuses or drops system messages.
 
     Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it with
     a warning in its log and continues, so the model never gets the instructions of the task. Reported as info if the
     system text becomes part of the first user turn.
-
-    Example:
-        description: "Answer with a letter.\n\n"
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-gemma}}
-
-    Silent with:
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-chatml}}
 
     Fix: put the instruction into `doc_to_text`, or use a template that supports system messages.
 
@@ -63,22 +54,11 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF422", "turns-refused", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def turns_refused(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a chat template that refuses the turns of a task, with and without the system message.
+    """Report a chat template that refuses the turns of a task, with and without the system message.
 
     Why: many templates require that user and assistant alternate. Two questions in a row (from few-shot examples
     without answers), or an answer first, abort an evaluation with such a model before its first request. Reported as
     info where PF806 names the cause.
-
-    Example:
-        num_fewshot: 1
-        fewshot_config: {doc_to_target: ""}
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-gemma}}
-
-    Silent example:
-        num_fewshot: 1
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-gemma}}
 
     Fix: give each few-shot example an answer, or put the examples into one turn with `fewshot_as_turns: false`.
 
@@ -97,19 +77,10 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF423", "whitespace-stripped", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
-    r"""Report indentation at the start of a message that the chat template strips; other whitespace as info.
+    """Report indentation at the start of a message that the chat template strips; other whitespace as info.
 
     Why: a question that begins with indented code loses the indentation of its first line only, which changes its
     meaning. A newline at the end of a message is lost as well, mostly without harm.
-
-    Example:
-        doc_to_text: "    return {{question}}\n    return"
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-llama3}}
-
-    Silent with:
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-chatml}}
 
     Fix: begin and end messages with a visible character.
 
@@ -141,20 +112,9 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF424", "text-altered", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def text_altered(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a message whose text the chat template changes, apart from outer whitespace.
+    """Report a message whose text the chat template changes, apart from outer whitespace.
 
     Why: templates may drop, escape, split or replace text. The prompt then differs from the snapshot of the plain text.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content | replace('Question: ', '') }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
 
     Fix: remove the filter or split that changes the text from the chat template.
 
@@ -181,18 +141,10 @@ def _altered(message: Message, doc: int) -> Finding:
 
 @rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
-    r"""Report data that contain a control token of the model; as warning if the task's own text contains one.
+    """Report data that contain a control token of the model; as warning if the task's own text contains one.
 
     Why: a model does not read `<|im_end|>` in a question as text: it ends the turn, and the rest may be read as another
     role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]}}
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
-
-    Silent with:
-        metadata: {promptfmt: {docs: [{question: "What does <im_end> mean?", choices: [end, start], answer: 0}]}}
 
     Fix: drop such docs in `process_docs`, or insert a space into the token.
 
@@ -226,22 +178,9 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF426", "demonstrated-reasoning-cut", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
-    r"""Report few-shot examples whose reasoning in `<think>` tags is removed by the chat template.
+    """Report few-shot examples whose reasoning in `<think>` tags is removed by the chat template.
 
     Why: the few-shot examples are meant to show how to reason, but show only answers.
-
-    Example:
-        output_type: generate_until
-        num_fewshot: 1
-        doc_to_target: "<think>Iron rusts.</think> {{choices[answer]}}"
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}
-        {% endfor %}
-
-    Silent with:
-        doc_to_target: "Iron rusts. {{choices[answer]}}"
 
     Fix: write the reasoning without the tags, or put the few-shot examples into one turn.
 
@@ -263,23 +202,10 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF427", "begun-answer-changed", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a `gen_prefix` that is not where the model's own answer would begin.
+    """Report a `gen_prefix` that is not where the model's own answer would begin.
 
     Why: the prefix is added as the start of the last answer. Some templates write an empty `<think>` block before
     it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
-
-    Example:
-        gen_prefix: "The answer is"
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}
-        {% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}
-
-    Silent example:
-        gen_prefix: "The answer is"
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
 
     Fix: turn this off with a template argument if there is one, or remove `gen_prefix`.
 

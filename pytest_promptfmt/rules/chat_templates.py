@@ -45,7 +45,7 @@ def on_trial(
 
 @rule("PF401", "default-system-text", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that adds a default system text if there is no system message.
+    """Report a chat template that adds a default system text if there is no system message.
 
     A text of the template that remains next to a given system text, or replaces an empty one, is an info: it may be
     meant as a preamble. A default text is not reported for templates under test.
@@ -53,20 +53,6 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: every task without a description then gets instructions that are in no task file, and a task with a description
     does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,
     and in 10 of 18 without it.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% if messages[0].role != 'system' %}<|im_start|>system
-        You are a patient and friendly helper.<|im_end|>
-        {% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
-        {{ m.content }}<|im_end|>
-        {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
 
     Fix: give the profile a `system_instruction`.
 
@@ -114,26 +100,10 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
 
 @rule("PF402", "date-in-prompt", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes today's date; as info one that writes a fixed date.
+    """Report a chat template that writes today's date; as info one that writes a fixed date.
 
     Why: this plugin fixes the clock, a real run does not. Its prompts change every day, and with them its
     results and everything that is cached by prompt.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        Today is {{ strftime_now('%d %B %Y') }}.
-        {% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja, template_args: {date_string: 26 July 2024}}}
-        # file: mine.jinja
-        Today is {{ date_string or strftime_now('%d %B %Y') }}.
-        {% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}
 
     Fix: set the date with a template argument if the template has one (`date_string` in Llama's), both in the profile
     and in the real run.
@@ -162,21 +132,10 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF406", "html-escaped", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes `<`, `&` and quotes as HTML entities.
+    """Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
     Why: the model reads `&lt;` where the task has `<`, and `&#34;` around each key of a call. In Jinja, one `|safe`
     escapes all text that is joined to it. Tools and calls count for templates under test, and if the profile has tools.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content | e }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
 
     Fix: remove `|safe` and `|e` from the template; its environment escapes nothing by itself.
 
@@ -214,21 +173,10 @@ def _has_tools(loaded: LoadedProfile) -> bool:
 
 @rule("PF407", "undefined-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report an undefined name that a chat template prints or iterates over.
+    """Report an undefined name that a chat template prints or iterates over.
 
     Why: undefined names render as nothing, so a misspelled name leaves no trace. Names that are only tested
     (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.contents }}{{ m.content }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
 
     Fix: correct the name, or define it in the profile's `template_args`.
 
@@ -247,24 +195,10 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF408", "indented-markers", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes the indentation of its own file into the prompt.
+    """Report a chat template that writes the indentation of its own file into the prompt.
 
     Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
     the turns that it never saw in training.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}
-            {{ '<|' + m.role + '|>' }}{{ m.content }}
-        {% endfor %}
-
-    Silent with:
-        # file: mine.jinja
-        {% for m in messages %}
-            {{- '<|' + m.role + '|>' }}{{ m.content }}
-        {% endfor %}
 
     Fix: write `{{-` and `{%-`, or join the lines of the file, as its authors may have intended.
 
@@ -286,17 +220,6 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: Jinja turns `\r\n` in a template into `\n`. Other engines that render the same file do not, so they send
     different tokens between the turns.
 
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content }}␍
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
-
     Fix: save the file with Unix line endings (LF).
 
     Real: two of 204 public templates; betalgo/openai #145 counts the tokens it costs.
@@ -309,19 +232,9 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 @rule("PF439", "tools-not-written", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING)
 def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report tools, their schemas and calls that a template does not write.
+    """Report tools, their schemas and calls that a template does not write.
 
     Why: A model cannot call a tool that it never sees. For a template that knows nothing of tools it is an info.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write the tools, or refuse them with `raise_exception`.
 

@@ -25,18 +25,10 @@ _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+
 
 @rule("PF413", "marker-is-plain-text", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report control tokens of the chat template that the tokenizer encodes as plain text.
+    """Report control tokens of the chat template that the tokenizer encodes as plain text.
 
     Why: `<|im_start|>` is one token for a model that was trained with it and six for any other. Template and tokenizer
     then belong to different models. Reported as info if only some are unknown, as a few models intend.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2", chat_template: chatml}}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
 
     Fix: use the chat template and the tokenizer of the same model.
 
@@ -58,21 +50,10 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF414", "bos-twice", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
+    """Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
 
     Why: no model was trained with two. lm-eval adds no BOS if the text begins with one, but does not see it after
     whitespace. Reported as info if only other programs would add the second one.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3", chat_template: mine.jinja}}
-        # file: mine.jinja
-        {{ '\n<|begin_of_text|>' }}{% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
 
     Fix: let the template begin with BOS, and encode its output with `add_special_tokens=False`.
 
@@ -136,18 +117,10 @@ def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
 
 @rule("PF415", "bos-missing", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template without BOS for a tokenizer that adds one to every text.
+    """Report a chat template without BOS for a tokenizer that adds one to every text.
 
     Why: the output of a template is usually encoded without special tokens, so the model gets no BOS. Some
     models need it: Gemma's perplexity without BOS was 5.9e9 instead of 3.5. lm-eval lets the tokenizer add it.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3", chat_template: chatml}}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3", chat_template: llama3}}
 
     Fix: begin the template with `{{ bos_token }}`, if the model's own template does.
 
@@ -185,18 +158,10 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
 
 @rule("PF417", "end-token-scored", severity=Severity.ERROR, family=Family.TOKENS, scope="template")
 def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
+    """Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
 
     Why: `split: lm-eval` cuts the tokens at the length of the encoded prompt, which includes the end token. The scored
     tokens are shifted by one, and often only the end token is left. lm-eval encodes the two separately for such models.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:unigram-t5"}}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:unigram-t5", split: pairwise}}
 
     Fix: set `split: pairwise` in the profile, or `mode: generate` if nothing is scored.
 
@@ -212,18 +177,10 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF416", "lossy-tokenizer", severity=Severity.WARNING, family=Family.TOKENS, scope="template")
 def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report what a tokenizer does not distinguish: newlines, repeated spaces, capitals, accents.
+    """Report what a tokenizer does not distinguish: newlines, repeated spaces, capitals, accents.
 
     Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
     decomposed accents, which look the same, are reported as info.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:unigram-t5"}}
-
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
 
     Fix: normalize these characters first, or exclude such models.
 
@@ -242,26 +199,11 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")
 def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a `tokenizer.json` that by itself encodes differently from AutoTokenizer.
+    """Report a `tokenizer.json` that by itself encodes differently from AutoTokenizer.
 
     Why: many classes of transformers use only vocabulary and merges of the file and build the rest themselves.
     lm-eval and snapshots use AutoTokenizer. An engine that reads the file directly gets other tokens, often for a
     leading space and after special tokens, so the same prompt gets another score there.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: ./model}}
-        # file: model/tokenizer_config.json
-        {"tokenizer_class": "LlamaTokenizer"}
-        # file: model/tokenizer.json
-        {"added_tokens": [],
-         "normalizer": {"type": "Prepend", "prepend": "▁"},
-         "model": {"type": "BPE", "unk_token": "<unk>", "merges": ["▁ A"],
-                   "vocab": {"<unk>": 0, "▁": 1, "A": 2, "▁A": 3}}}
-
-    Silent with:
-        # file: model/tokenizer_config.json
-        {"tokenizer_class": "TokenizersBackend"}
 
     Fix: compare the tokens of your engine with those in the snapshots.
 

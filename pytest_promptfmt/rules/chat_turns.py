@@ -39,20 +39,9 @@ _THOUGHT: Final = re.compile(
 @rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial()
 def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report turns that are not closed before the next one begins.
+    """Report turns that are not closed before the next one begins.
 
     Why: The model's own turn seems to go on through tool results and user messages; it no longer stops where it should.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {{- '' if loop.index0 and messages[loop.index0 - 1].role == 'tool' else '<|end|>\n' }}
-            {%- for call in message.tool_calls or [] %}{{- call.function | tojson }}{% endfor %}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write the marker that closes a turn in every branch.
 
@@ -168,21 +157,11 @@ def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]
 @rule("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 @on_trial()
 def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report earlier turns that are written differently when the conversation continues.
+    """Report earlier turns that are written differently when the conversation continues.
 
     Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
     an info where reasoning is dropped. In templates with `{% generation %}` a finished call has to stay as it is, too
     (elsewhere an info): TRL appends the tokens of a tool result to those that were generated.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {{- '<|end|><|done|>' if loop.last else '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write a turn without looking at what follows it.
 
@@ -241,18 +220,9 @@ def _changed_history(trial: TemplateTrial, conversation: Conversation) -> frozen
 @rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING, _AGAINST)
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a generation prompt that is missing, not requested, or unlike the beginning of finished answers.
+    """Report a generation prompt that is missing, not requested, or unlike the beginning of finished answers.
 
     Why: The model is asked to continue a text that it never saw in training.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
 

@@ -22,22 +22,10 @@ _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 @template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)
 def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
+    """Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
 
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
     last answer cannot be trained on, and empty blocks in earlier answers teach not to reason (both infos).
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' }}
-            {%- if message.role == 'assistant' %}{{- '<think></think>' }}{% endif %}
-            {{- message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n<think>' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: split the content at the closing tag before a block of reasoning is written.
 

@@ -32,19 +32,10 @@ _NAMES: Final = {
 
 @template_rule("PF433", "text-lost", severity=Severity.ERROR)
 def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report texts of a conversation that are not in the prompt.
+    """Report texts of a conversation that are not in the prompt.
 
     Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
     error reports it. An image that leaves no trace is an info, for a template that knows images a warning.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages if message.role != 'system' %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 
@@ -95,18 +86,9 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: st
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)
 def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report texts of a conversation that are in the prompt more often than they were sent.
+    """Report texts of a conversation that are in the prompt more often than they were sent.
 
     Why: The model sees the same answer or question twice and learns or copies the pattern.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' + message.content + ' ' + message.content + '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: look for a branch that writes the content and does not end.
 
@@ -125,18 +107,9 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report texts that come before the text of an earlier message.
+    """Report texts that come before the text of an earlier message.
 
     Why: The order of turns and results is what the conversation means.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages | reverse %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write messages in the order in which they come.
 
@@ -158,21 +131,9 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF437", "python-in-prompt", severity=Severity.ERROR)
 def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report Python's notation in a prompt: None, True, False, a printed mapping or list.
+    """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
     Why: Models are trained on JSON. `{{ value }}` prints what Python would.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' }}{{ message.content }}{{ '<|end|>\n' }}
-            {%- for call in message.tool_calls or [] %}
-                {{- call.function.name }} {{ call.function.arguments }}
-            {%- endfor %}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
@@ -203,22 +164,9 @@ _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 @template_rule("PF445", "set-inside-loop", severity=Severity.WARNING)
 def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a variable that is set inside a loop and read after it, if that changes a prompt.
+    """Report a variable that is set inside a loop and read after it, if that changes a prompt.
 
     Why: Jinja gives a variable back its old value after a loop, so that a flag or text collected there is lost.
-
-    Example:
-        # file: chat_template.jinja
-        {%- set found = false %}
-        {%- for message in messages %}{% if message.role == 'system' %}{% set found = true %}{% endif %}{% endfor %}
-        {%- if not found %}{{- 'You are a helpful assistant of our company.\n' }}{%- endif %}
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: keep it in a `namespace`, or use a filter such as `selectattr`.
 
@@ -235,20 +183,11 @@ def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)
 def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report accidental text: quotes at both ends, whitespace at the beginning, words about missing tools.
+    """Report accidental text: quotes at both ends, whitespace at the beginning, words about missing tools.
 
     A space between an answer and its end token is an info.
 
     Why: All text around the tags of a template is printed.
-
-    Example:
-        # file: chat_template.jinja
-        "{%- for message in messages %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}"
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: remove the text, or use `{%-` and `-%}`.
 

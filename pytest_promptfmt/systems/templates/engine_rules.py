@@ -118,24 +118,12 @@ def _sorted(text: str) -> list[str]:
 
 @template_rule("PF449", "engines-differ", severity=Severity.WARNING)
 def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report constructs that other engines lack, and prompts that differ in an engine that you name.
+    """Report constructs that other engines lack, and prompts that differ in an engine that you name.
 
     Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with their own engines.
     Unknown constructs fail there. Constructs are an info; with the setting `promptfmt_template_engines = minijinja` all
     conversations are rendered by that engine as well (or by `@huggingface/jinja`, that of transformers.js, where node
     finds it, or by a server that `promptfmt record` asked), and a prompt that differs is a warning.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' + message.content.removeprefix(' ') + '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}
 
     Fix: use a construct that all engines know, such as a filter or a slice.
 
@@ -169,25 +157,10 @@ def _is_named(construct: str, found: Sequence[Finding]) -> bool:
 
 @rule("PF463", "profile-engine-differs", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Finding]:
-    r"""Report prompts of a task that the engine of a profile renders differently from Jinja.
+    """Report prompts of a task that the engine of a profile renders differently from Jinja.
 
     Why: The server that is evaluated renders the chat template with its own engine. A prompt that differs there
     is another task than the one that was reviewed.
-
-    Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja, engine: served.jsonl}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}
-        # file: served.jsonl
-        {"engine": "llama.cpp", "from": "another task", "key": "0", "text": "user: Hello"}
-        # file: example.yaml
-        output_type: generate_until
-
-    Silent with:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
 
     Fix: use constructs that the engine knows; where the template is right, record the server again.
 

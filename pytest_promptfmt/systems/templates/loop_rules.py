@@ -24,22 +24,11 @@ _MOST_SHOWN: Final = 160
 
 @template_rule("PF467", "answer-not-read-back", severity=Severity.ERROR)
 def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers that the tokenizer's `response_template` reads differently from what the template wrote.
+    """Report answers that the tokenizer's `response_template` reads differently from what the template wrote.
 
     Why: A server reads the model's answer with this parser and sends it back with the next request. Text, reasoning and
     calls that do not come back are lost for the client, and history is not what the model generated, so that caches of
     prefixes are lost. Every answer is read whole and in pieces, and rendered again.
-
-    Example:
-        # file: tokenizer_config.json
-        {"eos_token": "<|end|>",
-         "response_template": {"start_anchor": "model:", "fields": {"content": {"close": "<|end|>"}}},
-         "chat_template": "{% for m in messages %}{{ m.role + ':' + (m.content | upper) + '<|end|>' }}{% endfor %}"}
-
-    Silent with:
-        # file: tokenizer_config.json
-        {"eos_token": "<|end|>",
-         "chat_template": "{% for m in messages %}{{ m.role + ':' + (m.content | upper) + '<|end|>' }}{% endfor %}"}
 
     Fix: correct the side that is wrong: the template writes what the model was trained on, the parser has to read that.
 
@@ -88,26 +77,11 @@ _PAIRS: Final[Mapping[str, tuple[Any, Any]]] = {
 
 @template_rule("PF468", "calls-look-alike", severity=Severity.INFO)
 def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report different tool calls that give the same prompt.
+    """Report different tool calls that give the same prompt.
 
     Why: No parser can tell them apart, so what the model meant is lost, and an argument, such as text from a web page,
     may give another argument. It is an info: a parser can decide by the tool's schema, and tags are the format of many
     models.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {%- for call in message.tool_calls or [] %}
-                {%- for name, value in call.function.arguments.items() %}
-                    {{- '<arg=' + name + '>' + (value | string) + '</arg>' }}
-                {%- endfor %}
-            {%- endfor %}
-            {{- '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write arguments as JSON (`tojson`).
 

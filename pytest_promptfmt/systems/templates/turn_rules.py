@@ -20,19 +20,10 @@ from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 @template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report whitespace around contents that is kept in some turns and removed in others.
+    """Report whitespace around contents that is kept in some turns and removed in others.
 
     Why: The same question is another token sequence when it is asked first. Whitespace that is kept only in the last
     turn changes when the conversation continues.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' + (message.content if loop.first else message.content | trim) + '\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
 
     Fix: strip contents everywhere or nowhere.
 
@@ -72,25 +63,11 @@ _FORGED: Final = {
 
 @template_rule("PF460", "turns-can-be-forged", severity=Severity.INFO)
 def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report templates with which one user message or tool result gives the prompt of several turns.
+    """Report templates with which one user message or tool result gives the prompt of several turns.
 
     Why: The author of the text, such as a web page in a tool result, speaks for the model, the user and the system.
     A server can refuse control tokens in texts, so this is an info; where only words separate turns, nothing can tell
     them apart.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}
-
-    Silent example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' + (message.content | tojson) + '\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}
 
     Fix: separate turns with control tokens, and encode texts without them (`split_special_tokens=True`).
 
@@ -125,18 +102,10 @@ def _forged(trial: TemplateTrial, what: str) -> str | None:
 
 @template_rule("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING)
 def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers that do not end with the end token of the tokenizer next to the template.
+    """Report answers that do not end with the end token of the tokenizer next to the template.
 
     Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
     turns of the user, unless the generation settings name it as well.
-
-    Example:
-        # file: tokenizer_config.json
-        {"eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m.content + '<end>' }}{% endfor %}"}
-
-    Silent example:
-        # file: tokenizer_config.json
-        {"eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m.content + '<eos>' }}{% endfor %}"}
 
     Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
 
