@@ -15,7 +15,7 @@ from pytest_promptfmt.core.errors import PromptfmtError, did_you_mean
 from pytest_promptfmt.profiles.template_facts import ThinkingMarks
 from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import limited_answers
-from pytest_promptfmt.rules.fixes import respelt, without_trailing_space
+from pytest_promptfmt.rules.fixes import respelt
 from pytest_promptfmt.rules.gold_values import local_questions
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
@@ -182,14 +182,6 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
         elif key not in _KNOWN:
             do = did_you_mean(str(key), _KNOWN) or ""
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
-
-
-@also("PF202", fix=without_trailing_space)
-def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
-    """Report a `gen_prefix` that ends with a space."""
-    prefix = study.written.gen_prefix
-    if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
-        yield finding("gen_prefix ends with a space", prefix[-30:], "gen_prefix")
 
 
 @also("PF908")

@@ -1,47 +1,113 @@
-"""Rules about the joins of a prompt: where description, question, few-shot examples and answer meet."""
+"""Rules about the joins of a prompt: where description, question, columns, few-shot examples and answer meet.
+
+`data/joins.yaml` has what may be wrong where two texts meet; here are the places where they do.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from io import StringIO
 from itertools import pairwise
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.prompt import Instance, Span, join
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
+from pytest_promptfmt.rules.prompt_text import uneven_labels
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
+    Where,
     around,
     finding,
     first_prompts,
     first_text,
+    question_message,
+    question_template,
     questions,
     severity_of_shots,
     shots_of,
+    skeleton,
+    words,
 )
-from pytest_promptfmt.rules.task_code import literal_end, literal_start
+from pytest_promptfmt.rules.task_code import definitions, literal_end, literal_start
 from pytest_promptfmt.rules.templates import find_literal_break
+from pytest_promptfmt.study.layout import listing_of
+
+_TABLE: Final[Mapping[str, Any]] = data_table("joins")
+_WINDOW: Final = 80
+"""Characters of a text next to a join that show how it ends or begins."""
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
-_SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")
-_LABEL_END: Final = re.compile(r"(?:^|\n)[ \t]*\(?[A-Z][.):]\Z")
-"""The label of an option, without the space after it."""
+_LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)
+_ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
+_MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+_VALUE: Final = "\N{REPLACEMENT CHARACTER}"
+_TWO_SPACES: Final = re.compile(rf"(?<=[^\s.!?])(?<!{_VALUE})  (?=\S)|(?<={_VALUE})  (?=[^\s{_VALUE}])")
+_MANY_SPACES: Final = re.compile(r" {3}|\t")
+_MOST_DOUBLED: Final = 3
+"""Double spaces of a template that does not align with them."""
 
-_GLUED: Final = re.compile(r"(?<![\w./@])\w*[a-z]{2}[.!?:](?=(?:[A-Z][a-z]+ ?){1,2}:(?:\s|$))")
-"""The end of a sentence, directly before a label."""
+_LONG_TEXTS: Final = words("columns_of_lines")
+"""Columns of several lines, which may end with a newline."""
 
-_WIDE: Final = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
-)
-"""Scripts that are written without spaces between sentences."""
-
-_WIDE_ENDS: Final = "。！？：、，；"
-"""Punctuation that is as wide as a character, after which no space is due."""
 _WITH_BLANK_LINE: Final = partial(rewritten, change=lambda text: f"{text}\n\n", keeps=whitespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Two texts that meet, where that is written, and the doc and the place in its prompt; `at` may be in the table."""
+
+    before: str
+    after: str
+    at: Where = None
+    doc: Instance | int | None = None
+    field: str | None = None
+    span: tuple[int, int] | None = None
+    severity: Severity | None = None
+    saw: str | None = None
+    do: str = ""
+
+
+@cache
+def _pattern(written: str) -> re.Pattern[str]:
+    named = written.replace("<wide>", _TABLE["wide"]).replace("<mark>", _TABLE["mark"])
+    return re.compile(named, re.DOTALL)
+
+
+def _wrong(study: Study, name: str) -> Iterator[Finding]:
+    """Yield the first join that an entry of the table reports."""
+    for row in _TABLE[name]["joins"]:
+        before, after = row.get("shown", (0, _WINDOW))
+        for one in _JOINS[row["join"]](study):
+            place = f"{one.before[-_WINDOW:]}\0{one.after[:_WINDOW]}"
+            if not _pattern(row["meets"]).search(place):
+                continue
+            milder = (level for level in ("info", "warning") if level in row and _pattern(row[level]).search(place))
+            yield finding(
+                row["message"],
+                one.saw if one.saw is not None else f"{one.before[-before or len(one.before) :]}{one.after[:after]}",
+                one.at or row["at"],
+                one.doc,
+                do=row.get("do", one.do),
+                field=one.field,
+                span=one.span,
+                severity=Severity(level) if (level := next(milder, None)) else one.severity,
+            )
+            return
 
 
 @rule("PF201", "doubled-whitespace", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
@@ -56,58 +122,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
     """
-    if study.has_guessed_text:
-        yield from _double_in_code(study)
-    for instance in () if study.has_guessed_text else study.instances:
-        for request in instance.requests:
-            context, continuation = request.context, request.continuation
-            if not context or not isinstance(continuation, str) or request.prompt is None:
-                continue
-            is_doubled = continuation[:2] == "  " and continuation.strip()  # PF704 reports a choice without text
-            if is_doubled or (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")):
-                yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
-                return
-    # without few-shot examples PF202 reports the space of the question, and PF702 that of the answer
-    for instance in study.instances[:1] if study.shots else ():
-        for shot in shots_of(instance):
-            first = shot.messages[0]
-            between = join(first.delimiter)
-            edge = f"{first.text[-1:]}{between}{(shot.answer or '')[:1]}"
-            if shot.answer and between and re.search(r"[ \t\n][ \t]", edge):
-                yield _double(instance.index, first.text, between + shot.answer, None)
-                return
-
-
-def _double_in_code(study: Study) -> Iterator[Finding]:
-    """Report a space with which code ends the question, or begins the answer, besides the delimiter."""
-    task = study.task
-    end, start = literal_end(study, "doc_to_text"), literal_start(study, "doc_to_target")
-    if task.brings_delimiter or task.gen_prefix:
-        return
-    if not study.generates and end[-1:] in (" ", "\n", "\t") and task.target_delimiter[:1] in (" ", "\t"):
-        yield replace(
-            _double(0, end, task.target_delimiter, None), message=_doubled(end, "the question and the answer")
-        )
-    elif study.generates and task.target_delimiter[-1:] == start[:1] == " ":  # PF202 reports the end of the question
-        found = _double(0, end, task.target_delimiter + start, None)
-        yield replace(found, keys=("doc_to_target",), doc=None, severity=severity_of_shots(study))
-
-
-def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:
-    is_break = before.endswith("\n")
-    where = "question and answer of a few-shot example" if prompt is None else "the question and the answer"
-    return finding(
-        _doubled(before, where),
-        f"{before[-24:]}{after[:12]}",
-        "doc_to_text",
-        doc,
-        span=(len(before.rstrip(" \t\n")), len(before)) if prompt is not None else None,
-        severity=Severity.WARNING if is_break and prompt is not None else None,
-    )
-
-
-def _doubled(before: str, where: str) -> str:
-    return f"{'newline and space' if before.endswith(chr(10)) else 'double space'} between {where}"
+    yield from _wrong(study, "double_delimiter")
 
 
 @rule("PF202", "space-at-edge", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
@@ -122,39 +137,7 @@ def trailing_space(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
     """
-    if not study.generates:
-        return
-    if not study.has_real_docs and literal_end(study, "doc_to_text")[-1:] in (" ", "\t"):
-        yield finding("the prompt ends with a space", literal_end(study, "doc_to_text")[-30:], "doc_to_text")
-    if study.has_guessed_text:
-        return
-    written = study.written.doc_to_text
-    if not study.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":
-        # not rendered, but nothing comes after the end of the template
-        yield finding("the prompt ends with a space", written[-30:], "doc_to_text")
-    for instance in study.instances:
-        text = first_text(instance)
-        if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
-            span = instance.prompts[0].span_at(len(text))
-            yield finding(
-                "the prompt ends with a space",
-                text[-30:],
-                span or "doc_to_text",
-                instance,
-                span=(len(text.rstrip()), len(text)),
-                do=_without_trailing(instance, span),
-            )
-            return
-
-
-def _without_trailing(instance: Instance, span: Span | None) -> str:
-    """Return the fix for a prompt that ends with whitespace, by what the last span prints."""
-    if span is None or span.origin.field is None:
-        return ""
-    value = instance.doc.get(span.origin.field)
-    if isinstance(value, str) and not (value[-1:].isspace() and span.text.endswith(value)):
-        return "remove the space at the end of the text inside the braces"
-    return "strip the column in the template"
+    yield from _wrong(study, "trailing_space")
 
 
 @rule("PF203", "glued-text", severity=Severity.ERROR, family=Family.PROMPT, fix=_WITH_BLANK_LINE)
@@ -168,129 +151,300 @@ def glued_description(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
     """
+    yield from _wrong(study, "glued_description")
+
+
+def _register_parts() -> None:
+    fixes = {"prefix_ends_with_space": without_trailing_space}
+    for name, entry in _TABLE.items():
+        if "report" in entry:
+
+            def part(study: Study, name: str = name) -> Iterator[Finding]:
+                return _wrong(study, name)
+
+            part.__name__ = part.__qualname__ = name
+            part.__doc__ = f"Report {entry['report']}."
+            severity = Severity(entry.get("severity", "warning"))
+            also(entry["code"], severity=severity, fix=fixes.get(name))(part)
+
+
+_register_parts()
+
+
+# -- at the ends of a prompt -------------------------------------------------------------------------------------------
+
+
+def _end_of_prompt(study: Study) -> Iterator[Join]:
+    if not study.generates:
+        return
+    if not study.has_real_docs:
+        yield Join(literal_end(study, "doc_to_text"), "")
+    if study.has_guessed_text:
+        return
+    written = study.written.doc_to_text
+    if not study.instances and isinstance(written, str) and written.strip():
+        yield Join(written, "")  # not rendered, but nothing comes after the end of the template
+    for instance in study.instances:
+        text = first_text(instance)
+        span = instance.prompts[0].span_at(len(text)) if text.strip() else None
+        if text.strip():
+            where = (len(text.rstrip()), len(text))
+            yield Join(text, "", span, instance, span=where, do=_without_trailing(instance, span))
+
+
+def _without_trailing(instance: Instance, span: Span | None) -> str:
+    """Return the fix for a prompt that ends with whitespace, by what the last span prints."""
+    if span is None or span.origin.field is None:
+        return ""
+    value = instance.doc.get(span.origin.field)
+    if isinstance(value, str) and not (value[-1:].isspace() and span.text.endswith(value)):
+        return "remove the space at the end of the text inside the braces"
+    return "strip the column in the template"
+
+
+def _start_of_prompt(study: Study) -> Iterator[Join]:
+    for instance, prompt in first_prompts(study.instances[:1]):
+        text = prompt.text
+        if text.strip() and prompt.spans[0].origin.field is None:
+            yield Join("", text, prompt.spans[0], instance, span=(0, len(text) - len(text.lstrip())))
+
+
+def _end_of_prefix(study: Study) -> Iterator[Join]:
+    if isinstance(study.written.gen_prefix, str):
+        yield Join(study.written.gen_prefix, "")
+
+
+def _start_of_scored(study: Study) -> Iterator[Join]:
+    at = "target_delimiter" if "target_delimiter" in study.task.config else "doc_to_text"
+    for instance in study.instances[:1]:
+        values = instance.doc.values()
+        texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+        for request in instance.requests:
+            text = request.continuation
+            if request.prompt is not None and not request.context and isinstance(text, str):
+                severity = Severity.INFO if text[1:] in texts else None
+                yield Join("", text, at, instance, severity=severity)
+
+
+# -- between the parts of a prompt -------------------------------------------------------------------------------------
+
+
+def _description(study: Study) -> Iterator[Join]:
     for instance, prompt in first_prompts(study.instances[:1]):
         described = [span.text for span in prompt.spans if span.origin.part == "description"]
-        description = "".join(described)
+        text = "".join(described)
         after = "".join(span.text for span in prompt.spans[len(described) :])
-        if not description or not after or description[-1].isspace() or after[0].isspace():
-            return
-        if find_literal_break(description[-6:]) is not None:
-            return  # a newline was meant, and PF126 reports it
-        if prompt.spans[len(described) - 1].origin.field and not study.has_real_docs:
-            return  # a column ends it, whose real text may end with a newline
-        wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
-        needs_none = description[-1] in _WIDE_ENDS
-        yield finding(
-            "no space or newline between the description and the question",
-            f"{description[-30:]}{after[:20]}",
-            "description",
-            instance,
-            span=(len(description), len(description)),
-            severity=Severity.INFO if needs_none else Severity.WARNING if wide else None,
-            do=r'end the description with "\n\n"',
-        )
+        if not text or find_literal_break(text[-6:]) is not None:
+            continue  # a newline was meant, and PF126 reports it
+        if prompt.spans[len(described) - 1].origin.field is None or study.has_real_docs:
+            yield Join(text, after, None, instance, span=(len(text), len(text)))  # a real text may end with a newline
 
 
-@also("PF203")
-def glued_text(study: Study) -> Iterator[Finding]:
-    """Report an instruction glued to a column, or the label of an option glued to its text."""
-    for instance, message in questions(study.instances[:1]):
-        spans = [span for span in message.content if span.text]
-        within = next(filter(None, (_GLUED.search(span.text) for span in spans if span.origin.field is None)), None)
-        if within is not None:
-            saw = around(within.string, within, 20, 12)
-            yield finding(
-                "a sentence and the label after it have no space or newline between", saw, "doc_to_text", instance
-            )
-            return
-        glued = [pair for pair in pairwise(spans) if _is_glued(*pair)]
-        others = [pair for pair in glued if not _LABEL_END.search(pair[0].text)]
-        for before, after in (others or glued)[:1]:  # the options of a list are glued alike
-            yield finding(
-                "no space or newline between a text and a column",
-                f"{before.text[-24:]}{after.text[:24]}",
-                after,
-                instance,
-                field=after.origin.field or before.origin.field,
-                severity=Severity.INFO if not others and len(glued) > 1 else None,
-            )
-
-
-def _is_glued(before: Span, after: Span) -> bool:
-    first = after.text[0]
-    if before.origin.field is None and after.origin.field is not None:
-        starts = first.isalnum() or first == "«"
-        if starts and not _WIDE.match(first) and _LABEL_END.search(before.text):
-            return True
-        return starts and _SENTENCE_END.search(before.text[-3:]) is not None and not _WIDE.match(first)
-    return False
-
-
-@also("PF201")
-def many_newlines(study: Study) -> Iterator[Finding]:
-    """Report three or more newlines in a row where a template meets a delimiter or another template."""
+def _parts_with_blank_lines(study: Study) -> Iterator[Join]:
     for instance, prompt in first_prompts(study.instances[:1]):
-        for found in _BLANK_LINES.finditer(prompt.text):
+        text = prompt.text
+        for found in _BLANK_LINES.finditer(text):
             first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
             if first is None or last is None or first is last or first.origin.field or last.origin.field:
                 continue  # within one text, the author wrote it
-            saw = around(prompt.text, found, 16)
-            yield finding("two blank lines where two parts of the prompt meet", saw, last, instance, span=found.span())
-            return
+            yield Join("", "", last, instance, span=found.span(), saw=around(text, found, 16))
         answer = str(instance.requests[0].continuation or "") if study.has_choices and instance.requests else ""
-        is_broken = answer[:1] == "\n" and _BLANK_LINES.search(f"{prompt.text[-3:]}{answer[:3]}") is not None
+        is_broken = answer[:1] == "\n" and _BLANK_LINES.search(f"{text[-3:]}{answer[:3]}") is not None
         if is_broken and not study.has_guessed_text:
-            saw = f"{prompt.text[-16:]}{answer[:16]}"
-            yield finding("two blank lines where two parts of the prompt meet", saw, "target_delimiter", instance)
+            yield Join("", "", "target_delimiter", instance, saw=f"{text[-16:]}{answer[:16]}")
 
 
-@also("PF202")
-def leading_whitespace(study: Study) -> Iterator[Finding]:
-    """Report a prompt whose first character is whitespace."""
-    for instance, prompt in first_prompts(study.instances[:1]):
-        text = prompt.text
-        if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
-            blank = (0, len(text) - len(text.lstrip()))
-            yield finding("the prompt begins with whitespace", text[:24], prompt.spans[0], instance, span=blank)
-
-
-@also("PF203")
-def glued_choice(study: Study) -> Iterator[Finding]:
-    """Report choices that follow the question without a delimiter."""
-    for instance in study.instances[:1]:
+def _choices(study: Study, docs: int | None = 1) -> Iterator[Join]:
+    for instance in study.instances[:docs]:
         for request in instance.requests:
-            context, continuation = request.context or "", request.continuation
-            if request.prompt is None or not isinstance(continuation, str) or not continuation:
+            before, after = request.context or "", request.continuation
+            if request.prompt is not None and before and isinstance(after, str):
+                span = (len(before.rstrip(" \t\n")), len(before)) if docs is None else None
+                yield Join(before, after, None, instance, span=span)
+
+
+def _answers(study: Study) -> Iterator[Join]:
+    task = study.task
+    if not study.has_guessed_text:
+        yield from _choices(study, None)
+    elif not (study.generates or task.brings_delimiter or task.gen_prefix):
+        yield Join(literal_end(study, "doc_to_text"), task.target_delimiter, None, 0)
+
+
+def _shot_delimiters(study: Study) -> Iterator[Join]:
+    """Yield few-shot examples; without them PF202 reports the space of the question, and PF702 that of the answer."""
+    task, start = study.task, literal_start(study, "doc_to_target")
+    is_guessed = study.has_guessed_text and study.generates and not task.brings_delimiter and not task.gen_prefix
+    if is_guessed and task.target_delimiter[-1:] == start[:1] == " ":
+        end = literal_end(study, "doc_to_text")
+        yield Join(end, task.target_delimiter + start, "doc_to_target", severity=severity_of_shots(study))
+    for instance in study.instances[:1] if study.shots else ():
+        for shot in shots_of(instance):
+            first = shot.messages[0]
+            between = join(first.delimiter)
+            if shot.answer and between:
+                yield Join(first.text, f"{between}{shot.answer}", None, instance)
+
+
+def _shots(study: Study) -> Iterator[Join]:
+    is_own = study.renders_fields and not study.has_guessed_text  # other systems join messages by their own rules
+    for instance in study.with_shots[:1] if is_own else ():
+        shots = shots_of(instance)
+        asked = question_message(instance)
+        followers = [shot.messages[0].text for shot in shots[1:]] + ([asked.text] if asked is not None else [])
+        for shot, following in zip(shots, followers, strict=False):
+            between = join(shot.messages[-1].delimiter)
+            if shot.answer and not between.strip():
+                before = f"{shot.messages[-1].text}{between}"
+                yield Join(before, following, None, 0, severity=severity_of_shots(study))
+
+
+def _shot_answers(study: Study) -> Iterator[Join]:
+    for instance in study.with_shots[:1] if study.renders_fields and not study.has_guessed_text else ():
+        for shot in shots_of(instance)[:1]:
+            question, between = shot.messages[0].text, join(shot.messages[0].delimiter)
+            answer = shot.messages[-1].text if len(shot.messages) > 1 else ""
+            if not between and (study.has_real_docs or question[-1:] != "»"):
+                yield Join(question, answer, None, 0, severity=severity_of_shots(study))
+
+
+def _options(study: Study) -> Iterator[Join]:
+    for instance in study.instances[:2] if not study.has_guessed_text else ():
+        listing = listing_of(question_message(instance), instance.doc)
+        text = listing.text if listing is not None else ""
+        for option in listing.options if listing is not None else ():
+            yield Join(text[: option.start], text[option.start :], None, instance)
+
+
+# -- within a question -------------------------------------------------------------------------------------------------
+
+
+def _texts_and_columns(study: Study) -> Iterator[Join]:
+    ends_with_mark = _pattern(r"<mark>\Z").search
+    for instance, message in questions(study.instances[:1]):
+        spans = [span for span in message.content if span.text]
+        pairs = [one for one in pairwise(spans) if one[0].origin.field is None and one[1].origin.field is not None]
+        labels = [pair for pair in pairs if ends_with_mark(pair[0].text)]
+        severity = Severity.INFO if len(labels) > 1 else None  # the options of a list are glued alike
+        for before, after in sorted(pairs, key=labels.__contains__):
+            at = severity if (before, after) in labels else None
+            yield Join(before.text, after.text, after, instance, severity=at)
+
+
+def _sentences(study: Study) -> Iterator[Join]:
+    for instance, message in questions(study.instances[:1]):
+        for text in (span.text for span in message.content if span.origin.field is None):
+            for found in re.finditer(r"[.!?:](?=[A-Z])", text):
+                yield Join(text[: found.end()], text[found.end() :], None, instance)
+
+
+def _sentences_and_columns(study: Study) -> Iterator[Join]:
+    texts = (doc.get(name) for doc in study.real_docs[:1] for name in study.used_names)
+    if any(isinstance(text, str) and text[:1].isspace() for text in texts):
+        return
+    for template in (template for template in study.templates if template.keys[-1] == "doc_to_text"):
+        for before in skeleton(template.source).split(COLUMN)[:-1]:
+            if not before.endswith(":") or not any(uneven_labels(study)):  # the colon of a label, which PF240 reports
+                yield Join(before, "{{…}}", template.keys)
+
+
+def _columns_and_texts(study: Study) -> Iterator[Join]:
+    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
+        for before, after in pairwise([span for span in message.content if span.text]):
+            name, first = before.origin.field, after.text[:1]
+            if name is None or after.origin.field is not None or (first in "-*•" and f"\n{first} " not in message.text):
                 continue
-            last, first = context[-1:], continuation[0]
-            # synthetic docs have » at the end of a column, whose real texts end with a letter or full stop
-            ends = last == "»" or (last.isascii() and (last.isalnum() or last in ":?."))
-            if last and ends and first.isascii() and first.isalnum():
-                saw = f"{context[-24:]}{continuation[:16]}"
-                yield finding("no delimiter between the question and the choices", saw, "target_delimiter", instance)
-                return
+            is_open = not study.has_real_docs and (name in _LONG_TEXTS or name not in COMMON)
+            severity = Severity.INFO if is_open else None
+            yield Join(before.text, after.text, after, instance, name, severity=severity)
 
 
-@also("PF202")
-def text_begins_with_space(study: Study) -> Iterator[Finding]:
-    """Report a space at the start of the scored text if no prompt comes before it."""
-    for instance in study.instances[:1]:
-        for request in instance.requests:
-            text = request.continuation
-            if request.prompt is None or request.context or not isinstance(text, str) or text[:1] != " ":
+def _elements(study: Study) -> Iterator[Join]:
+    for instance in study.real_instances:
+        message = question_message(instance)
+        shown = (("doc_to_text", message.text if message is not None else ""), ("doc_to_target", instance.target))
+        for name, values in instance.doc.items():
+            if not isinstance(values, list) or len(values) < 2 or not all(_is_wordy(value) for value in values):
                 continue
-            if text.strip():
-                yield finding(
-                    "the scored text begins with a space and has no prompt",
-                    text[:24],
-                    "target_delimiter" if "target_delimiter" in study.task.config else "doc_to_text",
-                    instance,
-                    severity=Severity.INFO if text[1:] in _texts(instance.doc) else None,
-                )
-                return
+            text = "".join(values)
+            for key in (key for key, printed in shown if isinstance(printed, str) and text in printed):
+                yield Join(values[0], values[1], key, instance, name, saw=text[:80])
 
 
-def _texts(doc: Doc) -> set[str]:
-    """Return the texts of the columns of a doc, and those that lists in them hold."""
-    columns = [value if isinstance(value, list) else [value] for value in doc.values()]
-    return {text for values in columns for text in values if isinstance(text, str)}
+def _is_wordy(value: object) -> bool:
+    """Return whether a value is text that begins and ends with a letter, three at least: not a token or a character."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z](?:.*[A-Za-z])[A-Za-z]", value, re.DOTALL) is not None
+
+
+# -- as it is written --------------------------------------------------------------------------------------------------
+
+
+def _words(study: Study) -> Iterator[Join]:
+    for template in study.templates:
+        if template.keys[-1] not in ("doc_to_text", "description", "gen_prefix"):
+            continue
+        text = _MARKUP.sub(lambda match: _VALUE if match[0].startswith("{{") else "", template.source)
+        found = list(_TWO_SPACES.finditer(text))
+        if 0 < len(found) <= _MOST_DOUBLED and not _MANY_SPACES.search(text) and "```" not in text:
+            at = found[0].start()
+            saw = around(text, at, 16).replace(_VALUE, "{{…}}")
+            yield Join(text[:at], text[at:], template.keys, saw=saw)
+
+
+def _target_delimiter(study: Study) -> Iterator[Join]:
+    if isinstance(study.written.target_delimiter, str):
+        yield Join("", study.written.target_delimiter)
+
+
+def _delimiter_of_long_shots(study: Study) -> Iterator[Join]:
+    delimiter = study.written.fewshot_delimiter
+    if isinstance(delimiter, str) and "\n" in question_template(study).strip():
+        yield Join("", delimiter, severity=severity_of_shots(study))
+
+
+def _literals(study: Study) -> Iterator[Join]:
+    """Yield the literals that follow each other in code, of which prose continues in prose."""
+    keys = ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description")
+    for named in [named for key in keys if isinstance(named := study.config.get(key), FunctionRef)]:
+        for node in definitions(named):
+            before = ""
+            for token in _tokens(named.file, node):
+                found = _LITERAL.fullmatch(token.string) if token.type == tokenize.STRING else None
+                after = found[3] if found is not None else ""
+                if before and min(before.count(" "), after.count(" ")) > 1 and not _ESCAPED_END.search(before):
+                    yield Join(before, after, Position(named.file, node.lineno + token.start[0] - 2, 1))
+                before = after
+
+
+def _tokens(file: Path, node: ast.FunctionDef) -> Iterator[tokenize.TokenInfo]:
+    """Yield the tokens of a function, without comments and newlines inside of brackets."""
+    source = gate.read_bytes(file, limit=MAX_BYTES).decode("utf-8", "replace")
+    lines = source.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]
+    with suppress(tokenize.TokenError, IndentationError):
+        tokens = tokenize.generate_tokens(StringIO("if True:\n" + "".join(lines)).readline)
+        yield from (token for token in tokens if token.type not in (tokenize.NL, tokenize.COMMENT))
+
+
+_JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
+    "end of the prompt": _end_of_prompt,
+    "start of the prompt": _start_of_prompt,
+    "end of gen_prefix": _end_of_prefix,
+    "start of the scored text": _start_of_scored,
+    "description and question": _description,
+    "parts with blank lines": _parts_with_blank_lines,
+    "question and choice": _choices,
+    "question and answer": _answers,
+    "shot and its delimiter": _shot_delimiters,
+    "shots": _shots,
+    "shot and its answer": _shot_answers,
+    "options": _options,
+    "texts and columns": _texts_and_columns,
+    "sentences": _sentences,
+    "sentences and columns": _sentences_and_columns,
+    "columns and texts": _columns_and_texts,
+    "elements of a list": _elements,
+    "words of a template": _words,
+    "target delimiter": _target_delimiter,
+    "delimiter of long shots": _delimiter_of_long_shots,
+    "literals": _literals,
+}

@@ -257,23 +257,6 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
         return
 
 
-@also("PF203", severity=Severity.ERROR)
-def glued_options(study: Study) -> Iterator[Finding]:
-    """Report an option that follows the one before without a space or newline."""
-    for instance in study.instances[:2]:
-        listing = _listing(study, instance)
-        glued = [option for option in (listing.options if listing is not None else ()) if _is_glued(option.before)]
-        if listing is not None and glued:
-            start = glued[0].start
-            saw = around(listing.text, start, 20, 12)
-            yield finding("an option has no space or newline before it", saw, "doc_to_text", instance)
-            return
-
-
-def _is_glued(before: str) -> bool:
-    return before.isalnum() or before in ("»", "?", ".", ":", "!") if before else False
-
-
 @also("PF242")
 def label_twice(study: Study) -> Iterator[Finding]:
     """Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`."""

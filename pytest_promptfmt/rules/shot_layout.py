@@ -237,43 +237,6 @@ _MUCH: Final = 300
 """Characters of constant text that may hold the examples in another form."""
 
 
-@also("PF203", severity=Severity.ERROR)
-def glued_shots(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that follow each other, or have question and answer, without any whitespace between."""
-    if study.has_guessed_text or not study.renders_fields:
-        return  # other systems join messages by their own rules
-    is_real = study.has_real_docs
-    for instance in study.with_shots[:1]:
-        shots = shots_of(instance)
-        asked = question_message(instance)
-        followers = [shot.messages[0].text for shot in shots[1:]] + ([asked.text] if asked is not None else [])
-        for shot, following in zip(shots, followers, strict=False):
-            between = join(shot.messages[-1].delimiter)
-            if shot.answer and not between.strip() and _touch(shot.messages[-1].text + between, following):
-                yield _glued(study, shot.messages[-1].text + between, following, "fewshot_delimiter")
-                return
-        for shot in shots[:1]:
-            question, between = shot.messages[0].text, join(shot.messages[0].delimiter)
-            answer = shot.messages[-1].text if len(shot.messages) > 1 else ""
-            if not between and answer and _touch(question, answer) and (is_real or question[-1:] != "»"):
-                yield _glued(study, question, answer, "target_delimiter")
-
-
-def _touch(before: str, after: str) -> bool:
-    """Return whether two texts meet letter to letter, or a letter follows a colon or full stop."""
-    last, first = before[-1:], after[:1]
-    begins = first == "«" or (first.isascii() and first.isalnum())
-    return begins and (last == "»" or (last.isascii() and (last.isalnum() or last in ":?.")))
-
-
-def _glued(study: Study, before: str, after: str, key: str) -> Finding:
-    what = "one and the next" if key == "fewshot_delimiter" else "question and answer"
-    message = f"few-shot examples have no whitespace between {what}"
-    # real texts may begin with the space that synthetic ones lack
-    severity = Severity.INFO if after[:1] == "«" else severity_of_shots(study)
-    return finding(message, f"{before[-24:]}{after[:16]}", key, 0, severity=severity)
-
-
 @dataclass(frozen=True, slots=True)
 class _Written:
     """The layout of solved examples in a text: their labels, and where the last of them ends."""
