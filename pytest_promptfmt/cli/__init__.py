@@ -19,7 +19,7 @@ from pytest_promptfmt.cli.cache import cache, why
 from pytest_promptfmt.cli.check import check
 from pytest_promptfmt.cli.compare import compare, outdated
 from pytest_promptfmt.cli.diff import diff
-from pytest_promptfmt.cli.explain import docs, explain, formats, profiles, schema
+from pytest_promptfmt.cli.explain import explain, formats, profiles, schema
 from pytest_promptfmt.cli.fix import convert, fix
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init
@@ -112,7 +112,7 @@ app = typer.Typer(
 _Commands = Sequence[Callable[..., None]]
 _DAILY: Final[_Commands] = (check, show, diff, fix, review, accept, explain, init)
 _MORE: Final[_Commands] = (
-    *(reject, verify, why, cache, compare, convert, freeze, outdated, record, formats, profiles, schema, docs),
+    *(reject, verify, why, cache, compare, convert, freeze, outdated, record, formats, profiles, schema),
 )
 for _command in _DAILY:
     app.command()(_command)

@@ -1,11 +1,10 @@
-"""`promptfmt explain`, `formats`, `profiles`, `schema` and `docs`: rules, formats and profiles, and their pages."""
+"""`promptfmt explain`, `formats`, `profiles` and `schema`: rules, formats and profiles explained."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pytest_promptfmt.cli.options import AsJson, RuleFiles, repeatable
-from pytest_promptfmt.cli.output import print_json, print_lines, say, styled, write_file
-from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.cli.options import AsJson, RuleFiles
+from pytest_promptfmt.cli.output import print_json, say
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.formats.format import Format
     from pytest_promptfmt.profiles.template_facts import TemplateFacts
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 WIDTH: Final = 100
 """Longer lines are hard to read."""
 
-_SECTION: Final = re.compile(
-    r"(?P<begin><!-- promptfmt docs: (?P<name>.+?) -->\n).*?(?P<end><!-- promptfmt docs: end -->\n)", re.DOTALL
-)
 _CHOICES: Final = ("Berlin", "Madrid", "Paris", "London")
 _GOLD: Final = 2
 _DOC: Final = {"question": "What is the capital of France?", "topic": "geography"}
@@ -65,14 +60,8 @@ def explain(
         width = max(len(rule.name) for rule in found)
         for rule in found:
             typer.echo(f"{rule.code}  {rule.severity:<7}  {rule.name:<{width}}  {documentation_of(rule).summary}")
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        console = Console()
-        console.print(Markdown(page(found[0])), width=min(console.width, WIDTH))
     else:
-        typer.echo(page(found[0]), nl=False)
+        _print_page(page(found[0]))
 
 
 def formats(
@@ -81,9 +70,8 @@ def formats(
         Path, typer.Option("--tasks", metavar="FOLDER", help="The folder of tasks that contains formats/*.yaml.")
     ] = Path(),
     as_json: AsJson = False,
-    brief: Annotated[bool, typer.Option("--brief", help="Print names and summaries only.")] = False,
 ) -> None:
-    """Show the formats: built in, from the literature, and your own, each with a sample of its prompt."""
+    """Show formats with a sample of their prompt. Without a name, list all: built in, from the literature, your own."""
     from pytest_promptfmt.formats.format_registry import known_formats
     from pytest_promptfmt.results.clusters import grouped
 
@@ -97,8 +85,14 @@ def formats(
     shown = [known[name] for name in (dict.fromkeys(names) if names else known)]
     if as_json:
         print_json([_format_as_data(each, _kind(each, tasks)) for each in shown], indent=2)
-        return
-    print_lines(_format_lines(grouped(shown, lambda each: _kind(each, tasks)), brief=brief))
+    elif names:
+        _print_page(catalogue(shown))
+    else:
+        width = max(map(len, known))
+        for kind, members in grouped(shown, lambda each: _kind(each, tasks)).items():
+            say(f"{kind}:")
+            for each in members:
+                say(f"  {each.name:<{width}}  {each.summary}")
 
 
 def profiles(
@@ -144,44 +138,26 @@ def profiles(
 
 def schema(
     kind: Annotated[SchemaKind, typer.Argument(help="Of task files, or of promptfmt.yaml.")] = SchemaKind.TASK,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
 ) -> None:
     """Print the JSON Schema of task files or of promptfmt.yaml, for yaml-language-server and others."""
     if kind is SchemaKind.TASK:
         from pytest_promptfmt.tasks import task_schema as make
     else:
         from pytest_promptfmt.settings.file import settings_schema as make
-    if output is None:
-        print_json(make())
+    print_json(make())
+
+
+def _print_page(text: str) -> None:
+    """Print Markdown, formatted on a terminal."""
+    shown = escape_controls(text)
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        console = Console()
+        console.print(Markdown(shown), width=min(console.width, WIDTH))
     else:
-        write_file(output, json.dumps(make(), indent=1, ensure_ascii=False) + "\n")
-
-
-def docs(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Write a page for every rule here, and one that lists them.")
-    ] = None,
-    rules: RuleFiles = None,
-    page: Annotated[
-        list[Path] | None, repeatable("--page", "PAGE", "Rewrite the generated sections of this page.")
-    ] = None,
-) -> None:
-    """Write the pages of the rules, and the sections of Markdown pages that are generated from formats and settings."""
-    if folder is None and not page:
-        raise SettingsError(
-            "missing FOLDER or --page", hint="a folder for the pages of the rules, --page PAGE, or both"
-        )
-    if folder is not None:
-        from pytest_promptfmt.rules.documentation import pages
-        from pytest_promptfmt.rules.rule_registry import known_rules
-
-        shown = [rule for rule in known_rules(tuple(rules or ())).values() if rule.is_builtin or rules]
-        for name, text in pages(shown).items():
-            write_file(folder / name, text)
-    for each in page or ():
-        if not each.is_file():
-            raise SettingsError(f"there is no page {display_path(each)}")
-        write_file(each, _with_sections(each))
+        typer.echo(shown, nl=False)
 
 
 # -- formats -----------------------------------------------------------------------------------------------------------
@@ -256,28 +232,6 @@ def _format_as_data(format_: Format, kind: str) -> Mapping[str, Any]:
     }
 
 
-def _format_lines(groups: Mapping[str, Sequence[Format]], *, brief: bool) -> Iterator[Text]:
-    """Yield formats by kind: name and summary, then a sample, how answers are read, notes and source."""
-    from pytest_promptfmt.formats.format import make_scorer
-
-    for kind, formats in groups.items():
-        yield styled(kind, "bold underline")
-        for each in formats:
-            yield styled(each.name, "bold cyan")
-            yield styled(f"  {each.summary}")
-            if brief:
-                continue
-            yield from (styled(f"  | {line}", "green") for line in sample(each).splitlines())
-            yield styled(f"  output type: {each.output_type}")
-            scorer = make_scorer(each.scorer, each.choice_labels)
-            if scorer is not None:
-                yield styled(f"  scorer {scorer.name}: reads {scorer.extracts}")
-            for title, text in (("notes", each.notes), ("source", each.citation)):
-                if text:
-                    yield styled(f"  {title}: {text}")
-            yield styled("")
-
-
 # -- profiles ----------------------------------------------------------------------------------------------------------
 
 
@@ -315,35 +269,3 @@ def _facts_as_data(facts: TemplateFacts | None) -> dict[str, Any] | None:
         return None
     data: dict[str, Any] = asdict(replace(facts, errors={}))  # asdict cannot copy a read-only mapping
     return {**data, "errors": dict(facts.errors)}
-
-
-# -- generated pages ---------------------------------------------------------------------------------------------------
-
-
-def _sections() -> Mapping[str, str]:
-    """Return the sections of pages: published formats, the axes of variants, and tables of settings."""
-    from pytest_promptfmt.formats.format_registry import published_format, published_names
-    from pytest_promptfmt.formats.variants import axes
-    from pytest_promptfmt.settings.file import settings_tables
-
-    formats = {kind: catalogue(map(published_format, names)) for kind, names in published_names().items()}
-    rows = [
-        f"| `{axis.name}` | {axis.summary} | {', '.join(f'`{value}`' for value in axis.values)} |\n"
-        for axis in axes().values()
-    ]
-    table = "| axis | what differs | values |\n|---|---|---|\n" + "".join(rows)
-    return {name: f"\n{text}\n" for name, text in {**formats, "axes": table, **settings_tables()}.items()}
-
-
-def _with_sections(page: Path) -> str:
-    """Return the text of the page with new sections. Raises SettingsError where it has none, or an unknown one."""
-    sections = _sections()
-    text = page.read_text("utf-8")
-    names = [match["name"] for match in _SECTION.finditer(text)]
-    unknown = [name for name in names if name not in sections]
-    if unknown or not names:
-        problem = f"unknown section {unknown[0]!r}" if unknown else "the page has no section to write"
-        lines = "<!-- promptfmt docs: NAME --> and <!-- promptfmt docs: end -->"
-        hint = f"write the lines {lines} where it belongs; names are {', '.join(sections)}"
-        raise SettingsError(problem, position=Position(page), hint=hint)
-    return _SECTION.sub(lambda match: match["begin"] + sections[match["name"]] + match["end"], text)

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.finding import Family
 from pytest_promptfmt.rules.rule_registry import Rule
 
 _CASES: Final = {"fix": "Fix", "example": "Example", "silent": "Silent example", "with": "Silent with"}
@@ -140,35 +138,6 @@ def _form(part: Documentation) -> str:
     """Return one line about a further part of a rule: what it reports, and how to fix that."""
     summary = part.summary.removeprefix("Report ")
     return f"{summary[:1].upper()}{summary[1:]}{f' Fix: {part.fix}' if part.fix else ''}"
-
-
-def index_page(rules: Iterable[Rule]) -> str:
-    """Return the page that lists all rules."""
-    lines = [
-        "# Rules",
-        "",
-        "The rules of `pytest --promptfmt`. Errors fail, warnings are listed at the end of the run, infos only with",
-        "`-v` or if you select their rule. [Rules](../rules.md) explains how to select, ignore and write rules.",
-        "Keys that are missing in an example are those of an ordinary task with a question, choices and an answer.",
-        "`promptfmt docs` writes these pages.",
-        "",
-    ]
-    ordered = sorted(rules, key=lambda rule: rule.code)
-    for family in Family:
-        members = [rule for rule in ordered if rule.family is family]
-        if members:
-            lines += [f"## {family[0].upper()}{family[1:]}", "", "| code | name | severity | |", "|---|---|---|---|"]
-            for rule in members:
-                summary = documentation_of(rule).summary.replace("|", r"\|")
-                lines.append(f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity} | {summary} |")
-            lines.append("")
-    return "\n".join(lines)
-
-
-def pages(rules: Iterable[Rule]) -> dict[str, str]:
-    """Return file name to text of everything in docs/rules."""
-    ordered = list(rules)
-    return {"README.md": index_page(ordered)} | {f"{rule.code}.md": page(rule) for rule in ordered}
 
 
 def _flowing(text: str) -> str:

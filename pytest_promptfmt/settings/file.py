@@ -1,4 +1,4 @@
-"""`promptfmt.yaml`: read with the positions of its keys, each value checked against the table; its schema and docs.
+"""`promptfmt.yaml`: read with the positions of its keys, each value checked against the table; and its schema.
 
 Nothing here depends on pytest; `setting_lookup.py` decides between files, command line and ini.
 """
@@ -6,7 +6,7 @@ Nothing here depends on pytest; `setting_lookup.py` decides between files, comma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +14,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, ParsedFile, parse_file
-from pytest_promptfmt.settings.setting_values import FLAG
-from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, SETTINGS, Setting
+from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, Setting
 
 FILE_NAMES: Final = ("promptfmt.yaml", "promptfmt.yml")
 _NAME: Final = re.compile(r"[^\s,:=*?\[\]/\\]+")
@@ -126,7 +125,7 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
 
 
-# -- schema and tables of the docs -------------------------------------------------------------------------------------
+# -- schema ------------------------------------------------------------------------------------------------------------
 
 
 def settings_schema() -> dict[str, Any]:
@@ -148,68 +147,3 @@ def settings_schema() -> dict[str, Any]:
 
 def _properties(keys: Mapping[str, Setting]) -> dict[str, Any]:
     return {key: {**each.kind.schema, "description": each.key_help or each.help} for key, each in keys.items()}
-
-
-_TITLES: Final = {
-    "baseline.md": "Baselines",
-    "chat-templates.md": "Chat templates",
-    "ci.md": "Continuous integration",
-    "docs-sources.md": "Docs of a task",
-    "formats.md": "Formats",
-    "lm-eval.md": "lm-evaluation-harness",
-    "models.md": "A model in the loop",
-    "profiles.md": "Profiles",
-    "report.md": "The HTML report",
-    "rules.md": "Rules",
-    "scoring.md": "Answers and scores",
-    "security.md": "Untrusted files",
-    "snapshots.md": "Snapshots",
-    "task-classes.md": "Task classes",
-    "versions.md": "Versions",
-}
-"""The pages of the docs about settings, with their titles."""
-
-
-def settings_tables() -> Mapping[str, str]:
-    """Return name to Markdown of the tables that the docs have of settings."""
-    return {
-        "options": _table("option", _options()),
-        "ini values": _table("value", _ini_values()),
-        "keys": _table("key", _keys(KEYS)),
-        "profile keys": _table("key", _keys(PROFILE_KEYS)),
-    }
-
-
-def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    return "".join((f"| {title} | |\n|---|---|\n", *(f"| {name} | {text} |\n" for name, text in rows)))
-
-
-def _options() -> Iterator[tuple[str, str]]:
-    for setting in SETTINGS:
-        if setting.option and not setting.is_hidden:
-            yield f"`{setting.written}`", " ".join((setting.help, *_more(setting)))
-
-
-def _more(setting: Setting) -> Iterator[str]:
-    if setting.option and setting.is_repeatable:
-        yield "Repeatable."
-    if setting.page:
-        yield f"See [{_TITLES[setting.page]}]({setting.page})."
-
-
-def _ini_values() -> Iterator[tuple[str, str]]:
-    for setting in SETTINGS:
-        if setting.ini is None:
-            continue
-        if not setting.option:
-            text = " ".join((setting.ini_help or setting.help, *_more(setting)))
-        elif setting.kind is FLAG:
-            text = setting.ini_help or f"`true`: always act as with `{setting.option}`."
-        else:
-            text = setting.ini_help or f"As `{setting.option}`."
-        yield f"`{setting.ini}`", text
-
-
-def _keys(keys: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
-    for key, setting in keys.items():
-        yield f"`{key}`{' *(rootdir)*' if setting.at_rootdir else ''}", setting.key_help or setting.help

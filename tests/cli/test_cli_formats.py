@@ -32,25 +32,25 @@ def add_format(folder: Path, name: str, page: str) -> None:
 
 
 def test_every_known_format_is_shown_once_under_its_origin() -> None:
-    lines = promptfmt("formats", "--brief").stdout.splitlines()
-    assert [line for line in lines if line in known_formats()] == list(known_formats())
-    assert lines.index("built in") < lines.index("mcqa") < lines.index("from the literature") < lines.index("helm")
+    lines = promptfmt("formats").stdout.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert [name for name in names if name in known_formats()] == list(known_formats())
+    assert lines.index("built in:") < names.index("mcqa") < lines.index("from the literature:") < names.index("helm")
 
 
 def test_sample_scorer_notes_and_source_are_shown() -> None:
     shown = promptfmt("formats", "generate", "mmlu").stdout
-    assert "  | A. Berlin\n" in shown
-    assert "  scorer first_token: reads the label that the response begins with" in shown
-    assert "  | The following are multiple choice questions (with answers) about  geography.\n" in shown
-    assert "  source: Hendrycks et al." in shown
-    assert "\ncloze\n" not in shown
+    assert "\nA. Berlin\n" in shown
+    assert "Scorer `first_token`: reads the label that the response begins with" in shown
+    assert "\nThe following are multiple choice questions (with answers) about  geography.\n" in shown
+    assert "Source: Hendrycks et al." in shown
+    assert "`cloze`" not in shown
 
 
 def test_own_formats_beside_the_tasks_are_listed(folder: Path) -> None:
     add_format(folder, "house", 'type: mcqa\nquestion_prefix: "Q: "\nsummary: Ours.\n')
-    shown = promptfmt("formats").stdout
-    assert "from formats\nhouse\n  Ours.\n  | Q: What is the capital of France?\n" in shown
-    assert "house" in promptfmt("formats", "--brief", "--tasks", str(folder)).stdout
+    assert promptfmt("formats").stdout.endswith(f"from formats:\n  {'house':<24}  Ours.\n")
+    assert "\nQ: What is the capital of France?\n" in promptfmt("formats", "house", "--tasks", str(folder)).stdout
     (folder / "elsewhere").mkdir()
     assert "house" not in promptfmt("formats", "--tasks", "elsewhere").stdout
 
@@ -90,7 +90,9 @@ def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
     (info / "entry_points.txt").write_text("[pytest_promptfmt.formats]\nlab = lab_formats:lab\n")
     environment = {**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"}
     done = forked_runs.run("pytest_promptfmt", "formats", "lab", environment=environment)
-    assert done.stdout.startswith("from installed packages\nlab\n  The lab.\n  | L: What is"), done.stderr
+    assert done.stdout.startswith("### `lab`\n\nThe lab.\n\n```text\nL: What is"), done.stderr
+    listed = forked_runs.run("pytest_promptfmt", "formats", environment=environment).stdout
+    assert listed.rpartition("from installed packages:\n")[2].split() == ["lab", "The", "lab."]
 
 
 @pytest.mark.parametrize(

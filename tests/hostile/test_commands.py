@@ -46,8 +46,7 @@ EXAMPLES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "record": (("--engine", "llama.cpp:http://127.0.0.1:9", "--to", "recorded.prompts.jsonl"), set()),
     "formats": ((), set()),
     "profiles": ((), set()),
-    "schema": (("-o", "schema.json"), {"schema.json"}),
-    "docs": (("pages",), {"pages"}),
+    "schema": ((), set()),
 }
 """An example of each command, and the files that it writes into the repository."""
 

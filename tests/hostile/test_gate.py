@@ -146,7 +146,6 @@ OPENS_BY_ITSELF = {
     "profiles/dialect.py": "its own modules, and what it compiled of templates in the user's cache",
     "rules/documentation.py": "examples in our own docstrings",
     "rules/fixing.py": "a file that it is about to write",
-    "cli/explain.py": "our own pages",
     "cli/verify.py": "what its own run has written",
     "cli/init.py": "our own data, metadata of this distribution, and the settings of the repository that adopts",
     "core/data_tables.py": "our own data",

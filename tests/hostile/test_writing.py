@@ -311,10 +311,9 @@ def test_no_report_is_written_through_a_link(repository: Project) -> None:
     # The rootdir is that of an ini which the repository chooses.
     lines = repository.run(*outputs("promptfmt/"), *baseline("promptfmt/new"), "--rootdir", "tasks").outlines
     assert sum("written: a link above it leads out of the repository" in line for line in lines) == len(OUTPUTS) + 1
-    for arguments in (("diff", "HEAD", "--markdown"), ("schema", "-o")):
-        done = promptfmt(repository.root, *arguments, "r.md")
-        assert "r.md cannot be written: it is a link, which is not followed" in done.stderr
-        assert done.returncode == 2
+    done = promptfmt(repository.root, "diff", "HEAD", "--markdown", "r.md")
+    assert "r.md cannot be written: it is a link, which is not followed" in done.stderr
+    assert done.returncode == 2
     assert outside(repository) == before
 
 
@@ -324,7 +323,7 @@ def test_reports_are_written_where_the_command_line_points(repository: Project, 
         assert [line for line in lines if "cannot be written" in line] == []
         for name in (*OUTPUTS.values(), "b.jsonl"):
             assert (repository.root / folder / name).stat().st_size > 2
-    assert promptfmt(repository.root, "schema", "-o", "../elsewhere/schema.json").returncode == 0
+    assert promptfmt(repository.root, "diff", "HEAD", "--markdown", "../elsewhere/c.md").returncode == 0
     assert promptfmt(repository.root, "diff", "HEAD", "--markdown", str(tmp_path / "c.md")).returncode == 0
 
 
@@ -383,8 +382,8 @@ def test_no_command_changes_anything_outside(repository: Project, seed: int) -> 
     for arguments in (
         ("review", "p.jsonl"), ("init", "--no-baseline"), ("fix", "--write", "tasks"),
         ("convert", "--write", "tasks/t.yaml"),
-        ("freeze", "tasks/t.yaml", "--from", "rows.jsonl", "--force"), ("schema", "-o", "out/sub/schema.json"),
-        ("docs", "out/docs"), ("diff", "HEAD", "--markdown", "out/c.md"), ("accept",),
+        ("freeze", "tasks/t.yaml", "--from", "rows.jsonl", "--force"),
+        ("diff", "HEAD", "--markdown", "out/sub/c.md"), ("diff", "HEAD", "--markdown", "out/c.md"), ("accept",),
     ):  # fmt: skip
         promptfmt(root, *arguments, typed="a\n" * 9)
         assert outside(repository) == before, arguments

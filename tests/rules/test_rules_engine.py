@@ -9,7 +9,6 @@ from pathlib import Path
 import forked_runs
 import pytest
 from linting import linted, study_of
-from slices import SLICES, needs
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import shown
@@ -343,15 +342,6 @@ def test_explain_of_an_unknown_code_suggests_one() -> None:
     shown = promptfmt("explain", "glued-txt")
     assert shown.returncode == 2
     assert "did you mean PF203 (glued-text)?" in shown.stderr
-
-
-@needs(*SLICES)
-def test_the_pages_of_the_rules_are_up_to_date(tmp_path: Path) -> None:
-    assert promptfmt("docs", str(tmp_path)).returncode == 0
-    written = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
-    stored = {path.name: path.read_text("utf-8") for path in (ROOT / "docs" / "rules").iterdir()}
-    assert json.dumps(sorted(written)) == json.dumps(sorted(stored)), "run `promptfmt docs docs/rules`"
-    assert written == stored, "run `promptfmt docs docs/rules`"
 
 
 # -- kinds of docs ----------------------------------------------------------------------------------------------------

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from pytest_promptfmt.cli import app
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.profile import Profile, builtin_profile
 from pytest_promptfmt.settings.file import read_settings_file
@@ -167,18 +164,6 @@ def test_settings_that_let_code_run_or_a_network_be_used_are_read_in_the_rootdir
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.mark.parametrize(
-    ("page", "names"),
-    [("settings.md", ["options", "ini values", "keys"]), ("profiles.md", ["profile keys"])],
-)
-def test_the_tables_of_the_pages_are_up_to_date(tmp_path: Path, page: str, names: list[str]) -> None:
-    stored = (DOCS / page).read_text("utf-8")
-    copy = Path(shutil.copy(DOCS / page, tmp_path))
-    assert CliRunner().invoke(app, ["docs", "--page", str(copy)]).exit_code == 0
-    assert copy.read_text("utf-8") == stored, f"run `promptfmt docs --page docs/{page}`"
-    assert re.findall(r"<!-- promptfmt docs: (?!end)([\w ]+) -->", stored) == names
 
 
 @pytest.mark.parametrize("page", ["settings.md", "profiles.md"])

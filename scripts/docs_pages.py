@@ -1,0 +1,155 @@
+"""Writes the generated pages and sections of docs/: a page for each rule, their list, formats and settings.
+
+    python scripts/docs_pages.py
+
+A section of a page is between the comments `<!-- promptfmt docs: NAME -->` and `<!-- promptfmt docs: end -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.cli.explain import catalogue
+from pytest_promptfmt.core.finding import Family
+from pytest_promptfmt.formats.format_registry import published_format, published_names
+from pytest_promptfmt.formats.variants import axes
+from pytest_promptfmt.rules.documentation import documentation_of, page
+from pytest_promptfmt.rules.rule_registry import Rule, known_rules
+from pytest_promptfmt.settings.setting_values import FLAG
+from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, SETTINGS, Setting
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+PAGES: Final = ("formats.md", "formats-catalogue.md", "settings.md", "profiles.md")
+"""The pages with generated sections."""
+
+_SECTION: Final = re.compile(
+    r"(?P<begin><!-- promptfmt docs: (?P<name>.+?) -->\n).*?(?P<end><!-- promptfmt docs: end -->\n)", re.DOTALL
+)
+
+
+def rule_pages() -> dict[str, str]:
+    """Return file name to text of everything in docs/rules."""
+    rules = [rule for rule in known_rules().values() if rule.is_builtin]
+    return {"README.md": index_page(rules)} | {f"{rule.code}.md": page(rule) for rule in rules}
+
+
+def with_sections(text: str) -> str:
+    """Return the text of a page with new sections."""
+    known = sections()
+    return _SECTION.sub(lambda match: match["begin"] + known[match["name"]] + match["end"], text)
+
+
+def sections() -> Mapping[str, str]:
+    """Return the sections of pages: published formats, the axes of variants, and tables of settings."""
+    formats = {kind: catalogue(map(published_format, names)) for kind, names in published_names().items()}
+    rows = [
+        f"| `{axis.name}` | {axis.summary} | {', '.join(f'`{value}`' for value in axis.values)} |\n"
+        for axis in axes().values()
+    ]
+    table = "| axis | what differs | values |\n|---|---|---|\n" + "".join(rows)
+    return {name: f"\n{text}\n" for name, text in {**formats, "axes": table, **settings_tables()}.items()}
+
+
+def index_page(rules: Iterable[Rule]) -> str:
+    """Return the page that lists all rules."""
+    lines = [
+        "# Rules",
+        "",
+        "The rules of `pytest --promptfmt`. Errors fail, warnings are listed at the end of the run, infos only with",
+        "`-v` or if you select their rule. [Rules](../rules.md) explains how to select, ignore and write rules.",
+        "Keys that are missing in an example are those of an ordinary task with a question, choices and an answer.",
+        "`scripts/docs_pages.py` writes these pages.",
+        "",
+    ]
+    ordered = sorted(rules, key=lambda rule: rule.code)
+    for family in Family:
+        members = [rule for rule in ordered if rule.family is family]
+        if members:
+            lines += [f"## {family[0].upper()}{family[1:]}", "", "| code | name | severity | |", "|---|---|---|---|"]
+            for rule in members:
+                summary = documentation_of(rule).summary.replace("|", r"\|")
+                lines.append(f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity} | {summary} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+_TITLES: Final = {
+    "baseline.md": "Baselines",
+    "chat-templates.md": "Chat templates",
+    "ci.md": "Continuous integration",
+    "docs-sources.md": "Docs of a task",
+    "formats.md": "Formats",
+    "lm-eval.md": "lm-evaluation-harness",
+    "models.md": "A model in the loop",
+    "profiles.md": "Profiles",
+    "report.md": "The HTML report",
+    "rules.md": "Rules",
+    "scoring.md": "Answers and scores",
+    "security.md": "Untrusted files",
+    "snapshots.md": "Snapshots",
+    "task-classes.md": "Task classes",
+    "versions.md": "Versions",
+}
+"""The pages of the docs about settings, with their titles."""
+
+
+def settings_tables() -> Mapping[str, str]:
+    """Return name to Markdown of the tables that the docs have of settings."""
+    return {
+        "options": _table("option", _options()),
+        "ini values": _table("value", _ini_values()),
+        "keys": _table("key", _keys(KEYS)),
+        "profile keys": _table("key", _keys(PROFILE_KEYS)),
+    }
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    return "".join((f"| {title} | |\n|---|---|\n", *(f"| {name} | {text} |\n" for name, text in rows)))
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    for setting in SETTINGS:
+        if setting.option and not setting.is_hidden:
+            yield f"`{setting.written}`", " ".join((setting.help, *_more(setting)))
+
+
+def _more(setting: Setting) -> Iterator[str]:
+    if setting.option and setting.is_repeatable:
+        yield "Repeatable."
+    if setting.page:
+        yield f"See [{_TITLES[setting.page]}]({setting.page})."
+
+
+def _ini_values() -> Iterator[tuple[str, str]]:
+    for setting in SETTINGS:
+        if setting.ini is None:
+            continue
+        if not setting.option:
+            text = " ".join((setting.ini_help or setting.help, *_more(setting)))
+        elif setting.kind is FLAG:
+            text = setting.ini_help or f"`true`: always act as with `{setting.option}`."
+        else:
+            text = setting.ini_help or f"As `{setting.option}`."
+        yield f"`{setting.ini}`", text
+
+
+def _keys(keys: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
+    for key, setting in keys.items():
+        yield f"`{key}`{' *(rootdir)*' if setting.at_rootdir else ''}", setting.key_help or setting.help
+
+
+def main() -> None:
+    """Write all pages."""
+    for name, text in rule_pages().items():
+        (DOCS / "rules" / name).write_text(text, "utf-8")
+    for name in PAGES:
+        (DOCS / name).write_text(with_sections((DOCS / name).read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
