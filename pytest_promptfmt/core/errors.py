@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -227,6 +227,24 @@ def is_misspelt(name: str, known: Iterable[str]) -> bool:
     names = list(known)
     has_swapped_letters = any(sorted(name) == sorted(each) for each in names)
     return has_swapped_letters or bool(difflib.get_close_matches(name, names, n=1, cutoff=0.85))
+
+
+def described(error: BaseException) -> str:
+    """Return the type of a foreign error and the beginning of its message, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
+
+
+def quoted(text: str) -> str:
+    """Return a foreign text in quotes, shortened to about 60 characters."""
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def named_value(value: object) -> str:
+    """Return a value of YAML or JSON as messages about its type show it."""
+    if value is None or isinstance(value, Mapping | list):
+        return "null" if value is None else "a list" if isinstance(value, list) else "a mapping"
+    text = str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "…"
 
 
 _MOST_SHOWN: Final = 500

@@ -88,7 +88,7 @@ class Profile:
     def is_archetype(self) -> bool:
         """Return whether its template or tokenizer is a built-in approximation of a model family's."""
         return (self.tokenizer or "").startswith(ARCHETYPE_PREFIX) or (
-            self.chat_template is not None and self.chat_template in _template_sources()
+            self.chat_template is not None and self.chat_template in map(builtin_template, CHAT_TEMPLATES)
         )
 
 
@@ -168,11 +168,6 @@ def builtin_template(name: str) -> str:
     """Return the Jinja source of a built-in chat template."""
     file = resources.files("pytest_promptfmt") / "data" / "chat_templates" / f"{name}.jinja"
     return file.read_text("utf-8")
-
-
-@cache
-def _template_sources() -> frozenset[str]:
-    return frozenset(builtin_template(name) for name in CHAT_TEMPLATES)
 
 
 def is_given_name(name: str) -> bool:

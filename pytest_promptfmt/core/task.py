@@ -109,6 +109,12 @@ def locate_nowhere(_keys: tuple[str | int, ...]) -> Position | None:
     return None
 
 
+def nearest(locate: Locate, keys: tuple[str | int, ...]) -> Position | None:
+    """Return where a key path was written, or the nearest of its parents; None where none was."""
+    found = (locate(keys[:end]) for end in range(len(keys), 0, -1))
+    return next((each for each in found if each is not None), None)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FewShot:
     """`fewshot_config`: what differs for the shots. UNSET means inherited from the task."""
@@ -358,12 +364,8 @@ class Task:
 
     def position(self, *keys: str | int) -> Position | None:
         """Return where a key was written; the nearest parent, then the task's name, where it is not written."""
-        while keys:
-            found = self.locate(keys)
-            if found is not None:
-                return found
-            keys = keys[:-1]
-        return self.locate(("task",)) or (Position(self.path) if self.path is not None else None)
+        found = nearest(self.locate, keys) or self.locate(("task",))
+        return Position(self.path) if found is None and self.path is not None else found
 
     def following(self, release: Release) -> Task:
         """Return the task as a release of lm-eval reads it, without the keys of `fewshot_config` that it ignores.

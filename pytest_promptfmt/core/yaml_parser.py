@@ -21,7 +21,7 @@ import yaml
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, quoted
 from pytest_promptfmt.core.task import FunctionRef
 
 MAX_BYTES: Final = 8 * 1024 * 1024
@@ -155,7 +155,7 @@ def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Load
             try:
                 return construct(loader, node)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
-                problem = f"{_shortened(text)} looks like a {what}, but is not a valid one"
+                problem = f"{quoted(text)} looks like a {what}, but is not a valid one"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     return guarded
@@ -367,10 +367,6 @@ def _pair(node: yaml.MappingNode, key: str | int) -> tuple[yaml.Node, yaml.Node]
                 if found is not None:
                     return found
     return None
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
 # -- errors in plain words, with the place and a fix -------------------------------------------------------------------

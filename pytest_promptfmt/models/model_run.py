@@ -78,7 +78,9 @@ class ModelRun:
         """
         thresholds = thresholds_of(task)
         model = self.model
-        if thresholds is None and (not _is_tiny(model) or task.format in TINY_FORMATS):
+        if thresholds is None and (
+            TINY not in (model.name, getattr(model, "recorded_by", None)) or task.format in TINY_FORMATS
+        ):
             thresholds = Thresholds()
         tokenizer = _tokenizer_for(model, profile)
         asked = questions(instances)
@@ -115,7 +117,9 @@ class ModelRun:
         self, model: Model, asked: Sequence[AskedQuestion], task: Task, profile: str, show: Callable[[int], object]
     ) -> Iterator[Reply]:
         """Yield the answers in the order of the questions, those that are recorded already without asking."""
-        recorder = self._opened_recorder()
+        if self._recorder is None and self._record is not None:
+            self._recorder = AnswerRecorder(self._record, worker=self._worker)
+        recorder = self._recorder
         known = {at: entry for at, one in enumerate(asked) if (entry := self._known(recorder, model, one)) is not None}
         waiting = [at for at in range(len(asked)) if at not in known]
         # Log-likelihoods and generations are asked apart, the rows of each together.
@@ -136,11 +140,6 @@ class ModelRun:
                 yield Reply(asked=one, answer=known[at].answer, sent=known[at].sent)
             else:
                 yield Reply(asked=one, answer=answers[at], sent=digest_of(answers[at].sent))
-
-    def _opened_recorder(self) -> AnswerRecorder | None:
-        if self._recorder is None and self._record is not None:
-            self._recorder = AnswerRecorder(self._record, worker=self._worker)
-        return self._recorder
 
     @staticmethod
     def _known(recorder: AnswerRecorder | None, model: Model, one: AskedQuestion) -> RecordingEntry | None:
@@ -166,10 +165,6 @@ def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
             f"{model.name} has another"
         )
     return own
-
-
-def _is_tiny(model: Model) -> bool:
-    return TINY in (model.name, getattr(model, "recorded_by", None))
 
 
 def _entry(model: Model, one: AskedQuestion, at: int, answer: Answer, task: Task, profile: str) -> RecordingEntry:

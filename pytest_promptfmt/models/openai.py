@@ -244,7 +244,8 @@ def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
         kind = _RefusedError if error.status_code in (400, 422) else _AnsweredError
         raise kind(f"the server {url} answered {error.status_code}: {_said(error)}") from error
     except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"the answer of the server {url} cannot be read: {_first_line(error)}") from error
+        first = str(error).partition("\n")[0][:200]
+        raise ModelError(f"the answer of the server {url} cannot be read: {first}") from error
 
 
 def _said(error: openai.APIStatusError) -> str:
@@ -254,7 +255,3 @@ def _said(error: openai.APIStatusError) -> str:
         if isinstance(body, dict) and key in body:
             body = body[key]
     return " ".join(str(body or error.response.text or error).split())[:200]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]

@@ -169,7 +169,7 @@ def _quoted(text: str) -> Iterator[AskedForm]:
     for opening, closing in _QUOTES:
         for match in _pairs_of(opening, closing).finditer(text):
             inside = match[1]
-            if _tags_in(inside):
+            if _TAGS.search(inside):
                 continue
             bracketed = _BRACKETED.fullmatch(inside)
             if bracketed is not None and _asks(text, match.start()):
@@ -223,10 +223,6 @@ def _of_place(form: Form, text: str, place: re.Match[str], start: int, *, is_cer
     elif held in ("(X)", "(N)"):
         before, after = f"{before}(", f"){after}"
     return AskedForm(form=form, before=before, after=after, said=text, start=start, is_certain=is_certain)
-
-
-def _tags_in(text: str) -> bool:
-    return _TAGS.search(text) is not None
 
 
 def _example(text: str) -> Iterator[AskedForm]:
@@ -389,12 +385,8 @@ def _enumeration() -> re.Pattern[str]:
 
 @cache
 def _ors() -> str:
-    return "|".join(map(re.escape, sorted(_or_words(), key=len, reverse=True)))
-
-
-@cache
-def _or_words() -> frozenset[str]:
-    return frozenset(str(word) for word in data_table("contract")["or"])
+    words = {str(word) for word in data_table("contract")["or"]}
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
 
 
 @cache

@@ -137,10 +137,7 @@ class Study(Configuration):
     @property
     def tested(self) -> TemplateTrial | None:
         """Return the trial of the chat template under test, None for other tasks."""
-        return self.once("template trial", self._tested)
-
-    def _tested(self) -> TemplateTrial | None:
-        trial = self.given.assembly.trial(self)
+        trial = self.once("template trial", lambda: self.given.assembly.trial(self))
         return trial if isinstance(trial, TemplateTrial) else None
 
     def load(self, profile: Profile) -> LoadedProfile:

@@ -151,7 +151,8 @@ def load_object(
         raise failure.about(what, position) from failure.__cause__
     found = getattr(module, ref.name, _MISSING)
     if found is _MISSING or (isinstance(found, type) and issubclass(found, LackingBase)):
-        _raise_incomplete(module, what, position)
+        if (known := _incomplete.get(module.__name__)) is not None:
+            raise known.about(what, position) from known.__cause__
         where = display_path(file) if file.is_file() else f"module {ref.module}"
         names = [name for name in vars(module) if not name.startswith("__")]
         raise FunctionError(
@@ -341,11 +342,6 @@ def missing_for(ref: FunctionRef) -> FunctionError | None:
     """Return why the module of a function is imported without a package, None where it is complete or not imported."""
     failure = _incomplete.get(_module_name(ref.file)) if _incomplete else None
     return None if failure is None else failure.about(f"!function {ref}", ref.position)
-
-
-def _raise_incomplete(module: ModuleType, what: str, position: Position | None) -> None:
-    if (failure := _incomplete.get(module.__name__)) is not None:
-        raise failure.about(what, position) from failure.__cause__
 
 
 def _module_name(file: Path) -> str:

@@ -15,12 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
-from pytest_promptfmt.core.task import FunctionRef, Locate, Task, locate_nowhere
+from pytest_promptfmt.core.task import FunctionRef, Locate, Task, locate_nowhere, nearest
 from pytest_promptfmt.tasks.task_config import task_from_config
 from pytest_promptfmt.tasks.task_index import IndexEntry, TaskIndex
 from pytest_promptfmt.tasks.yaml_file import YamlFile, read_include
-
-__all__ = ["GroupTasks", "TaskIndex", "group_tasks"]
 
 GROUP_KEYS: Final = ("group", "group_alias", "task", "aggregate_metric_list", "metadata")
 """Keys that describe a group; every other key overrides its members."""
@@ -72,13 +70,7 @@ class _Origins:
 
     def at(self, *keys: str | int) -> Position | None:
         """Return the place of a key, or of the nearest parent that is written."""
-        path = (*self.prefix, *keys)
-        while path:
-            found = self.locate(path)
-            if found is not None:
-                return found
-            path = path[:-1]
-        return None
+        return nearest(self.locate, (*self.prefix, *keys))
 
 
 _Overrides = Mapping[Any, tuple[Any, _Origins]]

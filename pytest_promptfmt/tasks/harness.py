@@ -162,19 +162,15 @@ class Harness:
     def defining(self, name: str) -> tuple[Kind, tuple[Path, ...]] | None:
         """Return whether a name is a task, a group or a tag, with the files that may define it; None if unknown."""
         for path in (path for path in self._files if path.stem == name):
-            kind = self._defines(path, name)
-            if kind is not None:
-                return kind, (path,)
+            found = {kind for kind, each in _names_in(self._read(path)) if each == name} - {"tag"}
+            if found:
+                return "group" if "group" in found else "task", (path,)
         kinds: tuple[Kind, ...] = ("group", "task")
         for kind in kinds:
             if (kind, name) in self._names:
                 return kind, tuple(self._names[kind, name])
         tagged = self._names.get(("tag", name))
         return None if tagged is None else ("tag", tuple(sorted(set(self._includers(tagged)))))
-
-    def _defines(self, path: Path, name: str) -> Kind | None:
-        kinds = {kind for kind, each in _names_in(self._read(path)) if each == name}
-        return "group" if "group" in kinds else "task" if "task" in kinds else None
 
     @cached_property
     def _files(self) -> Sequence[Path]:

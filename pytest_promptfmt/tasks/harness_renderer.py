@@ -21,7 +21,7 @@ from typing import Any, Final
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, described
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
@@ -105,8 +105,7 @@ class HarnessTask:
             with redirect_stderr(io.StringIO()):  # a progress bar
                 return work()
         except Exception as error:
-            raised = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
-            message = f"lm-eval {what} for {self._task.id!r}: it raises {raised}"
+            message = f"lm-eval {what} for {self._task.id!r}: it raises {described(error)}"
             raise RenderError(message, position=self._task.position()).naming(repr(self._task.id)) from error
 
 

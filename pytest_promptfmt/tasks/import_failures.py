@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import (
     FunctionError,
     LimitExceededError,
@@ -29,34 +29,6 @@ _NO_NETWORK: Final = frozenset({"ConnectionError", "ConnectError", "gaierror", "
 """Names of exceptions, of several packages, for a download without a network."""
 
 _DOWNLOAD: Final = MissingResource("Python code of the task downloads something, and there is no network here")
-
-_DISTRIBUTIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "Levenshtein": "levenshtein",
-        "PIL": "pillow",
-        "antlr4": "antlr4-python3-runtime",
-        "attr": "attrs",
-        "bs4": "beautifulsoup4",
-        "cv2": "opencv-python",
-        "dateutil": "python-dateutil",
-        "docx": "python-docx",
-        "dotenv": "python-dotenv",
-        "fitz": "pymupdf",
-        "google.genai": "google-genai",
-        "google.generativeai": "google-generativeai",
-        "json5": "json5",
-        "orjson": "orjson",
-        "simplejson": "simplejson",
-        "skimage": "scikit-image",
-        "sklearn": "scikit-learn",
-        "typer": "typer",
-        "ujson": "ujson",
-        "urllib3": "urllib3",
-        "yaml": "pyyaml",
-    }
-)
-"""Packages whose distribution has another name, and those that only look like a misspelt module of Python."""
-
 
 _OF_REPOSITORIES: Final = frozenset({"common", "eval", "evals", "lib", "scripts", "src", "tasks", "utils"})
 """Names of folders that are not those of packages, also where the module that imports one is in it."""
@@ -160,7 +132,7 @@ def can_wait(name: str, beside: Path | None) -> bool:
         if is_own or (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file():
             return False
     alike = [each for each in _installed() if abs(len(each) - len(package)) <= 1]
-    return package in _DISTRIBUTIONS or not difflib.get_close_matches(package, alike, n=1, cutoff=_CLOSE)
+    return package in data_table("distributions") or not difflib.get_close_matches(package, alike, n=1, cutoff=_CLOSE)
 
 
 @cache
@@ -193,7 +165,7 @@ def _named(module: str) -> str:
 
 def _pip(module: str) -> str:
     package = _named(module)
-    return f"pip install {_DISTRIBUTIONS.get(package) or package.replace('_', '-').replace('.', '-')}"
+    return f"pip install {data_table('distributions').get(package) or package.replace('_', '-').replace('.', '-')}"
 
 
 def _install_hint(module: str, file: Path | None) -> str:

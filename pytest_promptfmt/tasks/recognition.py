@@ -87,7 +87,8 @@ def looks_like_task(data: bytes) -> bool:
     if data[start + len(indent) : start + len(indent) + 1] == b"{":
         names = _FLOW_KEY.findall(data, start)
     else:
-        names = _block_key(indent).findall(data, start)
+        key = rb"""(?m)^%s(?:\?[ ]+)?["']?([A-Za-z_]\w*)["']?[ \t]*:""" % re.escape(indent)
+        names = re.compile(key).findall(data, start)
     if is_task_config({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None:
         return True
     return len(data) <= MAX_BYTES and _UNUSUAL.search(data) is not None and is_task_config(_spelt_names(data))
@@ -150,7 +151,3 @@ def is_task_config(keys: Collection[Any]) -> bool:
     if defines:
         return bool(signs)
     return "include" in keys and len(signs) > 1
-
-
-def _block_key(indent: bytes) -> re.Pattern[bytes]:
-    return re.compile(rb"""(?m)^%s(?:\?[ ]+)?["']?([A-Za-z_]\w*)["']?[ \t]*:""" % re.escape(indent))

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, UnavailableError
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, UnavailableError, described
 from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
@@ -179,18 +179,13 @@ class LmEvalClassAssembler(LmEvalAssembler):
         try:
             own = _requests(self._made, dict(doc), instance.prompts[0].text, **given)
         except Exception as error:
-            raised = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
-            place = Place(self._task.id, number)
-            message = f"construct_requests {place} raised {raised}"
-            if _is_of_other_release(self._task.path):
+            place, path = Place(self._task.id, number), self._task.path
+            message = f"construct_requests {place} raised {described(error)}"
+            around, installed = harness_around(path.parent.resolve()) if path is not None else None, installed_harness()
+            if around is not None and installed is not None and around.release != installed.release:
                 raise OtherReleaseError(message, position=self._task.position("class")) from error
             raise RenderError(message, position=self._task.position("class")).naming(str(place)) from error
         return replace(instance, requests=tuple(_shown(own, instance)))
-
-
-def _is_of_other_release(path: Path | None) -> bool:
-    around, installed = harness_around(path.parent.resolve()) if path is not None else None, installed_harness()
-    return around is not None and installed is not None and around.release != installed.release
 
 
 def _made(found: type, task: Task) -> Any:

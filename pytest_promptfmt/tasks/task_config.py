@@ -7,8 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, is_misspelt
-from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionRef, Locate, Task
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, is_misspelt, named_value
+from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionRef, Locate, Task, nearest
 from pytest_promptfmt.tasks.harness import harness_of
 from pytest_promptfmt.tasks.prompt_library import prompt_fields
 
@@ -22,13 +23,6 @@ OWN_KEYS: Final = ("formats", "template")
 STRUCTURAL_KEYS: Final = ("tag", "group", "task_list")
 """Keys that lm-eval takes out before it builds a task."""
 
-_ANY: Final = frozenset[str]()
-
-
-def _one_of(*kinds: str) -> frozenset[str]:
-    return frozenset(kinds)
-
-
 _KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "text": lambda value: isinstance(value, str),
     "a whole number": lambda value: isinstance(value, int),
@@ -40,30 +34,14 @@ _KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "empty": lambda value: not value,
 }
 
-_TASK_KEYS: Final[Mapping[str, frozenset[str]]] = {
-    **dict.fromkeys(("task", "target_delimiter", "fewshot_delimiter", "output_type"), _one_of("text")),
-    **dict.fromkeys(("dataset_path", "dataset_name", "use_prompt", "gen_prefix"), _one_of("text", "null")),
-    **dict.fromkeys(("training_split", "validation_split", "test_split", "fewshot_split"), _one_of("text", "null")),
-    **dict.fromkeys(("dataset_kwargs", "fewshot_config", "generation_kwargs"), _one_of("a mapping", "null")),
-    **dict.fromkeys(("metric_list", "filter_list"), _one_of("a list", "null")),
-    **dict.fromkeys(("task_alias", "custom_dataset", "doc_to_image", "doc_to_audio", "process_results"), _ANY),
-    **dict.fromkeys(("unsafe_code", "should_decontaminate", "doc_to_decontamination_query", "metadata"), _ANY),
-    "tag": _one_of("text", "a list", "empty"),
-    "process_docs": _one_of("a !function", "null"),
-    "doc_to_text": _one_of("text", "a whole number", "a !function", "null"),
-    "doc_to_target": _one_of("text", "a whole number", "a list", "a !function", "null"),
-    "doc_to_choice": _one_of("text", "a list", "a mapping", "a !function", "null"),
-    "description": _one_of("text", "empty"),
-    "num_fewshot": _one_of("a whole number", "null"),
-    "repeats": _one_of("a whole number"),
-}
-_FEWSHOT_TYPES: Final[Mapping[str, frozenset[str]]] = {
-    "split": _one_of("text", "null"),
-    "process_docs": _TASK_KEYS["process_docs"],
-    **{key: _TASK_KEYS[key] for key in MAPPINGS},
-    **dict.fromkeys(_DELIMITERS, _one_of("text", "null")),
-    "gen_prefix": _one_of("text", "empty"),
-}
+
+def _kinds_of(keys: Mapping[str, str]) -> Mapping[str, frozenset[str]]:
+    return {key: frozenset(kinds.split(" | ")) - {"any"} for key, kinds in keys.items()}
+
+
+_TABLE: Final = data_table("task_keys")
+_TASK_KEYS: Final = _kinds_of(_TABLE["task"])
+_FEWSHOT_TYPES: Final = _kinds_of(_TABLE["fewshot_config"])
 
 
 def value_kinds(*, fewshot: bool = False) -> Mapping[str, frozenset[str]]:
@@ -145,12 +123,8 @@ class _Where:
         return harness is not None and key in harness.task_keys
 
     def __call__(self, *keys: str | int) -> Position | None:
-        while keys:
-            found = self._locate(keys)
-            if found is not None:
-                return found
-            keys = keys[:-1]
-        return Position(self._path) if self._path is not None else None
+        found = nearest(self._locate, keys)
+        return Position(self._path) if found is None and self._path is not None else found
 
 
 def check_name(name: str, position: Position | None) -> None:
@@ -220,18 +194,7 @@ def _check_value(key: str, value: Any, kinds: frozenset[str], position: Position
 
 
 def _what(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "null"
-    if isinstance(value, FunctionRef):
-        return f"!function {value}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return f"!function {value}" if isinstance(value, FunctionRef) else named_value(value)
 
 
 def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
@@ -334,33 +297,6 @@ def _check_sampler(sampler: Any, where: _Where) -> None:
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-_TYPES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "text": {"type": "string"},
-    "a whole number": {"type": "integer"},
-    "a list": {"type": "array"},
-    "a mapping": {"type": "object"},
-    "a !function": {"type": "string"},
-    "null": {"type": "null"},
-    "empty": {"enum": [None, "", 0, False]},
-}
-_DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "task": "The name of the task; it may carry a format: arc_easy@mcqa.",
-    "dataset_path": "A dataset of the Hugging Face hub, or json, csv, parquet with dataset_kwargs.data_files.",
-    "doc_to_text": "The question: a column's name or a Jinja template over the doc's columns.",
-    "doc_to_choice": "The choices: a column's name, a list, or a Jinja template that prints a list.",
-    "doc_to_target": "The answer: a column's name, a Jinja template, or the number of the right choice.",
-    "target_delimiter": "The text between question and answer; a space by default.",
-    "fewshot_delimiter": "The text between shots; an empty line by default.",
-    "description": "The text before everything else.",
-    "gen_prefix": "The text after the last question, as the beginning of the answer.",
-    "num_fewshot": "The number of shots; 0 cannot be overridden.",
-    "formats": "Formats of pytest-promptfmt that lay the task out; not a key of lm-eval.",
-    "template": "A template of pytest-promptfmt: mcq or cloze; not a key of lm-eval.",
-    "metadata": "Anything; settings of pytest-promptfmt are under promptfmt.",
-    "include": "One or more files whose keys this one inherits.",
-    "group": "The name of a group.",
-}
-
 
 def task_schema() -> dict[str, Any]:
     """Return the schema of a file that defines a task, a group or a task class."""
@@ -388,10 +324,11 @@ def task_schema() -> dict[str, Any]:
 
 
 def _schema(key: str, kinds: frozenset[str]) -> dict[str, Any]:
-    types = [dict(_TYPES[kind]) for kind in sorted(kinds)]
+    types = [dict(_TABLE["schemas"][kind]) for kind in sorted(kinds)]
     distinct = [kind for number, kind in enumerate(types) if kind not in types[:number]]
     return _described(key, distinct[0] if len(distinct) == 1 else {"anyOf": distinct} if distinct else {})
 
 
 def _described(key: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {**schema, "description": _DESCRIPTIONS[key]} if key in _DESCRIPTIONS else dict(schema)
+    descriptions = _TABLE["descriptions"]
+    return {**schema, "description": descriptions[key]} if key in descriptions else dict(schema)

@@ -89,8 +89,8 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
         reading = _Reading(real, is_early=True)
         _collect(_parse_first(real, data), (real,), reading)
     parts = reading.parts
-    if len(parts) == 1:
-        return YamlFile(real, MappingProxyType(_without_include(parts[0].values)), (parts[0],))
+    if len(parts) == 1 and "include" not in parts[0].values:
+        return YamlFile(real, MappingProxyType(parts[0].values), (parts[0],))
     merged: dict[Any, Any] = {}
     for part in parts[:-1]:
         merged.update(part.values)
@@ -127,12 +127,6 @@ def read_include(written: Any, keys: tuple[str | int, ...], locate: Locate, path
 def resolved(path: Path) -> Path:
     """Return the absolute path with `~` expanded and symlinks followed, as lm-eval 0.4.13 opens files."""
     return Path(gate.resolved(path.expanduser()))
-
-
-def _without_include(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    if "include" not in values:
-        return values
-    return {key: value for key, value in values.items() if key != "include"}
 
 
 class _Reading:

@@ -21,6 +21,7 @@ from pytest_promptfmt.core.errors import (
     PromptfmtError,
     RenderError,
     SourceError,
+    described,
     did_you_mean,
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
@@ -101,10 +102,8 @@ class TaskClass:
         """Return the text hooks that its author left to their defaults."""
         if self.kind != "hooks":
             return ()
-        return tuple(hook for hook in TEXT_HOOKS if hook not in self.own and not self._is_styled(hook))
-
-    def _is_styled(self, hook: str) -> bool:
-        return self.styler is not None and hook not in ("_get_initial_prompt_text", "_get_system_prompt_text")
+        written = ("_get_initial_prompt_text", "_get_system_prompt_text") if self.styler is not None else TEXT_HOOKS
+        return tuple(hook for hook in TEXT_HOOKS if hook not in self.own and hook in written)
 
     @property
     def draws(self) -> bool:
@@ -222,10 +221,9 @@ class TaskClass:
         except BaseException as error:
             if must_propagate(error):
                 raise
-            shown = " ".join(str(error).split())[:300]
             ends = "ends the program with" if isinstance(error, SystemExit) else "raised"
             raise RenderError(
-                f"{what} {ends} {type(error).__name__}" + (f": {shown}" if shown else ""),
+                f"{what} {ends} {described(error)}",
                 position=self._raised_at(error) or self.line_of(hook),
                 hint=_hint(error, arguments),
             ) from error

@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import (
     Position,
     PromptfmtError,
     SourceError,
+    described,
     did_you_mean,
 )
 from pytest_promptfmt.core.task import Assembly, Dataset, FunctionRef, Locate, Task
@@ -125,8 +126,7 @@ def _inspected(inspect_class: Callable[[], Made], ref: FunctionRef, position: Po
     except PromptfmtError:
         raise
     except Exception as error:
-        shown = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
-        raise FunctionError(f"reading the attributes of {ref} raised {shown}", position=position) from error
+        raise FunctionError(f"reading the attributes of {ref} raised {described(error)}", position=position) from error
 
 
 def class_of(task: Task) -> TaskClass | None:

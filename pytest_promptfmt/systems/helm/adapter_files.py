@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, SourceError, did_you_mean
+from pytest_promptfmt.core.task import nearest
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
 from pytest_promptfmt.systems.helm.instances import STATES, HelmInstance, RequestState, mapping_in, stream_states
 from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, json_items, read_json
@@ -95,8 +96,7 @@ class AdapterFile:
 
     def where(self, *keys: str | int) -> Position:
         """Return where a key path is, else its nearest parent, else the file."""
-        found = (self.locate(keys[:length]) for length in range(len(keys), 0, -1))
-        return next((position for position in found if position is not None), Position(self.path))
+        return nearest(self.locate, keys) or Position(self.path)
 
     def place(self, number: int) -> Position:
         """Return where a request state of a file that was read at once begins."""

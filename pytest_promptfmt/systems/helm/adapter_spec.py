@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, named_value
 from pytest_promptfmt.core.finding import Finding
 
 JOINT_METHODS: Final = ("multiple_choice_joint", "multiple_choice_joint_chain_of_thought")
@@ -166,16 +166,18 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     ),
     "tuple[Substitution, ...]": (
         "a list of {source, target}",
-        lambda value: isinstance(value, list) and all(map(_is_substitution, value)),
+        lambda value: (
+            isinstance(value, list)
+            and all(
+                isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in ("source", "target"))
+                for each in value
+            )
+        ),
     ),
     "None": ("null", lambda value: value is None),
 }
 """The values that a file may hold for a field of each type."""
 _LARGEST: Final = 1_000_000
-
-
-def _is_substitution(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("source", "target"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +215,14 @@ class _Reader:
 
     def read(self, written: Any) -> Iterator[Finding]:
         if not isinstance(written, Mapping):
-            raise self._error(f"adapter_spec must be a mapping, not {_what(written)}")
+            raise self._error(f"adapter_spec must be a mapping, not {named_value(written)}")
         for key, value in written.items():
             yield from self._field(str(key), value)
         decoding = written.get("decoding_parameters")
         if decoding is not None and not isinstance(decoding, Mapping):
-            raise self._error(f"decoding_parameters must be a mapping, not {_what(decoding)}", "decoding_parameters")
+            raise self._error(
+                f"decoding_parameters must be a mapping, not {named_value(decoding)}", "decoding_parameters"
+            )
         for key, value in (decoding or {}).items():
             yield self._decoding(str(key), value)
 
@@ -234,7 +238,7 @@ class _Reader:
         saw = ""
         if key in OUTPUT_FORMAT_NAMES:
             if value not in OUTPUT_FORMATS:
-                raise self._error(f'{key} is {_what(value)}, must be "list" or "string"', key)
+                raise self._error(f'{key} is {named_value(value)}, must be "list" or "string"', key)
             self.values["output_format"] = value
             is_misspelled = key != "output_format"
             do = "did you mean 'output_format'? HELM has neither" if is_misspelled else "remove it from files for HELM"
@@ -258,8 +262,9 @@ class _Reader:
             )
         value = self._checked(key, value, name, *keys)
         if name in self.values and self.values[name] != value:
+            own, other = named_value(self.values[name]), named_value(value)
             raise self._error(
-                f"{name} is {_what(self.values[name])} in adapter_spec and {_what(value)} in decoding_parameters",
+                f"{name} is {own} in adapter_spec and {other} in decoding_parameters",
                 *keys,
                 hint="set it once, in adapter_spec",
             )
@@ -279,7 +284,7 @@ class _Reader:
             if value is None and name != "method" and "str" in kinds:
                 hint = "leave the key out for HELM's default"
             expected = " or ".join(_KINDS[kind][0] for kind in kinds)
-            raise self._error(f"adapter_spec.{key} must be {expected}, not {_what(value)}", *place, hint=hint)
+            raise self._error(f"adapter_spec.{key} must be {expected}, not {named_value(value)}", *place, hint=hint)
         if kinds[0] == "int" and value is not None and not 0 <= value <= _LARGEST:
             raise self._error(f"adapter_spec.{key} is {value}", *place, hint=f"a number from 0 to {_LARGEST:,}")
         return value
@@ -332,14 +337,3 @@ def _check_patterns(fields: Mapping[str, Any], where: Where) -> None:
                 position=where("adapter_spec", *keys),
                 hint=f"the pattern is {pattern!r}",
             ) from error
-
-
-def _what(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "null"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, MissingResourceError, Position, PromptfmtError
+from pytest_promptfmt.core.errors import (
+    CodeNotAllowedError,
+    DocsError,
+    MissingResourceError,
+    Position,
+    PromptfmtError,
+    described,
+)
 from pytest_promptfmt.core.limits import OwnRandomness, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.docs.data_files import needs_datasets
@@ -88,8 +95,7 @@ def run_code(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> 
     except PromptfmtError:
         raise
     except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())[:300]
-        message = f"{'.'.join(keys)} raised {type(error).__name__}" + (f": {text}" if text else "")
+        message = f"{'.'.join(keys)} raised {described(error)}"
         if (missing := lacking(error, message, position)) is not None:
             raise missing from error
         raise DocsError(

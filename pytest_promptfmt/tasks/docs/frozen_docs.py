@@ -79,7 +79,8 @@ def freeze(
     found = local_files(task)
     if found is not None:
         if split is None or split not in found.splits:
-            raise _no_split(split, found.splits)
+            known = ", ".join(found.splits)
+            raise SettingsError(f"unknown split {split!r}; known: {known}", hint=did_you_mean(str(split), found.splits))
         docs = (
             doc for part in found.splits[split] for doc in read_data_file(part, kind=found.kind, options=found.options)
         )
@@ -185,11 +186,6 @@ def _neighbours(path: str) -> list[str]:
         return [found.id for found in HfApi().list_datasets(author=owner, limit=1000)] if slash else []
     except Exception:
         return []
-
-
-def _no_split(split: str | None, known: Iterable[str]) -> SettingsError:
-    names = list(known)
-    return SettingsError(f"unknown split {split!r}; known: {', '.join(names)}", hint=did_you_mean(str(split), names))
 
 
 @dataclass(frozen=True, slots=True)

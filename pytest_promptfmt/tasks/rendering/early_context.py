@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import RenderError
-from pytest_promptfmt.core.prompt import Message, Place, Span, Spans, Turn, join
+from pytest_promptfmt.core.prompt import Message, Place, Span, Turn, join
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts, text_or_none
 from pytest_promptfmt.tasks.rendering.field_mappings import Value
@@ -49,7 +49,8 @@ class EarlyContextBuilder(ContextBuilder):
         if has_choices and not isinstance(text.value, str):
             text = self._chosen(choices, text.value, fields.shot_choice, place)
         question = self._question_spans(text, place)
-        before = (*prefix.spans, *self._space_after(prefix, place))
+        gap = Span(" ", fields.origin("gen prefix", "gen_prefix", place.shot))
+        before = (*prefix.spans, gap) if prefix.value else prefix.spans
         if target.value == "" and not self.task.release.delimits_empty:
             contents = (("user", join(question)), ("assistant", join(before)))
             return Turn((Message("user", question),), contents, join(question))
@@ -69,9 +70,6 @@ class EarlyContextBuilder(ContextBuilder):
                 Message("assistant", (*before, *answer.spans), fields.shot_delimiter(place.shot)),
             )
         )
-
-    def _space_after(self, prefix: Value, place: Place) -> Spans:
-        return (Span(" ", self._fields.origin("gen prefix", "gen_prefix", place.shot)),) if prefix.value else ()
 
     def _question(self, text: Value, prefix: Value, delimiter: str, place: Place) -> Turn:
         if isinstance(text.value, int) and self.task.doc_to_choice is None:

@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import (
     PromptfmtError,
     RenderError,
     place_in_user_code,
+    quoted,
     shortened,
 )
 from pytest_promptfmt.core.limits import time_limit
@@ -159,7 +160,7 @@ class FieldMapping:
         except Exception as error:
             # ast's other errors name only the node, by its address in memory.
             what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
-            message = f"{self.key} {place} renders to {_shortened(text)}, which is not a Python literal{what}"
+            message = f"{self.key} {place} renders to {quoted(text)}, which is not a Python literal{what}"
             columns = ", ".join(map(str, doc)) if text.isidentifier() else ""
             hint = f"the columns are {shortened(columns)}" if columns else None
             raise RenderError(message, position=self.position, hint=hint).naming(str(place)) from error
@@ -265,10 +266,6 @@ def _list_literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
 _SIMILAR: Final = 0.75
