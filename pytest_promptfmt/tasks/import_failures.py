@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +23,18 @@ from pytest_promptfmt.core.errors import (
     MissingResourceError,
     Position,
     display_path,
+    is_misspelt,
 )
+from pytest_promptfmt.core.files import is_installed
+from pytest_promptfmt.tasks.harness import PACKAGES
 
 _CLOSE: Final = 0.8
 """How alike two names are, from 0 to 1, of which one is taken for a misspelling of the other."""
 
 _NO_NETWORK: Final = frozenset({"ConnectionError", "ConnectError", "gaierror", "LocalEntryNotFoundError"})
 """Names of exceptions, of several packages, for a download without a network."""
+
+_IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from")
 
 _DOWNLOAD: Final = MissingResource("Python code of the task downloads something, and there is no network here")
 
@@ -85,12 +93,33 @@ def missing_resource(error: BaseException, beside: Path | None) -> MissingResour
     missing = missing_package(error)
     if missing:
         lacks = MissingResource(f"the package {_named(missing)!r} is not installed", _pip(missing))
-        return lacks if can_wait(missing, beside) else None
+        return lacks if can_wait(missing, beside) else _removed(*missing.rpartition(".")[::2])
     for each in _chain(error):
         if type(each) is KeyError and _is_of_environment(each):
             return MissingResource(f"the environment variable {each.args[0]} is not set", f"export {each.args[0]}=…")
+        if isinstance(each, ImportError) and each.name and (part := _IMPORTED.match(str(each))) is not None:
+            return _removed(each.name, part[1])
         if _NO_NETWORK.intersection(base.__name__ for base in type(each).__mro__):
             return _DOWNLOAD
+    return None
+
+
+def _removed(module: str, name: str) -> MissingResource | None:
+    """Return the other release of an installed package that has a part of it; None for a misspelt part.
+
+    Parts of a harness and of Python itself are mistakes: what tasks are written for is known.
+    """
+    package = module.partition(".")[0]
+    with suppress(ImportError, ValueError):
+        spec = find_spec(package) if package not in PACKAGES else None
+        if spec is None or not is_installed(spec.origin or "") or package in sys.stdlib_module_names:
+            return None
+        parts = set(vars(sys.modules[module])) if module in sys.modules else set()
+        parts |= {each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(module), "__path__", ()))}
+        known = data_table("removed").get(f"{module}.{name}") or data_table("removed").get(module)
+        if known or not is_misspelt(name, parts):
+            remedy = f"pip install '{known}'" if known else ""
+            return MissingResource(f"the installed release of {package!r} has no {f'{module}.{name}'!r}", remedy)
     return None
 
 

@@ -81,6 +81,7 @@ def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
         "import json.nothing_of_that_name\n",  # the package is there
         "import beside\n",  # it is there, but not on the path
         "from json import nothing_of_that_name\n",
+        "from datasets import load_datset\n",
         "import urlib\n",  # no package, but a slip
         "from tasks.helpers import verify\n",  # of the repository, and not on the path
     ],
@@ -92,6 +93,24 @@ def test_a_mistaken_import_stays_an_error(tmp_path: Path, imports: str) -> None:
     with pytest.raises(FunctionError, match="its module does not import") as caught:
         bound(task_with(folder, imports + SCORES))
     assert not isinstance(caught.value, MissingResourceError)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("from datasets import load_metric", "pip install 'datasets<3'"),
+        ("import transformers.data.metrics.squad_metrics", "pip install 'transformers<5'"),
+        ("from transformers.data.metrics import squad_metrics", "pip install 'transformers<5'"),
+        ("from jinja2 import a_filter_of_long_ago", ""),
+    ],
+)
+def test_a_part_that_the_installed_release_lacks_is_missing(tmp_path: Path, line: str, remedy: str) -> None:
+    if "transformers" in line:
+        pytest.importorskip("transformers", "5")
+    with pytest.raises(MissingResourceError) as raised:
+        bound(task_with(tmp_path, f"{line}\n{SCORES}"))
+    assert "the installed release of" in raised.value.reason
+    assert raised.value.remedy == remedy
 
 
 @pytest.mark.parametrize(
