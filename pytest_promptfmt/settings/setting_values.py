@@ -176,3 +176,15 @@ RELEASE: Final = ValueType(
     lambda written: _require(_RELEASE.fullmatch(written) is not None, written),
 )
 CLOCK: Final = ValueType("a date such as 2024-07-26, or a date and time", {"type": "string", "format": "date"}, _clock)
+SCORING: Final = one_of("auto", "all", "none", spellings={"true": "all", "false": "none"})
+
+
+def type_named(name: str) -> ValueType:
+    """Return a type by its name in `data/settings.json`: `flag`, `whole 1`, `one of fast installed`, `several of …`."""
+    if name.startswith("whole "):
+        return whole(int(name.removeprefix("whole ")))
+    if name.startswith("one of "):
+        return one_of(*name.removeprefix("one of ").split())
+    if name.startswith("several of "):
+        return several_of(*name.removeprefix("several of ").split())
+    return globals()[name.upper()]  # type: ignore[no-any-return]
