@@ -57,7 +57,7 @@ def totals(groups: Iterable[FindingGroup]) -> str:
         fixable += group.count if group.is_fixable else 0
     found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
     fix = f"; [*] {fixable:,} may be fixable with `promptfmt fix`" if fixable else ""
-    return f"{found}{fix}; `promptfmt explain CODE` says why"
+    return f"{found}{fix}; details: `promptfmt explain CODE`"
 
 
 def statistics_lines(result: RunResult) -> Iterator[str]:

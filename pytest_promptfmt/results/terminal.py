@@ -197,7 +197,7 @@ def finding_lines(
         for group in ordered:
             counts[group.severity] += group.count
         totals = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
-        yield f"{totals}; `promptfmt explain CODE` says why"
+        yield f"{totals}; details: `promptfmt explain CODE`"
 
 
 def by_importance(groups: Iterable[FindingGroup], result: RunResult | None) -> list[FindingGroup]:

@@ -190,7 +190,7 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
         "tasks/woods.yaml:4:1: error: PF201 double space between the question and the answer [*]",
         "  saw: on: Which rusts⟨LF⟩Answer:  iron",
         '  do: remove the trailing whitespace from doc_to_text, or set target_delimiter: ""',
-        "1 error; [*] 1 may be fixable with `promptfmt fix`; `promptfmt explain CODE` says why",
+        "1 error; [*] 1 may be fixable with `promptfmt fix`; details: `promptfmt explain CODE`",
     ]
     assert promptfmt(tasks.parent, "accept", "metals").returncode == 0
     (tasks / "__prompts__/metals/metals/plain.txt").unlink()

@@ -150,6 +150,7 @@ OPENS_BY_ITSELF = {
     "cli/init.py": "our own data, metadata of this distribution, and the settings of the repository that adopts",
     "core/data_tables.py": "our own data",
     "core/profile.py": "our own data",
+    "settings/table.py": "our own data",
     "inputs/code_inputs.py": "modules that Python would import, of which nothing is shown",
     "engine/processes.py": "what the system says of our processes",
     "plugin/hash_seeds.py": "what its own runs have written",
