@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
-from pytest_promptfmt.systems.templates.answers_read_back import Loss, lost_parts, reader_of, written_answers
+from pytest_promptfmt.systems.templates.answers_read_back import (
+    Loss,
+    loop_table,
+    lost_parts,
+    reader_of,
+    written_answers,
+)
 from pytest_promptfmt.systems.templates.loop_rules import calls_look_alike
-from pytest_promptfmt.systems.templates.loop_table import loop_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")

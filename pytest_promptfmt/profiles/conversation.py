@@ -10,12 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from jinja2 import Undefined
-
 from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.profiles.dialect import compiled_template, generation_marks, template_with
+from pytest_promptfmt.profiles.dialect import compiled_template, generation_marks
 
 _MARKER: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
@@ -42,17 +40,16 @@ def render_messages(
     continue_final_message: bool | str = False,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
-    undefined: type[Undefined] | None = None,
     keep_null: bool = False,
     renderer: Renderer | None = None,
 ) -> str:
     """Return the text of a conversation.
 
     `continue_final_message` may name the field of the last message that is continued (`"reasoning_content"`).
-    `undefined` is the type of names that have no value in the template. transformers drops keys of a message that are
-    null; with `keep_null` they reach the template, as in servers that render it themselves. `renderer` takes the
-    place of the template as Jinja compiles it. Raises jinja2's exceptions unchanged, ValueError, TypeError and
-    AttributeError where transformers does (with our wording), and LimitExceededError.
+    transformers drops keys of a message that are null; with `keep_null` they reach the template, as in servers that
+    render it themselves. `renderer` takes the place of the template as Jinja compiles it. Raises jinja2's exceptions
+    unchanged, ValueError, TypeError and AttributeError where transformers does (with our wording), and
+    LimitExceededError.
     """
     source = profile.chat_template
     if source is None:
@@ -67,7 +64,7 @@ def render_messages(
     tools = given.pop("tools", None) if tools is None else tools
     documents = given.pop("documents", None) if documents is None else documents
     with time_limit(_TEMPLATE_SECONDS, f"the chat template of profile {profile.name!r}"):
-        template = renderer or (compiled_template(source) if undefined is None else template_with(source, undefined))
+        template = renderer or compiled_template(source)
         for tool in tools or ():
             if not isinstance(tool, dict):
                 raise ValueError(f"a tool must be a mapping with its JSON schema, not {tool!r}")

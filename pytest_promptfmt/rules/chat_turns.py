@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
@@ -167,8 +168,8 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: Phi-3.5 (an end token after the last turn of any role), Qwen3 (reasoning of earlier turns).
     """
-    for conversation, kind in trial.attributed(lambda each: _changed_history(trial, each)):
-        before, after = _first_change(trial, conversation) or ("", "")
+    for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
+        before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
         yield conversation.finding(
             f"{kind} changes what was sent before: {conversation.about}",
@@ -196,25 +197,16 @@ _FOLLOWED: Final = (
 """Conversations of an answer and a message that follows it, with the severity of a change in training, else an info."""
 
 
-def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:
-    for state, later in zip(conversation.states, conversation.states[1:], strict=False):
-        before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
-        if before is not None and after is not None and not after.startswith(before):
-            return before, after
-    return None
-
-
-def _changed_history(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
+def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple[str, str, str]]:
+    """Yield the texts of a state and a later one that does not begin with it, and what came between them."""
     if conversation.continue_final_message or conversation.name == "system-later":
-        return frozenset()
-    for state, later in zip(conversation.states, conversation.states[1:], strict=False):
+        return
+    for state, later in pairwise(conversation.states):
         before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
             roles = [message["role"] for message in conversation.messages[state.count : later.count]]
-            if "user" in roles:
-                return frozenset({"a user message"})
-            return frozenset({"the next step of a tool loop" if "tool" in roles else "an answer"})
-    return frozenset()
+            loop = "the next step of a tool loop" if "tool" in roles else "an answer"
+            yield before, after, "a user message" if "user" in roles else loop
 
 
 @rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")

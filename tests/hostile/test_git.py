@@ -32,7 +32,7 @@ STARTS_PROCESSES = {
     "plugin/hash_seeds.py": "pytest, under another hash seed",
     "profiles/tokenizer_freezing.py": "this package, for the conversion of a tokenizer",
     "revisions/pytest_process.py": "pytest",
-    "systems/templates/engine_processes.py": "node, with the engine of Hugging Face, and that of llama.cpp",
+    "systems/templates/engines.py": "node, with the engine of Hugging Face, and that of llama.cpp",
     "systems/templates/llama_build.py": "pip and a C++ compiler, where the user runs this module",
 }
 """The modules that start processes, and which."""

@@ -16,9 +16,8 @@ from pytest_promptfmt.core.files import VARIABLE
 from pytest_promptfmt.profiles.dialect import parsed_template
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.systems.templates.constructs import unknown_constructs
-from pytest_promptfmt.systems.templates.engine_processes import LLAMA, PACKAGE
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
-from pytest_promptfmt.systems.templates.engines import compiled_by
+from pytest_promptfmt.systems.templates.engines import LLAMA, PACKAGE, compiled_by
 from pytest_promptfmt.systems.templates.llama_build import build
 
 LACKS = data_table("engines/minijinja")

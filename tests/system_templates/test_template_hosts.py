@@ -13,7 +13,7 @@ from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.profiles.probe_conversations import ConversationSpec, builtin_conversations
 from pytest_promptfmt.profiles.template_hosts import shapes_of
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
-from pytest_promptfmt.systems.templates.loop_table import loop_table
+from pytest_promptfmt.systems.templates.answers_read_back import loop_table
 
 CALL = "{{ '<call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</call>' }}"
 TURN = (

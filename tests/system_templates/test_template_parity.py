@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.profile import CHAT_TEMPLATES, builtin_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial, lone_profile
@@ -19,7 +20,7 @@ chat_template_utils = pytest.importorskip("transformers.utils.chat_template_util
 pytestmark = pytest.mark.parity
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
-SOUND = Path(__file__).parents[2] / "pytest_promptfmt" / "systems" / "templates" / "sound_template.txt"
+SOUND = data_table("rule_cases", "systems/templates")["PF430"]["template_does_not_compile"]["silent"]
 FILES = sorted(SHARED.glob("*.jinja"))
 
 
@@ -108,7 +109,7 @@ def test_real_templates_render_as_transformers_does(path: Path, tokenizer: Any) 
 
 
 def test_the_mask_is_that_of_transformers() -> None:
-    source = SOUND.read_text("utf-8").partition("\n")[2]
+    source = SOUND.partition("\n")[2]
     trial = TemplateTrial(lone_profile(source))
     for name in ("turns", "call-finished", "reasoning-each-turn", "parallel"):
         conversation = trial.conversations[name]

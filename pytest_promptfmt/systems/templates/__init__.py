@@ -18,7 +18,7 @@ JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
 """The JSON files of transformers that hold chat templates."""
 
 _GGUF: Final = b"GGUF"
-_RULES: Final = ("content", "shape", "turn", "answer", "markup", "training", "loop", "engine")
+_RULES: Final = ("content", "shape", "turn", "markup", "training", "loop", "engine")
 
 
 class ChatTemplates(System):

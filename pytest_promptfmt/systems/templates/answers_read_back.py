@@ -1,6 +1,7 @@
 """Answers as a model would generate them, cut out of a finished conversation, and what a parser reads in them.
 
-The parser is that of transformers 5.23 and later, for a `response_template`.
+The parser is that of transformers 5.23 and later, for a `response_template`. Also the table of the answers of a
+template: which come back through a parser, and stay as they are in later prompts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import TokenizerError
@@ -259,3 +260,56 @@ def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str
 def reader_of(trial: TemplateTrial) -> ResponseReader | None:
     """Return the parser of the answers of a template; None without a response template. Raises TokenizerError."""
     return ResponseReader(trial.response_template) if trial.response_template is not None else None
+
+
+# -- the table of the report -------------------------------------------------------------------------------------------
+
+_OK: Final = "ok"
+_MISS: Final = "miss"
+_KEPT: Final = "kept in later prompts"
+
+
+def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
+    """Return the table as the report shows it: a column for each step, and a row for each answer.
+
+    Without a `response_template`, which may need transformers, only whether later prompts keep an answer is known.
+    """
+    nothing, reader = "", None
+    try:
+        reader = reader_of(trial)
+        nothing = "" if reader is not None else "no response_template reads the answers of this template"
+    except TokenizerError as error:
+        nothing = error.message
+    steps: Sequence[Step] = get_args(Step) if reader is not None else ()
+    rows, read = [], dict[tuple[str, str, str], Sequence[str]]()
+    for answer in written_answers(trial):
+        if answer.key not in read:
+            read[answer.key] = _read(trial, reader, answer, steps)
+        cells = [*read[answer.key], _kept(trial, answer)]
+        failed = any(cell.startswith(_MISS) for cell in cells)
+        rows.append([answer.conversation.name, f"message {answer.number + 1}", cells, failed])
+    return {
+        "title": "which answers come back",
+        "things": ["answer", "answers", "do not come back"],
+        "pipelines": [*steps, _KEPT],
+        "rows": rows,
+        "nothing": nothing,
+    }
+
+
+def _read(
+    trial: TemplateTrial, reader: ResponseReader | None, answer: WrittenAnswer, steps: Sequence[Step]
+) -> Sequence[str]:
+    losses = list(lost_parts(trial, reader, answer)) if reader is not None else []
+    lost = {step: [each.what for each in losses if each.step == step] for step in steps}
+    return [f"{_MISS}: {', '.join(lost[step])}" if lost[step] else _OK for step in steps]
+
+
+def _kept(trial: TemplateTrial, answer: WrittenAnswer) -> str:
+    """Return whether the whole conversation begins with what was generated, so that its cache holds."""
+    count = len(answer.conversation.messages)
+    later = trial.without_generation_prompt(answer.conversation, State(count=count))
+    if answer.number + 1 == count or later is None:
+        return "-"
+    generated = (answer.prompt + answer.text).rstrip()
+    return _OK if later.startswith(generated) else f"{_MISS}: a later prompt has another text"

@@ -51,16 +51,9 @@ def line_at(trial: TemplateTrial, conversation: Conversation, state: State, ours
     Where another engine writes more before what follows, that is the end of the piece before.
     """
     place = first_difference(ours, theirs)
-    stepping = _Stepping(trial.source)
-    trial.rendered_by(stepping, conversation, state)
-    begin, before = 0, None
-    for piece, line in stepping.pieces:
-        if begin + len(piece) > place:
-            is_longer = begin == place and theirs.find(ours[place : place + _FOLLOWING], place) > place
-            return before if is_longer and before is not None else line
-        begin += len(piece)
-        before = line if piece else before
-    return before
+    lines = [each for each in written_lines(trial, conversation, state) if each[0] <= place]
+    follows = lines[1:] and lines[-1][0] == place and theirs.find(ours[place : place + _FOLLOWING], place) > place
+    return lines[-2 if follows else -1][1] if lines else None
 
 
 def written_lines(trial: TemplateTrial, conversation: Conversation, state: State) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Builds the template engine of llama.cpp (`common/jinja`) alone, as a program that `engine_processes.py` asks.
+"""Builds the template engine of llama.cpp (`common/jinja`) alone, as a program that `engines.py` asks.
 
 `python -m pytest_promptfmt.systems.templates.llama_build [ARCHIVE]` downloads the source archive of `llama-cpp-python`
 with pip, unless it is named, and compiles nine of its files: a minute of processor time. The program is put into the
@@ -20,7 +20,7 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.files import cache_directory
-from pytest_promptfmt.systems.templates.engine_processes import PROGRAM
+from pytest_promptfmt.systems.templates.engines import PROGRAM
 
 SOURCE: Final = "llama-cpp-python==0.3.36"
 """The archive whose engine is built; the driver is written for its interface."""

@@ -23,9 +23,8 @@ from pytest_promptfmt.profiles.probe_conversations import (
 )
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.answers_read_back import loop_lines
+from pytest_promptfmt.systems.templates.answers_read_back import loop_lines, loop_table
 from pytest_promptfmt.systems.templates.constructs import written_lines
-from pytest_promptfmt.systems.templates.loop_table import loop_table
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.tasks import TaskFile
 
