@@ -140,9 +140,9 @@ def _prefers_rivals(judged: ModelAnswers) -> bool:
 def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report labels on which the model puts less probability than the `mass` of the thresholds.
 
-    Why: the likeliest of labels that the model does not want to write is close to chance.
+    Why: if the model writes none of the labels, the likeliest of them is close to chance.
 
-    Fix: show the labels in the prompt, and let it end where one of them follows.
+    Fix: show the labels in the prompt, and end it right before the place of the label.
 
     Real: lm-evaluation-harness PR #531, #546: 76 % and 58 % on hellaswag, by how the prompt ends.
     """
@@ -159,7 +159,7 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF656", "model-seldom-stops", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report generations of which less than the share `stops` of the thresholds end before their budget of tokens.
+    r"""Report a task whose generations often use up their token budget: too few end before it (threshold `stops`).
 
     Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
     the text that follows it.
@@ -175,7 +175,7 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF657", "model-seldom-extracted", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
-    """Report generations of which the filters find an answer in less than the share `extraction` of the thresholds.
+    """Report a task whose filters find an answer in too few generations (threshold `extraction`).
 
     Why: an answer that is not found counts as wrong. An answer is a label that is one of the options, a number where
     one is expected, any text otherwise.

@@ -71,11 +71,11 @@ class _Lost:
 def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     r"""Report a right answer that scores nothing in the form in which the prompt requests it.
 
-    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong because no filter picks `Lisbon`, because the
-    filter looks for other words, because a stop sequence ends the completion before the answer, or because the token
-    budget has no room for the form. The gold answers are put into the form and go through stop sequences, filters and
-    metrics. Forms are quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
-    warning where the place of the answer is only `X` or dots.
+    Why: the prompt requests `The answer is Lisbon`, and a model that writes exactly this scores 0. The filter may look
+    for other words, a stop sequence may end the completion too early, or the token budget may be too small. To find
+    out, each gold answer is put into the requested form and goes through stop sequences, filters and metrics. Forms are
+    quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a warning where the place
+    of the answer is only `X` or dots.
 
     Fix: make filters and stop sequences fit the form, or ask for the form that they expect.
 
@@ -149,7 +149,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
 
 @also("PF525", severity=Severity.INFO)
 def no_form_read(study: Study) -> Iterator[Finding]:
-    """Report a prompt whose filters look for an answer, and in which no form of the answer can be read."""
+    """Report filters that look for an answer in a form, if the prompt requests no form."""
     is_shown = bool(study.shots or study.task.gen_prefix or study.contract.forms)
     if is_shown or not study.generates or not study.instances or study.has_guessed_text:
         return

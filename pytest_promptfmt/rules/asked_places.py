@@ -114,7 +114,7 @@ def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
 
 @also("PF525", severity=Severity.WARNING, scores=True)
 def one_of_several_read(study: Study) -> Iterator[Finding]:
-    """Report filters that read one of the answers where the prompt requests each of several in the same form."""
+    """Report filters that read only one answer, if the prompt requests several in the same form."""
     asked = study.own_text if study.generates else ""
     wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")] if asked else []
     forms = [form for form in wrapped if _EACH.search(_sentence_of(asked, form.said))]
@@ -177,7 +177,7 @@ def gold_longer_than_asked(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def gold_in_other_format(study: Study) -> Iterator[Finding]:
-    """Report gold answers none of which has the format that the prompt requests: of a date, a number, a list."""
+    """Report gold answers that all lack the format that the prompt requests: a date, a number, a list."""
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or gold_kind(study) != "text":
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]

@@ -47,8 +47,8 @@ def on_trial(
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that adds a default system text if there is no system message.
 
-    A text of the template that remains next to a given system text, or replaces an empty one, is an info: it may be
-    meant as a preamble. A default text is not reported for templates under test.
+    If the template's own text stays next to a given system text, or replaces an empty one, the finding is an info,
+    since it may be a preamble. Templates under test are exempt from the warning about default texts.
 
     Why: every task without a description then gets instructions that are in no task file, and a task with a description
     does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,

@@ -220,7 +220,7 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
 
 @also("PF701", severity=Severity.ERROR, scores=True)
 def column_names_as_choices(study: Study) -> Iterator[Finding]:
-    """Report a list of choices that are the names of columns, not what is in them."""
+    """Report a list of choices that holds names of columns instead of their values."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:
         return

@@ -302,9 +302,9 @@ def _is_quoted(key: Any, value: Any) -> bool:
 def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
 
-    Why: lm-eval refuses the task, and drops its file without a word. A fork may have the key: an info where the
-    `TaskConfig` of the checkout around the file, or of the harness that is installed, has it, or where there is no
-    harness to compare with. The prompts are tested without the key.
+    Why: lm-eval refuses the task, and drops its file without a word. A fork may have the key. The finding is only an
+    info if the `TaskConfig` of the checkout or of the installed harness has the key, or if there is no harness to
+    compare with. The prompts are tested without the key.
 
     Fix: remove the key; settings of your own belong under `metadata`.
 

@@ -117,7 +117,7 @@ def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
 
 @also("PF242", severity=Severity.ERROR)
 def cue_in_answer(study: Study) -> Iterator[Finding]:
-    """Report an answer that begins with the label that the prompt ends with, which is then there twice."""
+    """Report an answer that repeats the label at the end of the prompt."""
     for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         cue = layout_of(message.text).cue
         answers = [instance.target] if study.generates else continuations(instance)
@@ -190,7 +190,7 @@ def subset_of_other_language(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def label_of_pair_missing(study: Study) -> Iterator[Finding]:
-    """Report a column of a pair such as premise and hypothesis without a label, where the other one has its own."""
+    """Report a column without a label whose counterpart has one, such as premise and hypothesis."""
     labels = {field.casefold(): label for label, field in _labelled(study)}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
         if labels.get(one, "").casefold().replace(" ", "") == one and labels.get(other) == "":

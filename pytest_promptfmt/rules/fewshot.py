@@ -114,7 +114,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
 
 @also("PF803", severity=Severity.INFO)
 def extra_shot_drawn(study: Study) -> Iterator[Finding]:
-    """Report a task whose few-shot examples are drawn as if they came from the test split, although they do not."""
+    """Report a task whose few-shot examples lm-eval draws as if they came from the test split."""
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
         yield finding(

@@ -77,8 +77,8 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
 def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     """Report a stop sequence inside what the model has to write, such as the gold answer.
 
-    Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning where the
-    stop sequence leaves another accepted answer whole, and where only `--num_fewshot` shows examples.
+    Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning if another
+    accepted answer stays whole, or if only `--num_fewshot` adds examples.
 
     Fix: use the start of the next question as stop sequence.
 
@@ -226,9 +226,9 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
 def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     """Report a task that stops, cuts or skips the reasoning with which a model begins, as its chat template shows.
 
-    Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop at a line
-    break ends it, a small budget is used up by it, likelihoods of choices are those of reasoning, and a `gen_prefix`
-    makes the model answer without any. The last three are warnings.
+    Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop sequence
+    with a line break cuts it off. Three cases are warnings: a small token budget is used up by reasoning, choices are
+    scored as if they were reasoning, and a `gen_prefix` makes the model answer without any.
 
     Fix: turn reasoning off in `template_args` (`enable_thinking: false`), or give the task other stops and a budget of
     thousands of tokens.

@@ -146,7 +146,7 @@ def single_choice(study: Study) -> Iterator[Finding]:
 
 @also("PF703")
 def one_choice_unlike(study: Study) -> Iterator[Finding]:
-    """Report a list of short choices of which a single one ends with a mark, or begins with another letter case."""
+    """Report a list of short choices in which only one ends with punctuation, or begins in another letter case."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
         return
@@ -167,7 +167,7 @@ def one_choice_unlike(study: Study) -> Iterator[Finding]:
 
 @also("PF701")
 def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
-    """Report a boolean column of which true makes the choice that means no gold, and false the one that means yes."""
+    """Report a boolean column mapped to the wrong choices: true to the one that means no, false to yes."""
     column = _only_column(study)
     docs = study.docs
     yield from _numbered_otherwise(study)
@@ -353,7 +353,7 @@ def _questions(study: Study) -> LocalDocs:
 
 @also("PF109", severity=Severity.ERROR)
 def later_doc_fails(study: Study) -> Iterator[Finding]:
-    """Report a local doc, after those that are rendered, of which a template or function fails."""
+    """Report a template or function that fails on a local doc that is not among the rendered ones."""
     local = local_questions(study)
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
@@ -368,7 +368,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
 
 @also("PF512", severity=Severity.ERROR, scores=True)
 def later_gold_misread(study: Study) -> Iterator[Finding]:
-    """Report a gold answer that filters misread although they read those of the first docs in the same form."""
+    """Report a gold answer of a later doc that filters misread, although they read those of the first docs."""
     if not study.generates or not looks_for_answers(study.task) or study.has_own_scorer:
         return
     local = local_questions(study)

@@ -205,7 +205,7 @@ def named_labels(study: Study) -> Iterator[Finding]:
 
 @also("PF714")
 def label_not_mapped(study: Study) -> Iterator[Finding]:
-    """Report a label that the prompt names and that the mapping of a filter lacks, although it has the others."""
+    """Report a filter whose mapping lacks one of the labels that the prompt names."""
     known = {key.casefold() for key in mapped(study)}
     for instance in study.instances[:1] if known and not study.has_guessed_text else ():
         for found in _named_in(study.own_text):

@@ -194,7 +194,7 @@ def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
 
 @rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
 def swapped_letters(study: Study) -> Iterator[Finding]:
-    """Report a word in a task's name with the letters of a word of its path in another order.
+    """Report a misspelled task name: it has the letters of a word of its path in another order.
 
     Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
 

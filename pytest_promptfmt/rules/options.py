@@ -81,7 +81,7 @@ def answer_labels() -> set[str]:
 
 @also("PF240")
 def uneven_options(study: Study) -> Iterator[Finding]:
-    """Report options in a list of which one has another space, bracket or mark than the others."""
+    """Report a list of options in which one is written differently: another space, bracket or mark."""
     for template, text in written_texts(study):
         listed = [one for one in layout_of(text).options if one.text.startswith(COLUMN) and one.label.isascii()]
         for before, after in pairwise(listed):
@@ -188,7 +188,7 @@ def options_in_other_order(study: Study) -> Iterator[Finding]:
 
 @also("PF249", severity=Severity.ERROR)
 def shown_unlike_scored(study: Study) -> Iterator[Finding]:
-    """Report options whose texts are scored, of which one is listed only, or is scored at another place."""
+    """Report options whose texts are scored, if one is only listed, or is listed at another position."""
     names = template_names(study.written.doc_to_target)
     for instance in study.instances[:2] if isinstance(study.written.doc_to_choice, str) else ():
         scored = [choice.strip() for choice in choices_of(study, instance)]

@@ -245,7 +245,7 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
 
 @rule("PF512", "gold-cut-by-filter", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def gold_cut(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that reads short answers in some form and only a part of the docs' own answers in the same form.
+    r"""Report a filter that reads short answers, but only a part of the longer answers of the docs.
 
     Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`, `answer is (\w+)` reads one word of two, and `.`
     matches no newline, so that code of several lines is not found. A right answer scores 0.
@@ -350,7 +350,7 @@ def _is_inside(read: str, text: str) -> bool:
 
 @also("PF504", scope="scoring")
 def capture_may_be_empty(study: Study) -> Iterator[Finding]:
-    """Report a pattern that finds the words before an answer, and takes nothing where no answer follows them."""
+    """Report a pattern that matches the words before an answer even if no answer follows, and captures nothing."""
     reader = reader_of(study)
     if reader is None:
         return
@@ -390,7 +390,7 @@ def _without_sign(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] |
 
 @also("PF509", severity=Severity.ERROR, scores=True)
 def answers_stay_a_list(study: Study) -> Iterator[Finding]:
-    """Report filters after which an answer is still a list of one answer."""
+    """Report filters that return a list with one answer instead of the answer."""
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
     compares = all(name == "exact_match" for name in study.metrics)

@@ -92,7 +92,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def mixed_colons(study: Study) -> Iterator[Finding]:
-    """Report labels with two kinds of colon in the same prompt: one label, or several in Chinese or Japanese."""
+    """Report labels with an ASCII colon and with a full-width one in the same prompt."""
     for instance, prompt in first_prompts((study.demonstrated or study.instances)[:1]):
         kinds: dict[str, set[tuple[str, str]]] = {}
         for label in layout_of(prompt.text).labels if not study.has_guessed_text else ():
@@ -212,7 +212,7 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
 
 @also("PF240")
 def cue_of_another_language(study: Study) -> Iterator[Finding]:
-    """Report a prompt whose label of the question is in one language, and the one before the answer in another."""
+    """Report labels in two languages: one before the question, another before the answer."""
     for _, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
         layout = layout_of(message.text)
         asked = {lang for label in layout.labels for lang in _languages("question_labels", label.name)}

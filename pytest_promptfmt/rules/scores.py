@@ -42,7 +42,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 
 @also("PF601", severity=Severity.ERROR, scope="scoring")
 def normalises_to_nothing(study: Study) -> Iterator[Finding]:
-    """Report an answer of which nothing is left after what exact_match ignores."""
+    """Report a gold answer that is empty after exact_match has removed the characters it ignores."""
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
@@ -65,10 +65,9 @@ def normalise_alike(study: Study) -> Iterator[Finding]:
 def scorer_crashes(study: Study) -> Iterator[Finding]:
     """Report scoring that ends with an exception for some answer that a model may well give.
 
-    Why: the evaluation ends there, hours after its start. That the gold answers themselves can be scored is tried by
-    PF109; here they are compared with an empty completion and nonsense, and choices with several synthetic
-    log-likelihoods. A function of the task may need columns that synthetic docs lack, so that its exceptions count on
-    your docs.
+    Why: the evaluation ends there, hours after its start. PF109 tries the gold answers; this rule tries an empty
+    completion, nonsense, and choices with several synthetic log-likelihoods. Functions may need columns that synthetic
+    docs lack, so their exceptions count only with docs of yours.
 
     Fix: make the function expect any answer.
 

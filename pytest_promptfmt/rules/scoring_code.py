@@ -32,7 +32,7 @@ _LONG: Final = 80
 
 @also("PF605", severity=Severity.ERROR, scope="scoring")
 def tie_counts_as_right(study: Study) -> Iterator[Finding]:
-    """Report choices that are equally likely and count as right, though the gold choice is not the first."""
+    """Report scoring code that accepts a tie between all choices, even if the gold choice is not the first."""
     trials = trials_of(study)
     for trial in trials.choices:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
@@ -152,7 +152,7 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
 
 @also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc."""
+    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc."""
     trials = _trials(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
@@ -212,7 +212,7 @@ def _number(value: Any) -> float | None:
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
-    """Report scoring code for which a wrong answer that contains the gold answer, or is a part of it, is right."""
+    """Report scoring code that accepts a wrong answer because it contains the gold answer, or is a part of it."""
     trials = _trials(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
@@ -252,7 +252,7 @@ def _near_misses(gold: str) -> tuple[str, ...]:
 
 @rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def depends_on_line_end(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own for which the gold answer is wrong after a newline, or before a full stop.
+    """Report a metric of your own that counts the gold answer as wrong after a newline or before a full stop.
 
     Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
     line, or compares the text as it is, gives them nothing. A full stop is reported as info.

@@ -138,7 +138,7 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
 
 @also("PF807", severity=Severity.ERROR)
 def written_answers_not_scored(study: Study) -> Iterator[Finding]:
-    """Report solved examples in a text of which no answer is one of the fixed choices."""
+    """Report solved examples in a text whose answers are not among the fixed choices."""
     choices = study.written.doc_to_choice
     scored = {str(one).strip().casefold() for one in choices} if isinstance(choices, list) else set()
     for template in study.templates if scored and not study.has_guessed_text else ():

@@ -61,7 +61,8 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
 
     Why: filters, metrics and `process_results` run after the model has answered everything, often hours after the
     start, so an exception there costs a whole evaluation. Therefore each gold answer is filtered and scored once. With
-    synthetic docs only what does not depend on them is tried. Metrics of Hugging Face evaluate are not loaded.
+    synthetic docs, parts that depend on the texts of docs are not tried. Metrics of Hugging Face evaluate are not
+    loaded.
 
     Fix: correct the argument, pattern or function that the error names.
 

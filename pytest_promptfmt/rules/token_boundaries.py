@@ -43,9 +43,9 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
 def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     """Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
 
-    Why: the scored sequence is the tokens of the prompt plus the rest of the tokens of both. If `:` and the newline
-    after it are one token, the model gets `Answer:` and `A` and never sees the newline. Reported as info if the text is
-    the same and only its tokens differ.
+    Why: lm-eval scores the tokens of the prompt, followed by those tokens of prompt and answer together that come
+    after. If `:` and the newline after it are one token, the model gets `Answer:` and `A` and never sees the newline.
+    Reported as info if the text is the same and only its tokens differ.
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
@@ -78,10 +78,10 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
 def space_before_choice(view: ProfileView) -> Iterator[Finding]:
     """Report answers that are scored with an unwanted space before them, or with two.
 
-    Why: choices with a leading space are right after `Answer:` and wrong after the generation prompt of a
-    chat template, where answers begin without one. With a target delimiter they begin with two spaces. In most
-    tokenizers `A` with no, one and two spaces before it gives three different tokens. Reported as info for built-in
-    approximations, and for `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
+    Why: a choice with a leading space fits after `Answer:`, but not after the generation prompt of a chat template,
+    where answers begin without a space. A target delimiter adds a second space. In most tokenizers `A` with no, one and
+    two spaces before it gives three different tokens. Reported as info for built-in approximations, and for
+    `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
 
     Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
 

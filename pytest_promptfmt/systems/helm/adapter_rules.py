@@ -80,8 +80,8 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
 def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
-    Why: HELM's joint multiple choice always sends an empty list and relies on max_tokens. With more than one token
-    the completion continues after the label and is no longer a label.
+    Why: HELM's joint multiple choice always sends an empty list and relies on max_tokens. If max_tokens is
+    above 1, the model writes more than the label, and the completion matches no option.
 
     Fix: set max_tokens to 1, or set an output_mapping_pattern that finds the label.
 

@@ -80,8 +80,8 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
 def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
     """Report a HELM adapter file with comments, trailing commas or other JSON5 syntax, or with a repeated key.
 
-    Why: HELM and most other programs read only plain JSON and fail at the first comment. Of a repeated key, they
-    silently use the last one.
+    Why: HELM and most other programs read only plain JSON and fail at the first comment. If a key is repeated, they
+    silently use its last value.
 
     Fix: remove comments, trailing commas and repeated keys.
 

@@ -90,7 +90,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model sees the same answer or question twice and learns or copies the pattern.
 
-    Fix: look for a branch that writes the content and does not end.
+    Fix: look for two branches that both write the content.
 
     Real: axolotl's Qwen3.5, which cut reasoning from a content already cut; step3 (system text).
     """

@@ -85,9 +85,9 @@ def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
-    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake where the
-    same conversation in another shape is accepted, and where a system message is refused for another reason (roles that
-    do not alternate) by a template that has a branch for it.
+    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake if the
+    template accepts the same conversation in another shape, and where a system message is refused for another reason
+    (roles that do not alternate) by a template that has a branch for it.
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -165,8 +165,8 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
-    Data that was given as such and is JSON text inside JSON may be the model's own format, if it is the value of a key
-    (an info); so may letters that are written as `\u0441`.
+    JSON text inside JSON may be the model's own format if it is the value of a key, and so may letters written as
+    `\u0441`: both are infos.
 
     Fix: write `arguments if arguments is string else arguments | tojson`.
 

@@ -228,8 +228,8 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
     """Report answers whose mask ends before the token that stops the model, or after it.
 
-    Why: The model never learns to stop. What follows the stop token is never generated: a server stops there, and the
-    template adds it to the next prompt (a warning, of a line break an info).
+    Why: If the mask ends too early, the model never learns to stop. If it ends too late, the model learns text that it
+    never generates, since a server stops at the token (a warning; for a line break an info).
 
     Fix: end the tag right after the token that closes the answer.
 
@@ -268,8 +268,8 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     """Report answers that are trained as other tokens than a server has the model generate.
 
-    Why: Tokens are learnt whole. One that holds the end of a header and the beginning of an answer is learnt with the
-    header, and is another token than the model is given when it answers. In tool loops TRL appends the tokens of a
+    Why: A token can span the end of a header and the beginning of an answer. Training treats it as header, but a server
+    gives the model the header alone, so the answer begins with another token. In tool loops TRL appends the tokens of a
     result to those that were generated, so both have to be the first tokens of the longer prompt. Where a mask begins
     with a character that the tokenizer drops, transformers leaves out the rest of the conversation.
 
