@@ -29,6 +29,7 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
+FIRST_READ = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md")
 SCRIPTS = {"pytest": "pytest", "promptfmt": "pytest_promptfmt"}
 SHELL_CHARACTERS = frozenset("|&;<>()$`*?~#\n")
 BLOCK = re.compile(
@@ -110,7 +111,14 @@ def run_in(folder: Path, command: str, *, must_succeed: bool = False) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language == "console" for b in blocks_of(page))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page in FIRST_READ else pytest.mark.slow)
+        for page in PAGES
+        if any(b.language == "console" for b in blocks_of(page))
+    ],
+)
 def test_a_reader_who_types_the_commands_of_a_page_sees_what_it_shows(page: str, folder: Path) -> None:
     if "<!-- empty folder -->" in (ROOT / page).read_text("utf-8"):
         shutil.rmtree(folder / "fixtures")

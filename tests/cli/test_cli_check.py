@@ -246,6 +246,7 @@ def test_choices_reach_the_run(tasks: Path) -> None:
     assert promptfmt(tasks.parent, "check", "tasks/metals.yaml").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(tasks: Path) -> None:
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "tasks"]):
         git(tasks.parent, *command)

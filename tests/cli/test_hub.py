@@ -57,6 +57,7 @@ def test_frozen_docs_say_licence_commit_and_rows(folder: Path) -> None:
     assert {name: note[name] for name in kept} == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "where", "told", "hint"),
     [

@@ -97,6 +97,7 @@ def test_templates_print_what_the_pieces_say(name: str, doc: dict[str, Any]) -> 
     assert own_prompt(task, instance) == "".join(piece.text for piece in prompt_pieces(task.layout, asked(doc)))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_every_value_of_the_doc_stands_in_the_prompt_verbatim_and_in_order(name: str, doc: dict[str, Any]) -> None:
@@ -114,6 +115,7 @@ def test_every_value_of_the_doc_stands_in_the_prompt_verbatim_and_in_order(name:
         position = found + len(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(name=layouts, doc=docs())
 def test_gold_label_gold_index_and_target_text_are_the_same_choice(name: str, doc: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from test_rules_examples import findings_in
 
+pytestmark = pytest.mark.slow
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 

@@ -300,6 +300,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_templates_do_no_harm(template: Any) -> None:
     for role in ("doc_to_text", "doc_to_target", "doc_to_choice", "description"):
@@ -361,6 +362,7 @@ def test_docs_are_the_same_every_time(text: Any, target: Any) -> None:
         assert made(1, doc_to_text=text, doc_to_target=target) == first[:1]
 
 
+@pytest.mark.slow
 @given(text=TEMPLATES, target=TEMPLATES | NAMES)
 def test_docs_do_not_change_when_an_unrelated_field_is_added(text: Any, target: Any) -> None:
     before = fresh(doc_to_text=text, doc_to_target=target)

@@ -138,18 +138,21 @@ def accepted(task: Any) -> list[Any]:
         raise
 
 
+@pytest.mark.slow
 @given(made=fields(), chosen=st.permutations(UNKNOWN))
 def test_a_renaming_of_columns_nobody_knows_changes_no_text(made: Any, chosen: list[str]) -> None:
     before = accepted(renamed(made, each_as(UNKNOWN)))
     assert shown(renamed(made, each_as(chosen))) == before
 
 
+@pytest.mark.slow
 @given(made=fields(), chosen=st.tuples(*(st.sampled_from(role) for role in ROLES[:4])))
 def test_another_name_of_the_same_role_changes_no_text(made: Any, chosen: tuple[str, ...]) -> None:
     before = accepted(renamed(made, each_as([*(role[0] for role in ROLES[:4]), "label"])))
     assert shown(renamed(made, each_as([*chosen, "label"]))) == before
 
 
+@pytest.mark.slow
 @given(made=fields(), pair=st.sampled_from([*permutations(["c0", "c1", "c2", "c3"], 2)]))
 def test_two_columns_that_are_swapped_in_one_field_change_the_text_or_the_columns(
     made: Any, pair: tuple[str, str]
