@@ -15,7 +15,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels
+from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels, pattern
 from pytest_promptfmt.study.contract import AskedForm, without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.scoring import token_budget
@@ -32,9 +32,7 @@ _MARKED: Final = re.compile(r"boxed|####|answer is|</?\w+>|answer:", re.IGNORECA
 
 _ONE_WORD: Final = re.compile(r"\b(?:in|with|only|just) (?:exactly )?(?:one|a single|1) word\b", re.IGNORECASE)
 _LIMITS: Final = re.compile(r"\b(?:from|between) (\d{1,3}) (?:to|and) (\d{1,3})\b", re.IGNORECASE)
-_CASE: Final = re.compile(
-    r"\b(?:in|one|single|only) (?:(?:one|all|a|single) )*(?:(lower)|upper)[- ]?case\b", re.IGNORECASE
-)
+_CASE: Final = pattern("asked_forms", "case")
 _LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
 """The label of an option before its text."""
 

@@ -16,22 +16,16 @@ from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, first_text, scores_exact_match
+from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match
 from pytest_promptfmt.study.contract import REASONING_TAG
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
-_TEXT: Final = re.compile(
-    r"[^.!?\n]*\b(?:(?:full|complete|whole) (?:answer )?text|text of the (?:\w+ )?(?:option|choice|answer))\b[^.!?\n]*",
-    re.IGNORECASE,
-)
+_TEXT: Final = pattern("asked_places", "text")
 _CLOSED: Final = re.compile(r"</(\w+)>")
 _EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
-_FORMAT: Final = re.compile(
-    r"\b(?<=in )(?:JSON|YAML|XML|CSV)\b|\b(?:JSON|YAML|XML|CSV)\b(?= (?:with|object|mapping|format|document|list))",
-    re.IGNORECASE,
-)
+_FORMAT: Final = pattern("asked_places", "format")
 _PARSERS: Final = {
     "JSON": ("json.loads", "json.load", "json5.loads", "orjson.loads"),
     "YAML": ("yaml.safe_load", "yaml.load"),

@@ -17,15 +17,14 @@ from pytest_promptfmt.rules.rule_views import (
     continuations,
     finding,
     own_spans,
+    pattern,
     question_message,
     skeleton,
     written_texts,
 )
 
 _LETTER: Final = re.compile(r"(?<![A-Za-z])[a-z](?![A-Za-z])")
-_ALPHABETS: Final = re.compile(
-    r"(?:ARABIC|ARMENIAN|BENGALI|DEVANAGARI|ETHIOPIC|GEORGIAN|GUJARATI|GURMUKHI|HEBREW|KANNADA|KHMER|LAO|MALAYALAM|MYANMAR|ORIYA|SINHALA|TAMIL|TELUGU|THAI)\b"
-)
+_ALPHABETS: Final = pattern("characters", "alphabets")
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")
 _SHORT: Final = 24
@@ -33,16 +32,12 @@ _LOOK_ALIKE: Final = frozenset("АВЕЅІЈКМНОРСТУХаеіјорсух
 _LATIN: Final = re.compile(r"[A-Za-z]")
 _WIDE_PUNCTUATION: Final = re.compile(r"[A-Za-z]{2,}([：；，？！（）])")
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
-_ODD: Final = re.compile(
-    r"(?<![:.\d]):\.(?!\w)|(?<=[a-z]{2}) ,(?= )|,,|;;|(?<=[a-z])\?\?(?!\?)|(?<=[a-z]{3})\.,(?= )|,\.(?=\s|$)"
-)
+_ODD: Final = pattern("characters", "odd")
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
 _CODE: Final = re.compile(r"^\s*(?:def|class|import|from|return|#include|public|function|assert)\b|```", re.MULTILINE)
 """Code, in which an entity is a literal."""
 
-_MOJIBAKE: Final = re.compile(
-    "\u00c3[\u0080-\u00bf\u0192\u00a0]|\u00e2\u20ac[\u0080-\u2122]|\u00c2[\u00a0-\u00bf]|\ufffd|\u00ef\u00bb\u00bf"
-)
+_MOJIBAKE: Final = pattern("characters", "mojibake")
 
 
 @also("PF240")

@@ -17,7 +17,7 @@ from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, words
+from pytest_promptfmt.rules.rule_views import finding, pattern, words
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import Harness, harness_of, names_its_sets, shot_split, unknown_keys, value_kinds
 
@@ -25,10 +25,7 @@ _OWN_KEYS: Final[Sequence[str]] = data_table("rules")["own_keys"].split()
 _BOOLEANS: Final = words("boolean_keys")
 _NUMBERS: Final = words("number_keys")
 _USUAL_SPLITS: Final = ("train", "validation", "test", "dev", "val", "valid")
-_CUT: Final = re.compile(
-    r"[ \t]*(?:- +)?(description|doc_to_(?:text|target)|gen_prefix|regex_pattern|(?:fewshot|target)_delimiter):"
-    r"[ \t]+(?:([^'\"|>\[{&*!#\s][^#]*?)[ \t]+)?(#{2,}.*|#[^#\s].*)"
-)
+_CUT: Final = pattern("config", "cut")
 _FOLD: Final = re.compile(r"([ \t]*)(description|doc_to_text|doc_to_target):[ \t]*>[-+0-9]*[ \t]*(?:#.*)?")
 _LINE: Final = re.compile(r"[(\[]?([A-J]|\d)[)\].][ \t]+\S|[^\W\d_][\w ]{0,20}:[ \t]*(?:\{\{|$)")
 

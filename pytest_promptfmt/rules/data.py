@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of
+from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
 from pytest_promptfmt.rules.task_code import definitions
 
 _LONG: Final = 50
@@ -19,12 +19,7 @@ _SOME: Final = 12
 
 _MOST: Final = 20_000
 _WORDS: Final = re.compile(r"[^\W_]+")
-_NOT_ASKED: Final = re.compile(
-    r"expla|ration|reason|solution|cot|chain|id$|^id|_id|url|link|source|hash|meta|comment|note|code|test|program|"
-    r"proof|trace|thought|hint|support|evidence|answer|target|label|gold|reference|response|output|completion|"
-    r"translation|summary|highlights|explan|category|domain|subject|title|author|license|split|language|instruct",
-    re.I,
-)
+_NOT_ASKED: Final = pattern("data", "not_asked")
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 _CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
 _LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)

@@ -17,6 +17,7 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     continuations,
     finding,
+    pattern,
     questions,
     scores_exact_match,
     severity_of_shots,
@@ -34,10 +35,7 @@ _PAIRS: Final = (
 )
 """Columns that a prompt shows next to each other, and alike."""
 
-_CUT_OFF: Final = re.compile(
-    r"(?:\S+ ){4,}(?:of|the|an?|(?<=with answers\) )(?:about|on|in)|(?<=questions )(?:about|on|in)) *(?=\n[ \t]*\n|\Z)",
-    re.IGNORECASE,
-)
+_CUT_OFF: Final = pattern("elements", "cut_off")
 _INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
 _ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
 _IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)

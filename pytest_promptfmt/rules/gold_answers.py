@@ -15,6 +15,7 @@ from pytest_promptfmt.rules.rule_views import (
     continuations,
     finding,
     first_text,
+    pattern,
     question_message,
     scores_exact_match,
     without_delimiter,
@@ -24,18 +25,11 @@ from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import looks_for_answers
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
-_GOLD_COLUMN: Final = re.compile(
-    r"(?:correct|gold|right|true)?_?(?:answer|label|target|solution|choice|option|gold|correct)_?(?:text|str|name|value)?",
-    re.IGNORECASE,
-)
+_GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
 _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 """A word or two with a full stop, which are no sentence, or anything in bold."""
 
-_SEVERAL: Final = re.compile(
-    r"\b(?:all|list|lists|several|multiple|each|every|words|names|items|tags|labels|entities|keywords|separate\w*|comma\w*|"
-    r"semicolon\w*|one per line)\b|[^\x00-\u024f]",
-    re.IGNORECASE,
-)
+_SEVERAL: Final = pattern("gold_answers", "several")
 """Words of a prompt that asks for several things, and scripts in which they are not known."""
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")

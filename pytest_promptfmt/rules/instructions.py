@@ -16,53 +16,29 @@ from pytest_promptfmt.rules.rule_views import (
     instruction_key,
     listed_labels,
     mapped,
+    pattern,
     question_layout,
     question_message,
 )
 from pytest_promptfmt.study.layout import follow_each_other, layout_of, listing_of
 from pytest_promptfmt.tasks import looks_for_answers
 
-_ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"
-_LETTER: Final = re.compile(
-    rf"{_ASK}\b(?:only|single|just)?\s?(?:the|a|one|by)?\s?(?:single |capital |correct )*letter\b", re.IGNORECASE
-)
-_ALONE: Final = re.compile(
-    r"\b(?:only|just|nothing but|nothing else|solely|directly)\b|\b(?:single|one) (?:letter|character|word|token)\b"
-    r"|(?:option|choice)(?:'s)? (?:letter|label|number|index)\b|[\"'(]A[\"')]?(?:, |/| or )",
-    re.IGNORECASE,
-)
-_RANGE: Final = re.compile(
-    r"(?:option|letter|choice|one|(?i:answer))s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
-    r"(?: ?(?:to|through|–|-) ?|(?:, ?[\"'“(\[]?[B-Z][\"'”)\]]?)+,? (?:or|and) )[\"'“(\[]?([B-Z])\b"
-)
-_TOGETHER: Final = re.compile(
-    r"(?:\b(?:letter|option|choice|answer)s?|\bone) (?:is |are |one )*(?:of|from) \(?(A[B-Z]{1,9})\b", re.IGNORECASE
-)
+_LETTER: Final = pattern("instructions", "letter")
+_ALONE: Final = pattern("instructions", "alone")
+_RANGE: Final = pattern("instructions", "range")
+_TOGETHER: Final = pattern("instructions", "together")
 _LETTERS: Final = tuple("ABCDEFGHIJ")
 _LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
 """A letter before the text of its option, with or without a space."""
 
-_ASKS_LETTER: Final = re.compile(
-    r"\bletter\b|\b(?:option|choice)s?\b|multiple[- ]choice|\bA, B(?:,| or| and)|\bA or B\b", re.IGNORECASE
-)
+_ASKS_LETTER: Final = pattern("instructions", "asks_letter")
 _WORD: Final = r"[\"'“‘`*]*([^\W\d_][\w-]+)[\"'”’`*]*"
-_NAMED: Final = re.compile(
-    r"\b(classif\w+|label\w*|categori\w+|determine|decide|identify|answer|respond|reply|choose|output|say|one of"
-    rf"|either)\b[^.?!\n]{{0,80}}?(?:\b(?:as|into|with|either|among|between|from|of|is|are)\b|:)[ :]*{_WORD}"
-    rf"((?:, *{_WORD})*),? (?:or|and) {_WORD}(?=[\s.,;:)]|$)",
-    re.IGNORECASE,
-)
-_ASKED: Final = re.compile(
-    rf"\b(is|are|was|were)\b[^.?!\n]{{0,80}}?\s(){_WORD}((?:, *{_WORD})*),? or {_WORD} *\?", re.IGNORECASE
-)
+_NAMED: Final = pattern("instructions", "named")
+_ASKED: Final = pattern("instructions", "asked")
 """A question that names its answers: `Is this tweet positive, neutral or negative?`."""
 
 _NUMBERS: Final = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
-_COUNT: Final = re.compile(
-    rf"(?<!first )(?<!last )(?<!other )\b({'|'.join(_NUMBERS)}|[2-9])"
-    r" (?:(?:possible|answer|different|given|following) )*(options|choices|alternatives|labels|categories|classes)\b",
-    re.IGNORECASE,
-)
+_COUNT: Final = pattern("instructions", "count")
 _LEAST: Final = 2
 
 

@@ -21,6 +21,7 @@ from pytest_promptfmt.rules.rule_views import (
     finding,
     first_prompts,
     own_spans,
+    pattern,
     question_message,
     question_template,
     questions,
@@ -35,9 +36,7 @@ _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
 _BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
 _NAMED_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+) \{\{-? *(\w+) *-?\}\}")
-_GLUED_LABEL: Final = re.compile(
-    r"(?<![\\\w])\w*[a-z](?:[.!?)](?:Q|A)|[.!?)]?(?:Question|Answer|Input|Output)): ?(?=[A-Z\0]|$)"
-)
+_GLUED_LABEL: Final = pattern("prompt_text", "glued_label")
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
@@ -45,34 +44,20 @@ _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 
-_FOR_READERS: Final = re.compile(
-    r"\b(?:benchmark|dataset|leaderboard|test suite)\b[^.\n]{0,120}\b(?:measur|evaluat|assess|test)\w*\b[^.\n]{0,80}"
-    r"\b(?:language )?models?\b|\bLLMs?\b|@(?:inproceedings|article|misc)\{|https?://(?:arxiv\.org|github\.com)/|arXiv:\d"
-)
+_FOR_READERS: Final = pattern("prompt_text", "for_readers")
 _MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
-_TURN: Final = re.compile(
-    r"<\|(?:im_start|im_end|user|assistant|start_header_id|eot_id)\|>|\[/?INST\]|<(?:start|end)_of_turn>"
-)
+_TURN: Final = pattern("prompt_text", "turn")
 _PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
 _MEANS_PYTHON: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
 """Where a list of Python may be meant."""
 
-_OBJECT: Final = re.compile(
-    r"<(?:built-in |bound )?(?:method|function) [\w.<>]+ (?:of \S+ )?(?:object )?at 0x[0-9a-f]+>"
-    r"|<generator object [\w.<>]+|<(?:class '[\w.]+'|\w[\w.]* object at 0x[0-9a-f]+)>|\bdict_(?:keys|values|items)\(\["
-)
-_NAMED: Final = re.compile(
-    r"%\((\w+)\)s|(?<![\w%])%[sd](?!\w)|<<[a-z_]{3,}>>|@@\w{3,}@@|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
-)
+_OBJECT: Final = pattern("prompt_text", "object")
+_NAMED: Final = pattern("prompt_text", "named")
 _BRACKETED: Final = re.compile(r"^[^\W\d_][^:\n]{1,24}: ?[\[<{]([A-Z_]{3,}(?: [A-Z]+)?)[\]>}][ \t]*$", re.MULTILINE)
 _OF_ANSWERS: Final = frozenset(
     {"answer", "label", "target", "output", "solution", "response", "gold", "choice", "option"}
 )
-_NOTE: Final = re.compile(
-    r"\b(?:TODO|FIXME|XXX)\b|\blorem ipsum\b|\[(?:INSERT|ADD|YOUR)\b[^\]\n]{0,40}\]"
-    r"|<(?:insert|your) (?:question|text|prompt|description|instruction)[^>\n]{0,30}>",
-    re.IGNORECASE,
-)
+_NOTE: Final = pattern("prompt_text", "note")
 _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE|IMG|AUDIO|VIDEO)\]", re.IGNORECASE)
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")

@@ -109,6 +109,11 @@ def words(name: str) -> frozenset[str]:
     return frozenset(str(data_table("rules")[name]).split())
 
 
+def pattern(module: str, name: str) -> re.Pattern[str]:
+    """Return a pattern of `data/patterns.yaml`, by the module that uses it."""
+    return re.compile(data_table("patterns")[module][name])
+
+
 def around(text: str, place: re.Match[str] | int, before: int = 20, after: int | None = None) -> str:
     """Return so many characters of a text before and after a match or index; as many after as before by default."""
     start, end = (place, place) if isinstance(place, int) else place.span()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pytest_promptfmt.rules.rule_views import (
     choices_of,
     finding,
     instruction_key,
+    pattern,
     question_layout,
     question_message,
     questions,
@@ -36,13 +36,7 @@ _FEW_WORDS: Final = 4
 _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; a single one may be a part of the question."""
 
-ANNOUNCED: Final = re.compile(
-    r"\b(?:here (?:are|is) (?:some|a few|an?|two|three|four|five|several)(?: \w+){0,2}? examples?\b"
-    r"|(?:the )?following (?:are (?:some )?)?examples?\b(?! (?:of|for) an? )"
-    r"|(?:below are|see) (?:some |a few |the )?examples?\b"
-    r"|examples? (?:below|above)\b)",
-    re.IGNORECASE,
-)
+ANNOUNCED: Final = pattern("shot_layout", "announced")
 
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -108,7 +102,7 @@ def other_options(study: Study) -> Iterator[Finding]:
         own = [option.label for option in question_layout(instance).listed[:2]]
         for shot in shots_of(instance) if own else ():
             other = [option.label for option in layout_of(shot.question).listed[:2]]
-            if other and other != own:
+            if min(len(other), len(own)) > 1 and other != own:  # one line may hold all options
                 saw = f"{', '.join(other)} in a few-shot example, {', '.join(own)} in the question"
                 message = "few-shot examples have other labels of options than the question"
                 at = ("fewshot_config", "doc_to_text")
@@ -218,21 +212,10 @@ def empty_field(study: Study) -> Iterator[Finding]:
             yield finding("a label has nothing after it", found[0], template.keys)
 
 
-_SPEAKS_OF: Final = re.compile(
-    r"\b(?:read|use|given|based on|according to|using|from|about|after)\b[^.\n]{0,40}?"
-    r"\b(?:an?|the|this|following|below|above) (?:(?:short|following|long) )?"
-    r"(?:passage|article|context|paragraph|story|dialogue|conversation|document)\b",
-    re.IGNORECASE,
-)
-_QUESTION: Final = re.compile(r"(?:question|query|ask|prompt_question|q)(?:_?(?:text|stem))?", re.IGNORECASE)
-_OPTIONS: Final = re.compile(
-    r"(?:answer_?)?(?:choice|option|ending|candidate)s?_?\w?|[A-J]|\w*(?:label|answer)\w*", re.I
-)
-_EMPTY_FIELD: Final = re.compile(
-    r"^(?:Options|(?:Answer )?[Cc]hoices|Passage|Context|Question|Text|Article|Document):[ \t]*\n+"
-    r"(?=[A-Z][\w ]{1,20}:)",
-    re.MULTILINE,
-)
+_SPEAKS_OF: Final = pattern("shot_layout", "speaks_of")
+_QUESTION: Final = pattern("shot_layout", "question")
+_OPTIONS: Final = pattern("shot_layout", "options")
+_EMPTY_FIELD: Final = pattern("shot_layout", "empty_field")
 _MUCH: Final = 300
 """Characters of constant text that may hold the examples in another form."""
 

@@ -104,7 +104,7 @@ def _finding(
 
 
 def _setting_up(error: PromptfmtError) -> Finding:
-    lacks = isinstance(error, FunctionError) and error.lacks_resource
+    lacks = isinstance(error.__cause__, ImportError) or (isinstance(error, FunctionError) and error.lacks_resource)
     found = _finding("its filters and metrics are built", error.message, (), lacks_resource=lacks)
     return replace(found, do=error.hint or (_LACKING if lacks else found.do), position=error.position)
 

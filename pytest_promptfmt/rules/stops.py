@@ -14,7 +14,7 @@ from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, shots_of
+from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, pattern, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -31,10 +31,7 @@ _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _TAG: Final = re.compile(r"</?[a-z]\w*>")
 _BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
-_ASKS_BLOCK: Final = re.compile(
-    r"\b(?:a|one|single|markdown|python) code block\b|\b(?:between|in|inside|within|with) (?:triple backticks|```)",
-    re.IGNORECASE,
-)
+_ASKS_BLOCK: Final = pattern("stops", "asks_block")
 
 
 @also("PF903", severity=Severity.ERROR, scope="scoring")

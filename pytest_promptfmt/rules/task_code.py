@@ -39,17 +39,20 @@ def missing_function(study: Study) -> Iterator[Finding]:
     """
     for function in functions_of(study.written):
         file = function.file
-        names = _names_in(file)
+        names = _names_in(file, function.name)
         if names is not None and function.name not in names:
             do = did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}"
             yield finding(f"{file.name} does not define this function", str(function), function.position, do=do)
 
 
 @lru_cache(maxsize=4096)
-def _names_in(file: Path) -> frozenset[str] | None:
-    """Return the names that a Python file defines at its top level; None if that is unknown."""
+def _names_in(file: Path, wanted: str) -> frozenset[str] | None:
+    """Return the names that a Python file defines, where a wanted one is not plainly among them; None if unknown."""
     try:
-        tree = syntax_tree(gate.read_bytes(file, limit=MAX_BYTES))
+        source = gate.read_bytes(file, limit=MAX_BYTES)
+        if re.search(rb"^[ \t]*(?:async +)?(?:def|class) +%b\b" % re.escape(wanted.encode()), source, re.MULTILINE):
+            return None  # without parsing the file
+        tree = syntax_tree(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names: set[str] = set()

@@ -308,6 +308,19 @@ def test_four_glued_options_are_one_finding(tmp_path: Path) -> None:
     assert [one.code for one in found].count("PF203") == 1
 
 
+def test_shots_with_options_below_each_other_have_no_other_labels_than_options_on_one_line(tmp_path: Path) -> None:
+    text = r"""
+doc_to_text: "Q: {{question}}{% if choices is defined %}\n(A) {{choices[0]}} (B) {{choices[1]}}{% endif %}\nA:"
+doc_to_choice: ["A", "B"]
+doc_to_target: "{{'AB'[answer]}}"
+num_fewshot: 1
+fewshot_config:
+  samples: [{question: "Which metal is yellow?\n(A) iron\n(B) gold", answer: 1}]
+metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
+"""
+    assert "PF807" not in found_in(tmp_path, text.lstrip())
+
+
 def test_recordings_are_a_key_of_the_metadata(tmp_path: Path) -> None:
     assert "PF107" not in found_in(tmp_path, "metadata: {promptfmt: {recordings: [a.jsonl]}}")
 

@@ -32,6 +32,10 @@ def gives_no_mapping(doc, results):
 def needs_a_package(doc, results):
     import a_package_that_nobody_has
 
+class Grammar:
+    def __init__(self):
+        import a_package_that_nobody_has
+
 def right(doc, results):
     doc["answer"] = None  # lm-eval hands the doc on as well
     return {"exact_match": float(results[0] == "iron")}
@@ -120,6 +124,12 @@ def test_what_is_not_installed_here_is_an_info_and_code_that_may_not_run_is_not_
     assert found.severity is Severity.INFO
     assert "a_package_that_nobody_has" in found.saw
     assert not scoring_findings(tmp_path, text.format("crashes"), trusted=False)
+
+
+def test_a_filter_that_needs_a_package_is_an_info(tmp_path: Path) -> None:
+    text = "output_type: generate_until\nfilter_list:\n- {name: a, filter: [{function: !function helper.Grammar}]}\n"
+    (found,) = scoring_findings(tmp_path, text)
+    assert (found.severity, found.do) == (Severity.INFO, "install the package or data that is missing, and check again")
 
 
 def test_a_misspelt_argument_of_a_filter_is_one_failure_with_the_name_that_is_meant(tmp_path: Path) -> None:
