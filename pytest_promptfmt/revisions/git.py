@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -149,6 +149,27 @@ class Repository:
                 return f"file {_blob_id(chunks, os.fstat(file.fileno()).st_size)}"
         except OSError:
             return None
+
+    def contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
+        """Return the contents of files with these ids as `blobs` returns them; others are read in the work tree."""
+        ids = {blob.partition(" ")[2] for blob in blobs.values() if blob.startswith("file ")}
+        output = git(self.top, "cat-file", "--batch", given="".join(f"{each}\n" for each in ids).encode())
+        found: dict[str, bytes] = {}
+        start = 0
+        while start < len(output):
+            end = output.index(b"\n", start)
+            each, kind, *size = output[start:end].decode().split(" ")
+            start = end + 1
+            if kind == "blob":
+                found[each] = output[start : start + int(size[0])]
+                start += int(size[0]) + 1
+        known = ((name, blob.partition(" ")[2]) for name, blob in blobs.items())
+        return {name: found[blob] if blob in found else self._read(name) for name, blob in known}
+
+    def _read(self, name: str) -> bytes:
+        with suppress(OSError):
+            return gate.read_bytes(self.top / name)
+        return b""
 
     def lay_out(self, commit: str | None, target: Path, names: Iterable[str]) -> None:
         """Write files of a commit, or of the work tree, below `target`, as a checkout would write them.

@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pytest_promptfmt.revisions.affected import bytes_of
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
-from pytest_promptfmt.revisions.unaffected import bytes_of
 
 _ALIKE: Final = 0.75
 """The share of equal lines from which a file counts as another one under a new name: git has 0.5; these are short."""

@@ -21,14 +21,14 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_pa
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.revisions.affected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
 from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
 from pytest_promptfmt.revisions.renames import Renaming, renamings
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
 from pytest_promptfmt.revisions.task_changes import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
-from pytest_promptfmt.revisions.trees import Trees, single_tasks
-from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
+from pytest_promptfmt.revisions.trees import Trees
 from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.snapshots.content import COLUMNS
@@ -113,7 +113,7 @@ def compare_revisions(
             unknown=judgement.unknown,
             same=judgement.same,
             other_docs=judgement.other_docs,
-            unaffected=len(single_tasks({name: trees.sources[name] for name in trees.unaffected})),
+            unaffected=len(trees.unaffected & trees.tasks.keys()),
             pointers=pointers,
             versions=versions,
         )
@@ -142,8 +142,7 @@ class _Sides:
             if task == each.task or all(self._is_wanted(PurePosixPath(file)) for file in each[:2])
         }
         # A glob that no plain task matches may name a group; if not, the run reports it.
-        names = [source.name for source in single_tasks(trees.sources).values()]
-        self._all_match = all(any(fnmatchcase(name, glob) for name in names) for glob in tasks)
+        self._all_match = all(any(fnmatchcase(name, glob) for name in trees.tasks.values()) for glob in tasks)
         if not self._all_match:
             trees.lay_out_all()
         self.unaffected = trees.unaffected

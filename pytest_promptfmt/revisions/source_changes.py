@@ -15,6 +15,7 @@ from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, leaves
+from pytest_promptfmt.revisions.affected import bytes_of
 from pytest_promptfmt.revisions.code_changes import (
     Closure,
     CodeChange,
@@ -24,7 +25,6 @@ from pytest_promptfmt.revisions.code_changes import (
     code_changes,
     file_of,
 )
-from pytest_promptfmt.revisions.unaffected import bytes_of
 from pytest_promptfmt.systems.task_files import load_tasks
 from pytest_promptfmt.tasks import kind_of, read_if_task
 

@@ -33,7 +33,14 @@ if TYPE_CHECKING:
         load_object,
         missing_for,
     )
-    from pytest_promptfmt.tasks.harness import Harness, found_release, harness_around, harness_of, installed_harness
+    from pytest_promptfmt.tasks.harness import (
+        Harness,
+        found_release,
+        harness_around,
+        harness_of,
+        installed_harness,
+        names_in,
+    )
     from pytest_promptfmt.tasks.harness_renderer import Arguments, HarnessTask, rendered_by_harness
     from pytest_promptfmt.tasks.recognition import kind_of, looks_like_task, names_its_sets, read_if_task
     from pytest_promptfmt.tasks.renderer import LmEvalAssembler, TaskRenderer, render_task, renderer_with_shots

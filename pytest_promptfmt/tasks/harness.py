@@ -161,8 +161,8 @@ class Harness:
 
     def defining(self, name: str) -> tuple[Kind, tuple[Path, ...]] | None:
         """Return whether a name is a task, a group or a tag, with the files that may define it; None if unknown."""
-        for path in (path for path in self._files if path.stem == name):
-            found = {kind for kind, each in _names_in(self._read(path)) if each == name} - {"tag"}
+        for path in self._by_stem.get(name, ()):
+            found = {kind for kind, each in names_in(self._read(path)) if each == name} - {"tag"}
             if found:
                 return "group" if "group" in found else "task", (path,)
         kinds: tuple[Kind, ...] = ("group", "task")
@@ -179,10 +179,17 @@ class Harness:
         return sorted(Path(root, name) for root, _, names in walked for name in names if name.endswith("yaml"))
 
     @cached_property
+    def _by_stem(self) -> Mapping[str, list[Path]]:
+        found: dict[str, list[Path]] = {}
+        for path in self._files:
+            found.setdefault(path.stem, []).append(path)
+        return found
+
+    @cached_property
     def _names(self) -> Mapping[tuple[str, str], list[Path]]:
         found: dict[tuple[str, str], list[Path]] = {}
         for path in self._files:
-            for kind, name in _names_in(self._read(path)):
+            for kind, name in names_in(self._read(path)):
                 found.setdefault((kind, name), []).append(path)
         return found
 
@@ -226,7 +233,7 @@ def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str,
     return found
 
 
-def _names_in(data: bytes) -> Iterator[tuple[Kind, str]]:
+def names_in(data: bytes) -> Iterator[tuple[Kind, str]]:
     """Yield the names that a file gives to a task, a group or a tag, by the text of its top-level keys."""
     for key, value in _NAMED.findall(data):
         for name in _words(value) if key == b"tag" else _words(value.partition(b"\n")[0])[:1]:
@@ -285,5 +292,12 @@ def installed_harness() -> Harness | None:
             continue
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
             if Path(folder, "tasks").is_dir():
-                return Harness(Path(folder).resolve(), is_installed=True)
+                found = Path(folder).resolve()
+                return _distributed(found) if is_installed(str(found)) else Harness(found, is_installed=True)
     return None
+
+
+@lru_cache(maxsize=4)
+def _distributed(folder: Path) -> Harness:
+    """Return the harness of a distribution, whose files are the same as long as this process runs."""
+    return Harness(folder, is_installed=True)

@@ -1,4 +1,4 @@
-"""Both sides of a comparison as folders: what git has, what cannot have changed, and what is known from before."""
+"""Both sides of a comparison as folders: what git has and what cannot have changed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ Compared = Callable[[], Trees]
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path: Path) -> Path:
     """A repository with tasks that share an include, a module behind another, a group and a task alone."""
-    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
     folder = tmp_path / "repository"
     for name in ("included", "also_included", "coded", "alone", "grouped"):
         write_task(folder, name)
@@ -78,8 +77,7 @@ def test_only_tasks_that_are_made_of_a_changed_file_need_rendering(
     repository: Path, compared: Compared, name: str, text: str, expected: set[str]
 ) -> None:
     (repository / name).write_text(text, "utf-8")
-    for _ in range(2):  # the second comparison reads the index that the first wrote
-        assert affected(compared()) == expected
+    assert affected(compared()) == expected
 
 
 def test_data_that_code_may_read_affects_the_tasks_of_that_code(repository: Path, compared: Compared) -> None:
@@ -139,14 +137,6 @@ def test_a_task_whose_file_has_another_name_has_moved(repository: Path, compared
     (repository / "tasks/deep").mkdir()
     (repository / "tasks/alone.yaml").rename(repository / "tasks/deep/single.yaml")
     assert dict(moves(compared())) == {"alone": ("tasks/alone.yaml", "tasks/deep/single.yaml")}
-
-
-def test_a_damaged_index_is_no_reason_to_believe_anything(repository: Path, compared: Compared, tmp_path: Path) -> None:
-    compared()
-    [index] = (tmp_path / "cache").rglob("*.sqlite")
-    index.write_bytes(index.read_bytes()[:100])
-    (repository / "tasks/cue.py").write_text("CUE = 'How?'\n", "utf-8")
-    assert affected(compared()) == {"coded"}
 
 
 def test_the_work_tree_has_the_ids_of_a_commit_with_the_same_content(repository: Path) -> None:
