@@ -26,6 +26,9 @@ _NOTICED: Final = 8
 """How often that work has to fit into a call per second of its budget, so that its growth is measured."""
 
 _TRIES: Final = 3
+_CERTAINLY: Final = 3
+"""How many times as long as needed a call takes that is long without another try."""
+
 _KNOWN_WORK: Final = re.compile(".*#")
 _KNOWN_TEXT: Final = "7" * 5_000
 
@@ -70,8 +73,9 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
             raise
         with time_limit(seconds * _PATIENCE, what):
             return call(text)
-    is_watched = time.process_time() - began > seconds * _WATCHED
-    if is_watched and _is_long(call, text, seconds) and _grows_too_fast(call, text, seconds):
+    took = time.process_time() - began
+    is_watched = took > seconds * _WATCHED
+    if is_watched and _is_long(call, text, seconds, took) and _grows_too_fast(call, text, seconds):
         raise LimitExceededError(f"{what}: its processor time grows too fast with the length of the text")
     return value
 
@@ -101,15 +105,18 @@ def _slowness(patterns: tuple[str, ...], text: str) -> str | None:
     return None
 
 
-def _is_long(call: Callable[[str], object], text: str, seconds: float) -> bool:
-    """Return whether a call takes long next to work that is known, which a slow or busy machine slows as well."""
+def _is_long(call: Callable[[str], object], text: str, seconds: float, took: float) -> bool:
+    """Return whether a call takes long next to work that is known, which a slow or busy machine slows as well.
 
-    def known(text: str) -> None:
-        _KNOWN_WORK.search(text)
+    One that took very long at first is not called again.
+    """
 
-    return all(
-        _once(call, text, seconds) > seconds * _NOTICED * _once(known, _KNOWN_TEXT, seconds) for _ in range(_TRIES)
-    )
+    def long_enough() -> float:
+        return seconds * _NOTICED * _once(_KNOWN_WORK.search, _KNOWN_TEXT, seconds)
+
+    if took > _CERTAINLY * long_enough():
+        return True
+    return all(_once(call, text, seconds) > long_enough() for _ in range(_TRIES))
 
 
 def _grows_too_fast(call: Callable[[str], object], text: str, seconds: float) -> bool:
