@@ -286,7 +286,7 @@ class Task:
     `config` is the whole merged mapping, in lm-eval's key order, for rules that check what was written; the typed
     fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is how
     its prompts are put together. `release` is the release of lm-eval that is followed. `docs_folder` is where its docs
-    may be besides its own folder.
+    may be besides its own folder. `media` are the bound functions that give images and sound, by their keys.
     """
 
     name: str
@@ -314,6 +314,7 @@ class Task:
     assembly: Assembly = FIELDS
     release: Release = field(default=LATEST, repr=False)
     docs_folder: Path | None = field(default=None, repr=False, compare=False)
+    media: Mapping[str, Spec] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     locate: Locate = field(default=locate_nowhere, repr=False, compare=False)
 

@@ -47,6 +47,7 @@ from pytest_promptfmt.tasks.import_failures import (
     missing_resource,
 )
 from pytest_promptfmt.tasks.rendering.field_mappings import with_model_arguments
+from pytest_promptfmt.tasks.rendering.media import MEDIA_KEYS
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 from pytest_promptfmt.tasks.task_config import MAPPINGS
 
@@ -118,6 +119,7 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
         task,
         dataset=replace(task.dataset, **dataset),
         fewshot=replace(task.fewshot, **fewshot),
+        media={key: bound_when_called(task.config[key], key) for key in MEDIA_KEYS if key in task.config},
         **fields,
     )
 

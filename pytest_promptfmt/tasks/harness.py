@@ -162,7 +162,7 @@ class Harness:
     def defining(self, name: str) -> tuple[Kind, tuple[Path, ...]] | None:
         """Return whether a name is a task, a group or a tag, with the files that may define it; None if unknown."""
         for path in self._by_stem.get(name, ()):
-            found = {kind for kind, each in names_in(self._read(path)) if each == name} - {"tag"}
+            found = {kind for kind, each in self._named_in(path)[0] if each == name} - {"tag"}
             if found:
                 return "group" if "group" in found else "task", (path,)
         kinds: tuple[Kind, ...] = ("group", "task")
@@ -189,7 +189,7 @@ class Harness:
     def _names(self) -> Mapping[tuple[str, str], list[Path]]:
         found: dict[tuple[str, str], list[Path]] = {}
         for path in self._files:
-            for kind, name in names_in(self._read(path)):
+            for kind, name in self._named_in(path)[0]:
                 found.setdefault((kind, name), []).append(path)
         return found
 
@@ -198,10 +198,21 @@ class Harness:
         """Return the files that include a file of some name."""
         found: dict[str, list[Path]] = {}
         for path in self._files:
-            for match in _INCLUDE.finditer(self._read(path)):
-                for word in _words(match[1]):
-                    found.setdefault(word.rpartition("/")[2], []).append(path)
+            for name in self._named_in(path)[1]:
+                found.setdefault(name, []).append(path)
         return found
+
+    def _named_in(self, path: Path) -> tuple[Sequence[tuple[Kind, str]], Sequence[str]]:
+        """Return the names in a file and in its includes; a file is read once as long as it stays as it is."""
+        with suppress(OSError), gate.also_reading(self.folder):
+            status = gate.status_of(path)
+            stamp = status.st_mtime_ns, status.st_size
+            if path not in _named or _named[path][0] != stamp:
+                data = gate.read_bytes(path)
+                words = (word for match in _INCLUDE.finditer(data) for word in _words(match[1]))
+                _named[path] = stamp, list(names_in(data)), [word.rpartition("/")[2] for word in words]
+            return _named[path][1:]
+        return (), ()
 
     def _includers(self, paths: Sequence[Path], depth: int = 0) -> Iterator[Path]:
         for path in paths:
@@ -214,6 +225,9 @@ class Harness:
         with suppress(OSError), gate.also_reading(self.folder):
             return gate.read_bytes(path)
         return b""
+
+
+_named: Final[dict[Path, tuple[tuple[int, int], Sequence[tuple[Kind, str]], Sequence[str]]]] = {}
 
 
 @lru_cache(maxsize=64)

@@ -56,6 +56,35 @@ def test_other_values_are_shown_by_their_digest(seen: Project) -> None:
     assert '"gone: list, sha256 ' in text
 
 
+PICTURES = """
+import pathlib
+FOLDER = pathlib.Path(__file__).parent
+
+class Picture:
+    size = (3, 2)
+    def tobytes(self):
+        return b"pixels"
+
+def files(doc):
+    return [FOLDER / doc["chart"], Picture()]
+
+def fails(doc):
+    return doc["chart"].convert("RGB")
+"""
+
+
+def test_functions_that_give_images_are_called_for_given_docs(seen: Project) -> None:
+    seen.write("pictures.py", PICTURES)
+    with_docs(seen)
+    task = (seen.root / "seen.yaml").read_text("utf-8").replace("doc_to_image:", "columns:")
+    functions = "doc_to_image: !function pictures.files\ndoc_to_visual: !function pictures.fails\n"
+    seen.write("seen.yaml", f"{task}\n{functions}")
+    text = shown(seen)
+    assert '"!function pictures.files: chart.png, sha256 a7937b64b8ca"' in text
+    assert '"!function pictures.files: Picture (3, 2), sha256 ' in text
+    assert '"!function pictures.fails"' in text
+
+
 def test_synthetic_docs_have_no_media(seen: Project) -> None:
     seen.task("seen.yaml", **KEYS)
     assert "sha256" not in shown(seen)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
 MEDIA_KEYS: Final = ("doc_to_image", "doc_to_audio", "doc_to_visual", "doc_to_messages")
 """Keys of lm-eval and lmms-eval that give images or sound."""
@@ -18,25 +23,44 @@ _LONGEST_NAME: Final = 200
 
 
 def media_notes(task: Task, docs: TaskDocs, doc: Doc) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the notes of an instance about its media, one for each key that names columns; none of synthetic docs.
+    """Return the notes of an instance about its media, one for each key; none of synthetic docs.
 
-    Functions are named, not called: they make objects of other packages.
+    Functions are called, under the limits of all code of a task; one that fails, as it may where the doc holds the name
+    of a file and not what is in it, is named.
     """
     if docs.kind != "given":
         return ()
-    written = ((key, task.config.get(key)) for key in MEDIA_KEYS)
-    return tuple((key, tuple(_lines(value, task, doc))) for key, value in written if value is not None)
+    written = ((key, task.media.get(key, task.config.get(key))) for key in MEDIA_KEYS)
+    return tuple((key, tuple(_lines(key, value, task, doc))) for key, value in written if value is not None)
 
 
-def _lines(written: Any, task: Task, doc: Doc) -> Iterator[str]:
+def _lines(key: str, written: Any, task: Task, doc: Doc) -> Iterator[str]:
     for name in written if isinstance(written, list | tuple) else (written,):
-        if not isinstance(name, str):
-            yield f"!function {name}" if isinstance(name, FunctionRef) else type(name).__name__
-        elif name in doc:
-            values = doc[name] if isinstance(doc[name], list | tuple) else [doc[name]]
+        if isinstance(name, str):
+            values = _listed(doc[name]) if name in doc else []
             yield from (f"{name}: {_shown(value, task)}" for value in values if value is not None)
+            if name not in doc:
+                yield f"{name}: not a column"
+        elif callable(name):
+            yield from (f"!function {task.config[key]}{made}" for made in _made(key, name, task, doc))
         else:
-            yield f"{name}: not a column"
+            yield f"!function {name}" if isinstance(name, FunctionRef) else type(name).__name__
+
+
+def _made(key: str, function: Any, task: Task, doc: Doc) -> list[str]:
+    try:
+        with OwnRandomness().used():
+            own = copy.deepcopy(dict(doc))
+            given = call_function(function, own, key=key, where=f"of {task.id!r}", position=task.position(key))
+    except LimitExceededError:
+        raise
+    except PromptfmtError:
+        return [""]
+    return [f": {_shown(value, task)}" for value in _listed(given)]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _shown(value: Any, task: Task) -> str:
@@ -44,17 +68,22 @@ def _shown(value: Any, task: Task) -> str:
     if isinstance(value, Mapping) and ("bytes" in value or "path" in value):  # as Hugging Face datasets stores both
         path, value = value.get("path"), value.get("bytes") or value.get("path")
         return _shown(value, task) if path in (None, value) else f"{path}, {_shown(value, task)}"
+    if hasattr(value, "tobytes"):  # of PIL or numpy
+        size = getattr(value, "shape", None) or getattr(value, "size", "")
+        return f"{type(value).__name__} {size}, sha256 {sha256(value.tobytes()).hexdigest()[:12]}"
     if isinstance(value, bytes):
         return f"{len(value):,} bytes, sha256 {sha256(value).hexdigest()[:12]}"
+    value = str(value) if isinstance(value, PurePath) else value
     if isinstance(value, str) and len(value) <= _LONGEST_NAME:
         if task.path is None or "://" in value:
             return value
+        name = Path(value).name if Path(value).is_absolute() else value
         try:
             content = gate.read_bytes(gate.named(task.path.parent, value))
         except (OSError, ValueError):
-            return f"{value}, no file here"
-        return f"{value}, sha256 {sha256(content).hexdigest()[:12]}"
+            return f"{name}, no file here"
+        return f"{name}, sha256 {sha256(content).hexdigest()[:12]}"
     text = (
-        value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=lambda each: type(each).__name__)
+        value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=lambda each: _shown(each, task))
     )
     return f"{type(value).__name__}, sha256 {sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
