@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final, Literal
+
+from pytest_promptfmt.core.data_tables import data_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,36 +61,19 @@ class Release:
 LATEST: Final = Release()
 """The release that is followed where none is set or installed."""
 
-_SPLIT: Final = frozenset({"split"})
-_OF_SHOTS: Final = _SPLIT | {"process_docs", "gen_prefix", "fewshot_delimiter", "target_delimiter"}
-_TURNS: Final[Mapping[str, Any]] = MappingProxyType(
-    {"redraws": False, "first_n_leaves_doc_out": False, "prefix_of_shot": False, "ignored_shot_keys": _SPLIT}
-)
-_TEXT: Final = MappingProxyType(
-    {**_TURNS, "makes_turns": False, "chat_delimiter": "dropped", "ignored_shot_keys": _OF_SHOTS}
-)
-_GREEDY: Final = (("do_sample", False),)
-_CONDITIONAL: Final = MappingProxyType({**_TEXT, "delimits_unconditional": False, "generation": _GREEDY})
-_APPENDED: Final = MappingProxyType({**_CONDITIONAL, "renders_inputs": False})
+OLDEST: Final = "0.4.3"
 
-_MAPPINGS: Final = frozenset({"doc_to_text", "doc_to_target", "doc_to_choice"})
-_OLDEST: Final = MappingProxyType({**_APPENDED, "chat_delimiter": "kept"})
 
-RELEASES: Final = (
-    Release(
-        version="0.4.3",
-        **{**_OLDEST, "keeps_newline": False, "delimits_empty": True, "ignored_shot_keys": _OF_SHOTS | _MAPPINGS},
-    ),
-    Release(version="0.4.4", **_OLDEST),
-    Release(version="0.4.7", **_APPENDED),
-    Release(version="0.4.8", **_CONDITIONAL),
-    Release(version="0.4.9", **{**_TEXT, "generation": (*_GREEDY, ("temperature", 0))}),
-    Release(version="0.4.10", **_TURNS),
-    LATEST,
-)
-"""By rising version."""
+@cache
+def releases() -> Sequence[Release]:
+    """Return the rows by rising version, the last of them `LATEST`."""
 
-OLDEST: Final = RELEASES[0].version
+    def row(version: str, written: Mapping[str, Any]) -> Release:
+        ignored = frozenset(written["ignored_shot_keys"])
+        generation = tuple(written.get("generation", dict(LATEST.generation)).items())
+        return Release(version=version, **{**written, "ignored_shot_keys": ignored, "generation": generation})
+
+    return *(row(*each) for each in reversed([*data_table("releases").items()])), LATEST
 
 
 @cache
@@ -99,8 +83,8 @@ def release_of(version: str) -> Release:
     An earlier one of 0.4 gets the first row, the own number of a fork, such as `0.1`, the latest.
     """
     numbers = _numbers(version)
-    other = RELEASES[0] if numbers >= [0, 4] else LATEST
-    row = next((row for row in reversed(RELEASES) if _numbers(row.version) <= numbers), other)
+    other = releases()[0] if numbers >= [0, 4] else LATEST
+    row = next((row for row in reversed(releases()) if _numbers(row.version) <= numbers), other)
     return replace(row, version=version)
 
 

@@ -433,11 +433,7 @@ def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> Sour
         message, hint = entry["message"], entry.get("hint")
     else:
         message, hint = f"{problem} ({error.context})" if error.context else problem, None
-    if _unquoted_template(data, mark):
+    lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1] if mark is not None else []
+    if any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:]):
         hint = "put a Jinja template that starts with '{{' or '{%' in quotes or after '|'"
     return SourceError(f"not valid YAML: {message}", position=position, hint=hint)
-
-
-def _unquoted_template(data: bytes, mark: Any) -> bool:
-    lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1] if mark is not None else []
-    return any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:])

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FunctionError, PromptfmtError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.release import LATEST, RELEASES, Release
+from pytest_promptfmt.core.release import LATEST, Release, releases
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.study.study import Study
@@ -92,11 +92,11 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         followed = study.settings.release
         for name, behaviour in CAUSES.items():
-            for value in dict.fromkeys(getattr(each, name) for each in RELEASES):
+            for value in dict.fromkeys(getattr(each, name) for each in releases()):
                 changed = replace(followed, **{name: value})
                 if _result(_requests_by, changed, task, docs, shots, profile) == theirs:
                     return f"it differs from lm-eval {followed.version} in {behaviour}"
-        for release in reversed(RELEASES):
+        for release in reversed(releases()):
             if _result(_requests_by, release, task, docs, shots, profile) == theirs:
                 return f"it makes the requests of lm-eval {release.version}"
         return f"lm-eval raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""

@@ -145,7 +145,9 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
         elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known) and not where.knows(key):
             raise SourceError(f"unknown task key {key!r}", position=where(key), hint=_unknown_key_hint(key, known))
     _check_output_type(config, where)
-    _check_tags(config.get("tag"), where)
+    for index, tag in enumerate(config["tag"] if isinstance(config.get("tag"), list) else ()):
+        if not isinstance(tag, str):
+            raise SourceError(f"a tag must be text, not {_what(tag)}", position=where("tag", index))
     _check_generation(config.get("generation_kwargs"), where)
     for index, metric in enumerate(config.get("metric_list") or ()):
         if not isinstance(metric, Mapping) or "metric" not in metric:
@@ -214,12 +216,6 @@ def _check_output_type(config: Mapping[Any, Any], where: _Where) -> None:
             position=where("output_type"),
             hint=did_you_mean(written, OUTPUT_TYPES),
         )
-
-
-def _check_tags(tags: Any, where: _Where) -> None:
-    for index, tag in enumerate(tags if isinstance(tags, list) else ()):
-        if not isinstance(tag, str):
-            raise SourceError(f"a tag must be text, not {_what(tag)}", position=where("tag", index))
 
 
 def _check_generation(kwargs: Mapping[str, Any] | None, where: _Where) -> None:

@@ -292,25 +292,21 @@ def _is_own(found: Any, hook: str) -> bool:
     name = spelled(found, hook)
     for each in found.__mro__ if isinstance(found, type) else type(found).__mro__:
         if name in vars(each):
-            return not _is_base(each) and callable(getattr(found, name, None)) and not _is_abstract(vars(each)[name])
+            return (
+                not _is_base(each)
+                and callable(getattr(found, name, None))
+                and not getattr(vars(each)[name], "__isabstractmethod__", False)
+            )
     return False
 
 
 def misses_lock_file(found: Any) -> bool:
     """Return whether a class derives from eval-framework's base and lacks what 0.15.4 needs to build it."""
-    return isinstance(found, type) and _base_of(found) is not None and not hasattr(found, "REVISION_LOCKFILE")
+    return isinstance(found, type) and any(map(_is_base, found.__mro__)) and not hasattr(found, "REVISION_LOCKFILE")
 
 
 def _is_base(each: type) -> bool:
     return (each.__module__, each.__name__) == _BASE or each.__module__ == "eval_framework.contract"
-
-
-def _base_of(found: type) -> type | None:
-    return next((each for each in found.__mro__ if _is_base(each)), None)
-
-
-def _is_abstract(function: Any) -> bool:
-    return bool(getattr(function, "__isabstractmethod__", False))
 
 
 def _constructor(build: type) -> Callable[[int], Any]:

@@ -91,7 +91,11 @@ class AdapterFile:
             except (LookupError, TypeError):
                 return None
         if keys not in self._known:
-            self._known[keys] = (self.whole or JsonText(self.path, _beginning(self.path))).locate(keys)
+            whole = self.whole
+            if whole is None:
+                with gate.open_file(self.path) as file:
+                    whole = JsonText(self.path, file.read(_HEAD).decode("utf-8-sig", "replace"))
+            self._known[keys] = whole.locate(keys)
         return self._known[keys]
 
     def where(self, *keys: str | int) -> Position:
@@ -323,8 +327,3 @@ def _streamed(path: Path, size: int) -> AdapterFile | None:
     if broken is not None:
         raise broken
     return None
-
-
-def _beginning(path: Path) -> str:
-    with gate.open_file(path) as file:
-        return file.read(_HEAD).decode("utf-8-sig", "replace")

@@ -205,8 +205,9 @@ def _generation(metrics: Mapping[str, TaskMetric], question: Question, results: 
                 share = _called(metric, references=golds, predictions=result)[name]
                 values[name] = 1.0 if share > 0.0 else 0.0
             else:
-                scores = [_of_one_gold(metric, one, result) for one in golds]
-                values[name] = 1.0 if any(scores) else 0.0
+                scores = (_of_pair(metric, one, result) for one in golds)
+                found = [score[name] if isinstance(score, dict) else score for score in scores]
+                values[name] = 1.0 if any(found) else 0.0
             continue
         score = _of_pair(metric, gold, result)
         if isinstance(score, dict):
@@ -226,11 +227,6 @@ def expected_answer(metrics: Mapping[str, TaskMetric], question: Question, resul
     if type(gold) is not type(result) and "bypass" not in metrics and not isinstance(result, list):
         return type(result)(gold)
     return gold
-
-
-def _of_one_gold(metric: TaskMetric, gold: Any, result: Any) -> Any:
-    score = _of_pair(metric, gold, result)
-    return score[metric.name] if isinstance(score, dict) else score
 
 
 def _of_pair(metric: TaskMetric, gold: Any, result: Any) -> Any:
