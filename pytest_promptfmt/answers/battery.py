@@ -60,7 +60,6 @@ _SIMPLE: Final = ("A", "42", "The answer is (B).", "First this, then that.\nAnsw
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 
-
 _MOST_KEPT: Final = 8_000_000
 """Characters of the matrices that a process keeps, and of what they were made of."""
 

@@ -21,7 +21,6 @@ UNKNOWN: Final = "-"
 UNLISTED: Final = "UNLISTED"
 _LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
 
-
 _DOCS: Final = 2
 _CHOICES: Final = {"gold_best": "gold most likely", "other_best": "another most likely", "all_equal": "all alike"}
 

@@ -25,7 +25,6 @@ _FINAL_NUMBER: Final = re.compile(
 )
 _MOST_OPTIONS: Final = 10
 
-
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
 _PER_TOKEN: Final = 10
 """Characters of a long token; a word has four or five."""

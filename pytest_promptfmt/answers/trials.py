@@ -27,7 +27,6 @@ _FAR: Final = -9000.0
 _MOST_SCORED: Final = 4_000_000
 """Characters of choices whose scores a process keeps."""
 
-
 Results = list[tuple[float, bool]]
 
 

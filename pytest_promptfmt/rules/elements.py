@@ -40,7 +40,6 @@ _INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
 _ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
 _IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
 
-
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
 _BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")
 _ROWS: Final = re.compile(

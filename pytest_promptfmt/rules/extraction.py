@@ -33,7 +33,6 @@ _FEW_TOKENS: Final = 10
 
 _LONGEST: Final = 200
 
-
 _NUMBERS: Final = ("42", "18")
 
 Numbered = Iterable[tuple[int, FilterPipeline]]

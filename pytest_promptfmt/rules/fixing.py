@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Protocol
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
-from pytest_promptfmt.core.finding import Finding, Reported, Severity
+from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.core.yaml_rewriting import with_key, with_quotes, with_value, without_earlier
@@ -171,7 +172,9 @@ class _Fixing:
         members = [file for file in self._files if path in self._parts.get(file, ())]
         for _ in range(_MOST_ROUNDS):
             before = {file: self._look(file, renders=True) for file in members}
-            found = [each for each in self._proposed(before, path) if _known(each[0]) not in self._refused]
+            proposed = (each for tasks in before.values() for look in tasks.values() for each in look.fixes)
+            of_file = (each for each in proposed if each[1].position.path == path)
+            found = [each for each in of_file if _known(each[0]) not in self._refused]
             if not found:
                 return
             if self._accept(opened, found, before):
@@ -193,10 +196,6 @@ class _Fixing:
                 reason = "only UTF-8 files are fixed" if isinstance(error, ValueError) else f"{error.strerror}"
                 raise SourceError(reason) from error
         return self._open[path]
-
-    def _proposed(self, looks: Mapping[Path, Mapping[str, _Look]], path: Path) -> Iterator[tuple[Reported, Fix]]:
-        for look in (look for tasks in looks.values() for look in tasks.values()):
-            yield from (each for each in look.fixes if each[1].position.path == path)
 
     def _accept(
         self,
@@ -282,16 +281,13 @@ def _fixes_of(
         rule = selection.rules.get(finding.code)
         for part in rule.all_parts if rule is not None and finding.severity is not Severity.INFO else ():
             subject = view if part.scope == "file" else study
-            if part.fix is None or not any(_same_message(one, finding) for one in part.function(subject)):
+            same = (finding.message, finding.keys, finding.doc)
+            if part.fix is None or same not in ((one.message, one.keys, one.doc) for one in part.function(subject)):
                 continue
             fix = part.fix(subject, finding)
             if fix is not None and fix.position.line is not None:
                 yield finding, fix
                 break
-
-
-def _same_message(found: Finding, reported: Reported) -> bool:
-    return (found.message, found.keys, found.doc) == (reported.message, reported.keys, reported.doc)
 
 
 def _place(fix: Fix) -> tuple[int, int]:
@@ -302,11 +298,8 @@ def _by_edit(found: Iterable[tuple[Reported, Fix]]) -> list[list[tuple[Reported,
     """Return findings that one edit fixes together; of different edits in one place the first."""
     ordered = sorted(found, key=lambda each: _place(each[1]))
     groups = [list(group) for _, group in groupby(ordered, key=lambda each: _place(each[1]))]
-    return [[each for each in group if _same_edit(each[1], group[0][1])] for group in groups]
-
-
-def _same_edit(first: Fix, second: Fix) -> bool:
-    return (first.action, first.text) == (second.action, second.text)
+    edit = attrgetter("action", "text")
+    return [[each for each in group if edit(each[1]) == edit(group[0][1])] for group in groups]
 
 
 def _edited(text: str, fix: Fix) -> str:

@@ -36,12 +36,9 @@ _KNOWN: Final = words("generation_arguments")
 _KNOWN_ARGUMENT: Final = partial(respelt, known=_KNOWN, action="key")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
-"""Arguments of generation that limit the tokens of a completion."""
-
 _LEAST_TO_REASON: Final = 64
 _STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your (?:reasoning|answer)", re.I)
 _CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
-
 
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
@@ -264,7 +261,7 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
             yield finding(
                 "a stop sequence ends the reasoning that the chat template opens",
                 repr(stop),
-                ("generation_kwargs",) if by_default else ("generation_kwargs", "until", number),
+                UNTIL[:1] if by_default else (*UNTIL, number),
             )
             break
     kwargs = study.task.generation_kwargs or {}

@@ -34,7 +34,6 @@ _SEVERAL: Final = pattern("gold_answers", "several")
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
-
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
 _OPENING: Final = frozenset("\"'“‘«([")
 _SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (

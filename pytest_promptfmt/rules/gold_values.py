@@ -24,7 +24,6 @@ _FEW_MARKS: Final = 2
 
 _FEW_WORDS: Final = 4
 
-
 _GENERIC: Final = re.compile(r"(?:correct_|gold_|true_|the_)?(?:answer|label|target|gold|class|verdict|output)", re.I)
 _BOOLEAN_NAME: Final = re.compile(r"(?:is|has|are|was|contains)_(\w{3,})|(\w{3,})_(?:flag|bool)", re.IGNORECASE)
 _NEGATED: Final = re.compile(r"\b(?:not|\w+n't|never|without|lacks?|incorrect|wrong|untrue|opposite|fails?)\b", re.I)
@@ -36,7 +35,6 @@ _ENOUGH: Final = 8
 """Docs among which a label from 0 would have a 0."""
 
 _FEWEST_CHOICES: Final = 3
-
 
 _LONGEST: Final = 60
 """Characters of a gold answer that a sentence may give."""

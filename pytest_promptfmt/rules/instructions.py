@@ -91,27 +91,19 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
         layout = question_layout(instance)
         lines = layout.listed or layout.listed_in_other_scripts
         listed = [option.label for option in lines] or list(layout.listed_inline)
-        is_same = _is_written_out(study) or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
-        if is_same and study.has_choices and len(listed) > len(labels) and listed[: len(labels)] == labels:
-            yield finding(
-                "more options are listed than labels are scored",
-                f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
-                "doc_to_choice",
-                instance,
-                do="score a label for each option",
-            )
-        if (
-            _is_written_out(study)
-            and study.has_choices
-            and 1 < len(listed) < len(labels)
-            and listed == labels[: len(listed)]
-        ):
-            saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
+        is_fixed, has_choices = _is_written_out(study), study.has_choices
+        is_same = is_fixed or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
+        message = do = ""
+        if has_choices and is_same and len(listed) > len(labels) and listed[: len(labels)] == labels:
+            message, do = "more options are listed than labels are scored", "score a label for each option"
+        elif has_choices and is_fixed and 1 < len(listed) < len(labels) and listed == labels[: len(listed)]:
             message = "more labels are scored than options are listed"
-            yield finding(message, saw, "doc_to_choice", instance, severity=Severity.WARNING)
-        if len(listed) == len(labels) and listed != labels:
+        elif len(listed) == len(labels) and listed != labels:
+            message = "the scored labels are not those of the listed options"
+        if message:
             saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
-            yield finding("the scored labels are not those of the listed options", saw, "doc_to_choice", instance)
+            severity = Severity.WARNING if len(listed) < len(labels) else None
+            yield finding(message, saw, "doc_to_choice", instance, do=do, severity=severity)
 
 
 def _letters_written(study: Study) -> list[str]:

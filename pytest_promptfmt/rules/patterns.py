@@ -49,7 +49,6 @@ _WITH_SINGLE_ESCAPES: Final = partial(
     rewritten, change=lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing
 )
 
-
 _PROBES: Final = data_table("rules")
 _WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
 _LONG: Final = 2000

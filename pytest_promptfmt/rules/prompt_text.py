@@ -43,7 +43,6 @@ _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
-
 _FOR_READERS: Final = pattern("prompt_text", "for_readers")
 _MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
 _TURN: Final = pattern("prompt_text", "turn")

@@ -26,7 +26,6 @@ _BREAKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
 _LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
 """Two options below each other."""
 
-_UNTIL: Final = ("generation_kwargs", "until")
 _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _TAG: Final = re.compile(r"</?[a-z]\w*>")
@@ -44,7 +43,7 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
     end = scoring.instances[0].prompts[0].text[-len(str(prefix)) :]
     for number, stop in enumerate(scoring.stops):
         if isinstance(stop, str) and stop and stop in end:
-            yield finding("a stop sequence is at the end of the prompt", f"{stop!r} in {end!r}", (*_UNTIL, number))
+            yield finding("a stop sequence is at the end of the prompt", f"{stop!r} in {end!r}", (*UNTIL, number))
 
 
 @also("PF910", severity=Severity.ERROR, scores=True)
@@ -75,7 +74,7 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
         yield finding(
             "no stop sequence matches the text after an answer",
             f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
-            _UNTIL,
+            UNTIL,
             shown[0],
             severity=None if similar else _severity(study, texts, answer, following),
             do=f"use the character of the prompt: {similar[0]!r} differs only in the width of a character"
@@ -135,7 +134,7 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
             yield finding(
                 "a stop sequence is inside the code block that the prompt requests",
                 study.stop_texts[number],
-                ("generation_kwargs", "until", number),
+                (*UNTIL, number),
                 instance,
             )
 
@@ -261,7 +260,7 @@ def stop_is_a_space(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is only a space."""
     number = next((number for number, stop in enumerate(study.stop_texts) if stop and not stop.strip(" ")), None)
     if study.generates and number is not None and not any(stop_before_answer(study)):
-        yield finding("a stop sequence is a space", study.stop_texts[number], ("generation_kwargs", "until", number))
+        yield finding("a stop sequence is a space", study.stop_texts[number], (*UNTIL, number))
 
 
 @also("PF902")
