@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateError, nodes
+from jinja2.visitor import NodeVisitor
 
 from pytest_promptfmt.tasks.synthetic.shapes import (
     CASTS,
@@ -81,7 +82,7 @@ def _whole_expression(tree: nodes.Template) -> nodes.Node | None:
     return printed[0] if len(printed) == 1 else None
 
 
-class _Walk:
+class _Walk(NodeVisitor):
     """One pass over a syntax tree; names are resolved and facts gathered in order."""
 
     def __init__(self) -> None:
@@ -110,30 +111,22 @@ class _Walk:
         for node in found:
             self.visit(node)
 
-    def visit(self, node: nodes.Node) -> None:
-        """Gather the facts of `node` and all nodes below it."""
-        visitor = _VISITORS.get(type(node))
-        if visitor is not None:
-            visitor(self, node)
-        else:
-            self.visit_all(node.iter_child_nodes())
-
-    def _name(self, node: nodes.Name) -> None:
+    def visit_Name(self, node: nodes.Name) -> None:
         if node.ctx == "load":
             self.note(node, "used")
 
-    def _assign(self, node: nodes.Assign) -> None:
+    def visit_Assign(self, node: nodes.Assign) -> None:
         self.visit(node.node)
         if isinstance(node.target, nodes.Name):
             self.names.bound[node.target.name] = self.names.peeled(node.node)[0]
         else:
             self.names.hide(node.target)
 
-    def _assign_block(self, node: nodes.AssignBlock) -> None:
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> None:
         self.visit_all(node.body)
         self.names.hide(node.target)
 
-    def _macro(self, node: nodes.Macro | nodes.CallBlock) -> None:
+    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> None:
         if isinstance(node, nodes.Macro):
             self.names.bound[node.name] = None
         else:
@@ -144,7 +137,9 @@ class _Walk:
         self.visit_all(node.body)
         self.names.bound = before
 
-    def _for(self, node: nodes.For) -> None:
+    visit_CallBlock = visit_Macro
+
+    def visit_For(self, node: nodes.For) -> None:
         self.visit(node.iter)
         before = dict(self.names.bound)
         self.names.hide(node.target)
@@ -162,7 +157,7 @@ class _Walk:
         self.names.bound = before
         self.visit_all(node.else_)
 
-    def _if(self, node: nodes.If | nodes.CondExpr) -> None:
+    def visit_If(self, node: nodes.If | nodes.CondExpr) -> None:
         self.visit(node.test)
         guards = [
             path
@@ -182,14 +177,16 @@ class _Walk:
         elif node.expr2 is not None:
             self.visit(node.expr2)
 
+    visit_CondExpr = visit_If
+
     # -- expressions -------------------------------------------------------------------------------------------
 
-    def _getattr(self, node: nodes.Getattr) -> None:
+    def visit_Getattr(self, node: nodes.Getattr) -> None:
         self.visit(node.node)
         self.note(node.node, "mapping")
         self.note(node, "used")
 
-    def _getitem(self, node: nodes.Getitem) -> None:
+    def visit_Getitem(self, node: nodes.Getitem) -> None:
         self.visit(node.node)
         if isinstance(node.arg, nodes.Slice):
             self._slice(node.node, node.arg)
@@ -239,7 +236,7 @@ class _Walk:
         elif path is not None and options:
             self._add(path, "range", (shift, len(options) + shift))
 
-    def _call(self, node: nodes.Call) -> None:
+    def visit_Call(self, node: nodes.Call) -> None:
         self.visit_all([*node.args, *node.kwargs])
         if not isinstance(node.node, nodes.Getattr):
             self.visit(node.node)
@@ -279,7 +276,7 @@ class _Walk:
         elif owner is not None and isinstance(constant := constant_of(wanted), str | int | float):
             self._add(owner, "contains", constant)
 
-    def _filter(self, node: nodes.Filter) -> None:
+    def visit_Filter(self, node: nodes.Filter) -> None:
         if node.node is None:  # a filter block
             self.visit_all([*node.args, *node.kwargs])
             return
@@ -308,7 +305,7 @@ class _Walk:
                 self._add((*path, ELEMENT), "mapping")
                 self._add((*path, ELEMENT, *attribute.split(".")), "used")
 
-    def _test(self, node: nodes.Test) -> None:
+    def visit_Test(self, node: nodes.Test) -> None:
         if (
             node.name in _PRESENCE_TESTS
             and self.names.path_of(node.node) is not None
@@ -321,7 +318,7 @@ class _Walk:
         elif node.name == "mapping":
             self.note(node.node, "mapping")
 
-    def _compare(self, node: nodes.Compare) -> None:
+    def visit_Compare(self, node: nodes.Compare) -> None:
         self.visit(node.expr)
         for operand in node.ops:
             self.visit(operand.expr)
@@ -340,7 +337,7 @@ class _Walk:
             elif operator in ("in", "notin") and this is node.expr and (options := options_of(other)):
                 self._add(path, "one of", tuple(options))
 
-    def _add_node(self, node: nodes.Add) -> None:
+    def visit_Add(self, node: nodes.Add) -> None:
         self.visit_all([node.left, node.right])
         for side, other in ((node.left, node.right), (node.right, node.left)):
             kind = self._kind(other)
@@ -365,40 +362,17 @@ class _Walk:
             return "text" if node.node.attr in SAME_TEXT_METHODS | {"replace", "join", "format"} else None
         return None
 
-    def _arithmetic(self, node: nodes.BinExpr) -> None:
+    def visit_Sub(self, node: nodes.BinExpr) -> None:
         self.visit_all([node.left, node.right])
         if isinstance(node, nodes.Mod) and isinstance(constant_of(node.left), str):
             return  # "%s" % value
         self.note(node.left, "number")
         self.note(node.right, "number")
 
-    def _unary(self, node: nodes.UnaryExpr) -> None:
+    visit_Mul = visit_Div = visit_FloorDiv = visit_Mod = visit_Pow = visit_Sub
+
+    def visit_Neg(self, node: nodes.UnaryExpr) -> None:
         self.visit(node.node)
         self.note(node.node, "number")
 
-
-_VISITORS: Final[Mapping[type[nodes.Node], Any]] = {
-    nodes.Name: _Walk._name,
-    nodes.Assign: _Walk._assign,
-    nodes.AssignBlock: _Walk._assign_block,
-    nodes.Macro: _Walk._macro,
-    nodes.CallBlock: _Walk._macro,
-    nodes.For: _Walk._for,
-    nodes.If: _Walk._if,
-    nodes.CondExpr: _Walk._if,
-    nodes.Getattr: _Walk._getattr,
-    nodes.Getitem: _Walk._getitem,
-    nodes.Call: _Walk._call,
-    nodes.Filter: _Walk._filter,
-    nodes.Test: _Walk._test,
-    nodes.Compare: _Walk._compare,
-    nodes.Add: _Walk._add_node,
-    nodes.Sub: _Walk._arithmetic,
-    nodes.Mul: _Walk._arithmetic,
-    nodes.Div: _Walk._arithmetic,
-    nodes.FloorDiv: _Walk._arithmetic,
-    nodes.Mod: _Walk._arithmetic,
-    nodes.Pow: _Walk._arithmetic,
-    nodes.Neg: _Walk._unary,
-    nodes.Pos: _Walk._unary,
-}
+    visit_Pos = visit_Neg
