@@ -136,6 +136,7 @@ class Affected:
     # -- from changed files to tasks -----------------------------------------------------------------------------------
 
     def _find(self, changed: Collection[str], earlier: Mapping[str, TaskSource]) -> None:
+        self._read(self._mentioning(changed) & self.named.keys())
         parts = {part for source in (*self.sources.values(), *earlier.values()) for part in source.parts}
         data = _Data(name for name in changed if name not in parts)
         if data:
@@ -151,7 +152,7 @@ class Affected:
         self._read(
             name for name, pairs in self.named.items() if any(kind == "task" and each in words for kind, each in pairs)
         )
-        self._read(self._mentioning(differing) & self.named.keys())
+        self._read(self._mentioning(differing - {*changed}) & self.named.keys())
         self._read(name for name in self.named if data and data.may_be_of(name, self._texts[name]))
         names = {
             name

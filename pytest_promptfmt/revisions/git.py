@@ -190,7 +190,7 @@ class Repository:
                 shutil.copy2(self.top / name, copy, follow_symlinks=False)
             if absent:
                 self._check_out(self._index(), target, absent)
-        _drop_links_that_leave(target)
+        _drop_links_that_leave(target, wanted)
 
     def fill_pointers(self, folder: Path) -> list[str]:
         """Replace pointers of Git LFS below a folder by the content that this clone has; return those that are left."""
@@ -274,11 +274,10 @@ def _pointers_below(folder: Path) -> Iterator[tuple[str, bytes]]:
                     yield name, content
 
 
-def _drop_links_that_leave(folder: Path) -> None:
-    """Remove links to places outside of a folder."""
+def _drop_links_that_leave(folder: Path, names: Iterable[str]) -> None:
+    """Remove those of these files in a folder that are links to places outside of it."""
     top = folder.resolve()
-    for name in [*files_below(folder)]:
-        path = folder / name
+    for path in (folder / name for name in names):
         if path.is_symlink() and not _leads_into(path, top):
             path.unlink()
 

@@ -43,7 +43,7 @@ STARTING = {
 }
 SUBCOMMANDS = {
     *("config", "for-each-ref", "log", "ls-files", "ls-tree", "merge-base", "rev-parse", "symbolic-ref"),
-    *("status", "diff-files", "update-index", "checkout-index"),
+    *("status", "cat-file", "diff-files", "update-index", "checkout-index"),
 }
 """The commands of git that are used; none takes part in a transfer, and none writes to the repository."""
 

@@ -87,6 +87,16 @@ def test_data_that_code_may_read_affects_the_tasks_of_that_code(repository: Path
     assert affected(compared()) == {"coded"}
 
 
+def test_an_include_of_any_name_is_no_data_of_other_tasks(repository: Path, compared: Compared) -> None:
+    (repository / "tasks/reading.py").write_text("def text(doc):\n    return open('_shared_data').read()\n", "utf-8")
+    for name, key in (("patterned", "data_files: '*.json'"), ("reading", "description: !function reading.text")):
+        (repository / f"tasks/{name}.yaml").write_text(f"task: {name}\ndoc_to_text: x\n{key}\n", "utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "two")
+    (repository / "tasks/_shared").write_text('doc_to_text: "# {{question}}"\n', "utf-8")
+    assert affected(compared()) == {"included", "also_included"}
+
+
 def test_files_that_are_the_same_are_laid_out_only_where_rendering_needs_them(
     repository: Path, compared: Compared
 ) -> None:
