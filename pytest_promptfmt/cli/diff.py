@@ -50,7 +50,6 @@ class _Output:
     """How a comparison is shown, and what its exit code is about."""
 
     markdown: Path | None
-    limit: int
     as_json: bool
     html: bool
     in_browser: bool
@@ -101,7 +100,6 @@ def diff(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=2_000, help="Bytes of Markdown at most.")] = COMMENT_LIMIT,
     unknown: Annotated[
         UnknownTasks, typer.Option("--unknown", help="What tasks that may have changed do to the exit code.")
     ] = UnknownTasks.FAIL,
@@ -127,7 +125,6 @@ def diff(
         return
     output = _Output(
         markdown=markdown,
-        limit=limit,
         as_json=as_json,
         html=html,
         in_browser=in_browser,
@@ -194,11 +191,11 @@ def _show(report: _Report, output: _Output) -> None:
     elif output.html:
         typer.echo(report.page(), nl=False)
     elif output.prints_markdown:
-        typer.echo(report.markdown(output.limit))
+        typer.echo(report.markdown())
     else:
         print_lines(report.lines(verbose=output.verbose))
     if output.markdown is not None and not output.prints_markdown:
-        write_file(output.markdown, report.markdown(output.limit).encode("utf-8", "backslashreplace"))
+        write_file(output.markdown, report.markdown().encode("utf-8", "backslashreplace"))
 
 
 def _exit_code(report: _Report, output: _Output) -> int:
@@ -347,8 +344,8 @@ class _Report:
             yield styled(text, "dim")
         yield styled(f"{' → '.join(self.sides)}: {self.summary}", "bold")
 
-    def markdown(self, limit: int) -> str:
-        """Return the comparison as a comment on a pull request of at most `limit` bytes."""
+    def markdown(self) -> str:
+        """Return the comparison as a comment on a pull request of at most `COMMENT_LIMIT` bytes."""
         from pytest_promptfmt.cli.version_lines import version_block
         from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
         from pytest_promptfmt.results.wording import counted
@@ -361,7 +358,7 @@ class _Report:
             listed = ", ".join(code(task) for task in names[:30])
             blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed}\n")
         blocks += [*version_block(self.compared.versions), *finding_table(self.findings)]
-        return bounded(head, blocks, limit, self._digests())
+        return bounded(head, blocks, COMMENT_LIMIT, self._digests())
 
     def _digests(self) -> str:
         """Return a line that is not shown: what changed, for the comment after the next push to compare with."""

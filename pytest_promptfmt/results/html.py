@@ -128,14 +128,14 @@ def _made_of(
                 "title": printable(cause.title),
                 "tasks": len(cause.tasks),
                 "names": cause.tasks[:NAMED_TASKS],
-                "new": result.is_new(cause),
+                "new": result.is_new(cause.identity),
             }
             for cause in result.causes.values()
         ],
         "chunk": CHUNK,
     }
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
-    bodies = [_packed(b"[%s]" % b",".join(map(_body, chunk))) for chunk in chunks]
+    bodies = [_packed(b"[%s]" % b",".join(_body(row, result) for row in chunk)) for chunk in chunks]
     return _page(index, bodies, title, notes, _written_at(result.rootdir))
 
 
@@ -178,19 +178,20 @@ def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
 def _entry(row: _Row, cause: int | None, result: RunResult) -> list[Any]:
     name, layout = split_name(row.task)
     codes, file = sorted({finding.code for finding in row.findings}), below(row.file, result.rootdir)
-    return [row.task, layout or "", row.profile, file, row.category, cause, codes, name]
+    has_new = any(result.is_new((each.code, each.message)) for each in row.findings)
+    return [row.task, layout or "", row.profile, file, row.category, cause, codes, name, has_new]
 
 
-def _body(row: _Row) -> bytes:
+def _body(row: _Row, result: RunResult) -> bytes:
     """Return what an item shows as JSON, its views as they are: reading them would cost more than all the rest."""
-    own = {"title": row.title, "findings": [_finding(each) for each in row.findings]}
+    own = {"title": row.title, "findings": [_finding(each, result) for each in row.findings]}
     objects = [json.dumps(own).encode(), *(unpacked_view(view) for view in row.views)]
     return b"{" + b",".join(text[1:-1] for text in objects) + b"}"
 
 
-def _finding(finding: Reported) -> list[str]:
+def _finding(finding: Reported, result: RunResult) -> list[str | bool]:
     names = ("severity", "code", "name", "where", "message", "saw", "do")
-    return [printable(str(getattr(finding, name))) for name in names]
+    return [*(printable(str(getattr(finding, name))) for name in names), result.is_new((finding.code, finding.message))]
 
 
 def _packed(content: bytes) -> str:

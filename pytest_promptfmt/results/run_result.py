@@ -105,9 +105,9 @@ class RunResult:
             found["skipped", reason] = Cause("skipped", reason, tuple(dict.fromkeys(tasks)))
         return found
 
-    def is_new(self, cause: Cause) -> bool:
-        """Return whether the earlier run, where one is named, did not have a cause."""
-        return self.earlier is not None and cause.identity not in self.earlier
+    def is_new(self, identity: tuple[str, str]) -> bool:
+        """Return whether the earlier run, where one is named, did not have a cause with this identity."""
+        return self.earlier is not None and identity not in self.earlier
 
     @cached_property
     def explained(self) -> Mapping[int, FindingGroup]:

@@ -121,8 +121,8 @@ def since_lines(result: RunResult) -> Iterator[str]:
     """Yield how many causes are new since the earlier run, and which are gone; nothing where none is named."""
     if result.earlier is None:
         return
-    new = sum(map(result.is_new, result.causes.values()))
-    gone = sorted(result.earlier - {cause.identity for cause in result.causes.values()})
+    now = [cause.identity for cause in result.causes.values()]
+    new, gone = sum(map(result.is_new, now)), sorted(result.earlier.difference(now))
     yield f"since the earlier run: {new:,} new, {len(gone):,} gone"
     yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], SHOWN_CLUSTERS)
 

@@ -50,7 +50,13 @@ def accept_all(arguments: Sequence[str]) -> str:
 
 
 def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
-    of_files = {"--junitxml", "--junit-xml", "--promptfmt-write", *(BY_NAME[name].option for name in REPORTS)}
+    of_files = {
+        "--junitxml",
+        "--junit-xml",
+        "--promptfmt-write",
+        "--promptfmt-since",
+        *(BY_NAME[name].option for name in REPORTS),
+    }
     rest = iter(arguments)
     for argument in rest:
         if argument in of_files:

@@ -127,12 +127,6 @@ def test_a_task_that_cannot_be_rendered_is_told_when_it_is_written_differently(r
     assert (done.returncode, "nothing changed" in done.stdout, "1 task unknown" in done.stdout) == (0, False, True)
 
 
-def test_markdown_stays_within_its_limit(repository: Path) -> None:
-    done = promptfmt(repository, "diff", "HEAD~1", "HEAD", "--profile", "plain", "--markdown", "-", "--limit", "2000")
-    assert len(done.stdout.encode()) <= 2001
-    assert "more, left out to stay below 2,000 bytes" in done.stdout
-
-
 def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
     file = write_task(repository, "t3", "Q: {{question}}\\nA: ", doc_to_choice="[a, b]")
     file.write_text(file.read_text("utf-8").replace("generate_until", "multiple_choice"), "utf-8")

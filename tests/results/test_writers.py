@@ -6,6 +6,8 @@ import os
 import pytest
 from plugin_project import Project
 
+from pytest_promptfmt.results.markdown import bounded
+
 PACKAGE = """
 def table(result):
     return "".join(f"{name} {count}\\n" for name, count in sorted(result.counts.items()))
@@ -74,3 +76,10 @@ def test_a_writer_that_cannot_be_had_is_one_message(package: Project, given: str
     result = package.run("--promptfmt-write", given)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert told in result.stderr.str()
+
+
+def test_markdown_stays_within_its_limit_and_counts_what_was_left_out() -> None:
+    text = bounded("## Prompts\n", [f"### block {number}\n{'x' * 500}\n" for number in range(9)], 2_000, "end\n")
+    assert len(text.encode()) <= 2_000
+    assert "… and 7 more, left out to stay below 2,000 bytes" in text
+    assert text.endswith("end\n")

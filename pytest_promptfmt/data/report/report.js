@@ -86,7 +86,7 @@ function paint() {
       class: "item", role: "option", id: `row-${place}`, "aria-selected": place === state.at ? "true" : "false",
       "aria-posinset": place + 1, "aria-setsize": state.shown.length,
     }, make("span", {}, `${item[0]} [${item[2]}]`, make("span", { class: "dim" }, others(item[5]))),
-    make("span", { class: "what" }, badge(item[4]), newBadge(item[5]), ` ${item[6].join(" ")} ${others(item[5]) ? state.index.causes[item[5]].title : item[3]}`));
+    make("span", { class: "what" }, badge(item[4]), newBadge(isNew(item[5]) || item[8]), ` ${item[6].join(" ")} ${others(item[5]) ? state.index.causes[item[5]].title : item[3]}`));
     row.style.top = `${place * ROW}px`;
     row.addEventListener("click", () => choose(place));
     rows.push(row);
@@ -101,8 +101,12 @@ function badge(category) {
 }
 
 // Whether the cause is new since the earlier run, where the report names one.
-function newBadge(cause) {
-  return cause !== null && state.index.causes[cause].new ? make("span", { class: "badge new" }, "newly found") : null;
+function isNew(cause) {
+  return cause !== null && state.index.causes[cause].new;
+}
+
+function newBadge(shown) {
+  return shown ? make("span", { class: "badge new" }, "newly found") : null;
 }
 
 function kind(category) {
@@ -131,7 +135,7 @@ async function show(number) {
   const data = await body(number);
   if (ticket !== state.ticket) return;
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
-  parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(item[5]), data.title ? " " : "", ...titleNodes(data.title || "")));
+  parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(isNew(item[5])), data.title ? " " : "", ...titleNodes(data.title || "")));
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   if (data.remarks) parts.push(make("pre", {}, data.remarks));
@@ -160,8 +164,8 @@ function sameCauseNodes(number) {
   make("p", { class: "dim" }, cause.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
 }
 
-function findingNode([severity, code, name, where, message, saw, todo]) {
-  return make("div", { class: `finding ${severity}` }, make("strong", {}, `${code} ${message}`), ` [${name}] `,
+function findingNode([severity, code, name, where, message, saw, todo, isFirst]) {
+  return make("div", { class: `finding ${severity}` }, make("strong", {}, `${code} ${message}`), ` [${name}] `, newBadge(isFirst),
     make("div", { class: "dim" }, where), saw ? make("div", {}, "saw: ", make("code", {}, ...blanked(saw))) : null,
     make("div", {}, `do: ${todo}`));
 }
@@ -361,7 +365,8 @@ function verdictNodes(verdicts, isOpen) {
   const failed = verdicts.rows.filter((row) => row[3]).length;
   const more = make("details", { class: "scroll" }, make("summary", {}, `${verdicts.rows.length} ${many}, ${failed} ${wrong}`), table);
   more.open = isOpen;
-  return [make("h3", {}, verdicts.title), verdicts.nothing ? make("p", {}, verdicts.nothing) : null, more].filter(Boolean);
+  return [make("h3", {}, verdicts.title), verdicts.nothing ? make("p", {}, verdicts.nothing) : null,
+    verdicts.rows.length ? more : null].filter(Boolean);
 }
 
 function redraw() {
