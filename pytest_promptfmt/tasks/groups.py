@@ -167,9 +167,9 @@ class _Builder:
             for tagged in entry.tagged:
                 child = self.index.member(tagged)
                 if child is not None:
-                    self._changed(spot.name, child, together)
+                    self._changed(spot, child, together)
         else:
-            self._changed(spot.name, entry, together)
+            self._changed(spot, entry, together)
         self.suffix = outer_suffix
 
     def _note_renamed(self, own: _Overrides, member: str, kind: str) -> None:
@@ -210,11 +210,17 @@ class _Builder:
             raise SourceError(f"groups are nested more than {_MAX_NESTING} deep", position=self._at(spot))
         return (*route, name)
 
-    def _changed(self, name: str, entry: IndexEntry, overrides: _Overrides) -> None:
+    def _changed(self, spot: _Spot, entry: IndexEntry, overrides: _Overrides) -> None:
         """Add a member when the overrides change what it asks or how it is scored."""
         if entry.kind != "task" or entry.file is None:
             return
         child = entry.file.config
+        if "include" in overrides:  # its keys count less than those of the task, as in releases that took it
+            written, place = overrides["include"]
+            included = self._included(entry.name, written, place)
+            more = {key: (value, _Origins(included.locate, ())) for key, value in included.config.items()}
+            more = {key: value for key, value in more.items() if key not in child}
+            overrides = {**more, **{key: value for key, value in overrides.items() if key != "include"}}
         changes = {
             key: value
             for key, value in overrides.items()
@@ -223,17 +229,15 @@ class _Builder:
         if not self.suffix and not any(_matters(key, child.get(key), value[0]) for key, value in changes.items()):
             return
         config = {**child, **{key: value[0] for key, value in changes.items()}}
-        self._add(name, entry.name + self.suffix, config, _combined(changes, entry.file.locate))
+        self._add(spot.name, entry.name + self.suffix, config, _combined(changes, entry.file.locate))
 
     def _unknown(self, spot: _Spot, member: str, together: _Overrides, own: _Overrides) -> None:
         """Add a member that no file defines, if its keys make a task of it."""
         keys = {key: value[0] for key, value in together.items()}
         included: YamlFile | None = None
         if "include" in own:
-            written, place = keys.pop("include"), spot.place
-            included = read_include(written, (*place.prefix, "include"), place.locate, self.path)
+            included = self._included(member, keys.pop("include"), spot.place)
             keys = {**included.config, **keys}
-            self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it knows no `include` inside a group")
         whole = "dataset_path" in keys or "custom_dataset" in keys or {"doc_to_text", "doc_to_target"} <= keys.keys()
         if not own or (included is None and not whole):
             self.unresolved.append(member)
@@ -241,6 +245,10 @@ class _Builder:
         beneath = included.locate if included is not None else locate_nowhere
         config = {**keys, "task": member}
         self._add(spot.name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
+
+    def _included(self, member: str, written: Any, place: _Origins) -> YamlFile:
+        self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it knows no `include` inside a group")
+        return read_include(written, (*place.prefix, "include"), place.locate, self.path)
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
         name = f"{group}.{member}"

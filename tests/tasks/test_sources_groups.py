@@ -98,6 +98,16 @@ def test_inline_groups_and_inline_tasks_are_named_with_dots(tmp_path: Path) -> N
     assert task.position("num_fewshot") == Position(tmp_path / "g.yaml", 5, 47)
 
 
+def test_an_include_of_a_known_member_counts_less_than_its_task(tmp_path: Path) -> None:
+    write(tmp_path, a=f"task: a\n{CHILD}", g="group: g\ntask:\n  - task: a\n    include: base.yaml\n")
+    (tmp_path / "base.yaml").write_text("num_fewshot: 7\ndescription: shared\n", "utf-8")
+    file = read_group(tmp_path)
+    (task,) = file.tasks
+    assert (task.name, task.num_fewshot, task.description) == ("g.a", 1, "shared")
+    assert task.position("description") == Position(tmp_path / "base.yaml", 2, 1)
+    assert any("knows no `include` inside a group" in note for note in file.notes)
+
+
 def test_an_inline_include_that_is_missing_points_at_the_member(tmp_path: Path) -> None:
     write(tmp_path, g="group: g\ntask:\n  - task: x\n    include: nowhere\n")
     error = refused(tmp_path)
