@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
@@ -135,12 +135,6 @@ class Tokenizer:
         """Return `AutoTokenizer(...)(text, add_special_tokens=...)`; raises TokenizerError for what has no UTF-8."""
         encoded = self._encoded(text, add_special_tokens)
         return Encoding(tuple(encoded.ids), self._pieces_of(encoded.ids), tuple(encoded.offsets))
-
-    def encode_batch(self, texts: Iterable[str], *, add_special_tokens: bool = True) -> list[Encoding]:
-        """Return the encoding of each text, unpadded."""
-        # One by one costs the same on one core, and does not start the thread pool of `tokenizers`, which would
-        # complain when the user's own code forks later.
-        return [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
     def ids(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return only the ids: cheaper than `encode` for long texts."""

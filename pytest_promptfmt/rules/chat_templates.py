@@ -146,7 +146,9 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for name, (base, what) in _ESCAPED.items():
         text, usual = trial.text(name), trial.text(base)
-        if text is not None and (what == "content" or loaded.tested is not None or _has_tools(loaded)):
+        if text is not None and (
+            what == "content" or loaded.tested is not None or loaded.profile.template_args.get("tools")
+        ):
             conversation = trial.conversations[name]
             given = f"{conversation.messages} {conversation.tools} {trial.source}"
             entities = [each for each in _ENTITY.findall(text) if each not in given]
@@ -165,10 +167,6 @@ _ESCAPED: Final = {
     "call-finished": ("tools", "tool calls"),
 }
 """Conversations that show where a template escapes text, each with a simpler one and what it shows."""
-
-
-def _has_tools(loaded: LoadedProfile) -> bool:
-    return bool(loaded.profile.template_args.get("tools"))
 
 
 @rule("PF407", "undefined-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")

@@ -91,7 +91,7 @@ def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     if not bos or text is None:
         return
     if text.count(bos) < 2 or text.startswith(bos * 2):
-        yield from _doubled_bos(trial, bos)
+        yield from _more_bos(trial, bos)
         return
     eos = trial.profile.special_tokens.get("eos_token") or bos
     follows = all(text[: found.start()].rstrip().endswith(eos) for found in list(re.finditer(re.escape(bos), text))[1:])
@@ -103,16 +103,18 @@ def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     )
 
 
-def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
-    """Yield the first conversation that begins with two BOS, where there are any."""
-    for conversation in trial.applicable():
-        if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
-            yield conversation.finding(
-                f"BOS is written twice at the beginning: {conversation.about}",
-                bos * 2,
-                trial.place_of("bos_token", bos),
-            )
-            return
+def _more_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
+    """Yield the first conversation that begins with two BOS, else the simplest ones with one inside."""
+    begins = [each for each in trial.applicable() if (trial.whole(each) or "").startswith(bos * 2)][:1]
+    holds = trial.simplest(lambda each: bos not in str(each.messages) and (trial.whole(each) or "").count(bos) > 1)
+    for conversation in begins or holds:
+        text, where = trial.whole(conversation) or "", "twice at the beginning" if begins else "in the middle"
+        yield conversation.finding(
+            f"BOS is written {where}: {conversation.about}",
+            bos * 2 if begins else excerpt(text, text.rfind(bos)),
+            trial.place_of("bos_token", bos),
+            Severity.ERROR if begins else Severity.WARNING,
+        )
 
 
 @rule("PF415", "bos-missing", severity=Severity.INFO, family=Family.CHAT, scope="template")

@@ -54,9 +54,8 @@ def test_pieces_of_byte_level_tokens_spell_the_text(name: str, text: str) -> Non
 
 
 @given(text=TEXTS)
-def test_a_batch_is_its_texts_one_by_one(text: str) -> None:
+def test_ids_are_those_of_the_encoding(text: str) -> None:
     tokenizer = archetype("sentencepiece-llama2")
-    assert tokenizer.encode_batch([text, "A"]) == [tokenizer.encode(text), tokenizer.encode("A")]
     assert tokenizer.ids(text) == tokenizer.encode(text).ids
 
 

@@ -114,6 +114,19 @@ def test_an_end_token_is_no_tag_of_the_same_name() -> None:
     assert not messages(tagged.replace("<|end|>", "<|role_end|>"), "PF457")
 
 
+def test_a_brace_is_missed_also_where_calls_are_not_json() -> None:
+    json_call = TEMPLATE[TEMPLATE.index("        {{- '<call>") : TEMPLATE.index("    {%- endfor %}\n    {{- '<|end|>")]
+    own = (
+        "{{- 'call:' + call.function.name + '{' }}"
+        "{%- for key, value in call.function.arguments | items %}{{- key + ':' + (value | string) }}{% endfor %}}\n"
+    )
+    source = TEMPLATE.replace(json_call, own)
+    assert not messages(source, "PF457")
+    assert messages(source.replace("{% endfor %}}", "{% endfor %}"), "PF457") == [
+        "braces are not balanced: a tool call"
+    ]
+
+
 def test_an_empty_block_of_reasoning_in_earlier_answers_is_an_info() -> None:
     thinking = TEMPLATE.replace(
         "message.content or ''",

@@ -249,6 +249,12 @@ SLIPS = {
         "PF414",
         "BOS is written twice at the beginning: tools that are not called",
     ),
+    "BOS in the middle after a call": (
+        "{{- '<|begin|>' + message.role + '\\n' }}",
+        "{{- (bos_token if loop.first or message.tool_calls else '') + '<|begin|>' + message.role + '\\n' }}",
+        "PF414",
+        "BOS is written in the middle: a tool call",
+    ),
     "no BOS with a system message": (
         "{{- '<|begin|>system",
         "{{- bos_token if messages[0].role != 'system' else '' }}{{- '<|begin|>system",

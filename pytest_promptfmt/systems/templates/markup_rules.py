@@ -129,7 +129,7 @@ def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
 
 @template_rule("PF457", "tags-unbalanced", severity=Severity.ERROR)
 def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
+    """Report tags and braces around calls, results and texts that are opened and not closed, or closed and not opened.
 
     Why: Parsers of tool calls look for both tags, and the model copies what earlier turns show.
 
@@ -150,22 +150,26 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
 
     known, special = _paired_tags(trial.source), frozenset(trial.profile.special_tokens.values())
     simplest: dict[str, Conversation] = {}
-    for conversation, name in trial.attributed(faults) if known else ():
+    for conversation, name in trial.attributed(faults):
         simplest.setdefault(name, conversation)
     for name, conversation in simplest.items():
         text, shown = trial.finished(conversation) or "", name.removeprefix("|")
+        if name == "{" and any(_broken(text, conversation)):
+            continue  # braces of JSON, which have a rule
+        called = (text.rfind(unit.text) for unit in conversation.units if unit.kind in ("call", "argument"))
+        at = max(called, default=text.rfind(shown)) if name == "{" else text.rfind(shown)
         yield conversation.finding(
-            f"tags are not balanced: {conversation.about}",
-            f"{shown} in {excerpt(text, text.rfind(shown))!r}",
-            trial.place_of(f"/{shown}", shown),
+            f"{'braces' if name == '{' else 'tags'} are not balanced: {conversation.about}",
+            f"{shown} in {excerpt(text, at)!r}",
+            trial.place_of("tool_calls") if name == "{" else trial.place_of(f"/{shown}", shown),
             conversation.mildest(),
         )
 
 
 @lru_cache(maxsize=256)
 def _balance(text: str, known: frozenset[str], special: frozenset[str]) -> Mapping[str, int]:
-    """Return by how much each of the known tags, without special tokens, is opened more often than closed."""
-    found: Counter[str] = Counter()
+    """Return by how much braces and the known tags, without special tokens, are opened more often than closed."""
+    found = Counter({"{": text.count("{") - text.count("}")})
     for each in _TAG.finditer(text):
         name = each["tag"] or each["bracket"] or f"|{each['pipe']}"
         if name in known and each[0] not in special:
