@@ -108,8 +108,11 @@ def _slowness(patterns: tuple[str, ...], text: str) -> str | None:
 def _is_long(call: Callable[[str], object], text: str, seconds: float, took: float) -> bool:
     """Return whether a call takes long next to work that is known, which a slow or busy machine slows as well.
 
-    One that took very long at first is not called again.
+    One that took very long at first is not called again, and one that takes as long for a few characters is not long.
     """
+    few = 1 << _FIRST_BITS
+    if len(text) > few**2 and took < 2 * _once(call, _shortened(text, few), seconds):
+        return False
 
     def long_enough() -> float:
         return seconds * _NOTICED * _once(_KNOWN_WORK.search, _KNOWN_TEXT, seconds)
