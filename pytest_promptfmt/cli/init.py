@@ -133,8 +133,7 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow installs pytest-promptfmt from the package index, since it is installed from a folder here;")
-        say("with --action OWNER/NAME@REVISION it uses the action of a repository, which comments on pull requests")
+        say("the workflow uses the package index and writes no comments; for comments: --action OWNER/NAME@REVISION")
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)
