@@ -33,12 +33,12 @@ PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
 A parser reads the answer of a model, and the next request sends back what it read. `scripts/answers_table.py` wrote
-this page: {count} public templates that write tool calls, with the answers of the built-in conversations. A template
-is shown with the one of TRL 1.16's response templates that reads its plain answer and plain call, and most of the
-others. *Kept* counts answers that later prompts do not change.
+this page: {count} public templates that write tool calls, with the answers of the built-in conversations. The
+column *parser* names the response template of TRL 1.16 that reads most answers of a template, among those that read at
+least its plain answer and its plain call. *Kept* counts answers that later prompts do not change.
 
-{read} templates have such a parser. Of their {answers} answers {back} come back: read whole and in pieces they are the
-same message, which is rendered as the same text.
+{read} templates have such a parser. {back} of their {answers} answers come back: read as a whole or in pieces,
+they give the same message, and it is rendered as the same text.
 
 | template | parser | come back | kept | calls that look alike |
 |---|---|---|---|---|
@@ -68,7 +68,7 @@ def main() -> None:
             for each in losses:
                 causes[f"{each.what} | {name}"].add(file.stem)
     lines = [HEAD.format(**{key: totals[key] for key in ("count", "read", "answers", "back")}), *rows]
-    lines.append("\n## Why they do not\n\n| cause | parser | templates | such as |\n|---|---|---|---|\n")
+    lines.append("\n## Why answers do not come back\n\n| cause | parser | templates | such as |\n|---|---|---|---|\n")
     for cause, names in sorted(causes.items(), key=lambda each: (-len(each[1]), each[0])):
         lines.append(f"| {cause} | {len(names)} | {min(names)} |\n")
     PAGE.write_text("".join(lines), "utf-8")

@@ -193,4 +193,4 @@ def letter_and_text(study: Study) -> Iterator[Finding]:
         text = _TEXT.search(study.own_text)
         if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
             saw = f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
-            yield finding("the prompt requests a letter and for the text of an option", saw, "doc_to_text", instance)
+            yield finding("the prompt requests both a letter and the text of an option", saw, "doc_to_text", instance)

@@ -83,7 +83,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         return frozenset({"answer"} if closing and any(_unclosed(text, conversation, closing)) else ())
 
     def unpaired(conversation: Conversation) -> str | None:
-        """Return the text, without generation prompt or as it is sent, whose markers do not take turns."""
+        """Return the text, without generation prompt or as it is sent, whose markers do not alternate."""
         for text in (trial.finished(conversation) or "", trial.whole(conversation) or ""):
             for one, other in pairs:
                 only = turns_of(trial.markers(text), one, other, plain)
@@ -99,7 +99,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             saw = f"no {closing} here: {excerpt(text, at)}"
         else:
             text = unpaired(conversation) or ""
-            saw = f"{' and '.join(pairs[0])} do not take turns: {excerpt(text, *_open_turn(text, pairs))}"
+            saw = f"{' and '.join(pairs[0])} do not alternate: {excerpt(text, *_open_turn(text, pairs))}"
         yield conversation.finding(
             f"a turn is not closed: {conversation.about}",
             saw,

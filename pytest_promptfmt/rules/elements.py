@@ -191,7 +191,7 @@ def label_of_pair_missing(study: Study) -> Iterator[Finding]:
     labels = {field.casefold(): label for label, field in _labelled(study)}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
         if labels.get(one, "").casefold().replace(" ", "") == one and labels.get(other) == "":
-            saw = f"{labels[one]}: {{{{{one}}}}}, and {{{{{other}}}}} alone"
+            saw = f"{labels[one]}: {{{{{one}}}}}, and {{{{{other}}}}} without a label"
             yield finding("one column of a pair has a label, and the other has none", saw, "doc_to_text", field=other)
             return
 

@@ -351,8 +351,8 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
         asked = question_message(instance)
         if asked is not None and _STEPS.search(asked.text.rstrip()) and any(shot.answer for shot in shots_of(instance)):
             yield finding(
-                "few-shot examples have the bare answer where the prompt requests reasoning",
-                f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
+                "few-shot examples show only the answer, but the prompt requests reasoning",
+                f"{asked.text.rstrip()[-40:]}, and the target is {target.strip()}",
                 "doc_to_target",
                 instance,
                 severity=None if study.shots or ANNOUNCED.search(instance.prompts[0].text) else Severity.INFO,

@@ -286,7 +286,7 @@ def accepted_answers_joined(study: Study) -> Iterator[Finding]:
     if any(joined) and not _SEVERAL.search(asked) and all(name for _, name in joined):
         instance, name = joined[0]
         saw = str(instance.target)[:60]
-        yield finding("all accepted answers are one gold answer", saw, "doc_to_target", instance, field=name)
+        yield finding("the accepted answers are joined into one", saw, "doc_to_target", instance, field=name)
 
 
 def _joined(instance: Instance) -> str | None:

@@ -228,7 +228,7 @@ def template_names(spec: object) -> frozenset[str]:
 
 
 def _place_of_gold(study: Study, instance: Instance) -> str | None:
-    """Return the column with the place of the right option, where the target is made of that alone."""
+    """Return the column with the place of the right option, where the target is made only of that column."""
     target = study.written.doc_to_target
     if not isinstance(target, str) or study.has_guessed_text:
         return None

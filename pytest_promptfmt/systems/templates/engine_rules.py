@@ -53,7 +53,7 @@ _CAUSES: Final = (
         "a defect of the engine: the template is right; turn its escaping off, or report it there",
     ),
     _Cause(
-        "Jinja escapes characters of HTML, it does not",
+        "Jinja escapes characters of HTML, the engine does not",
         lambda ours, _theirs, at: ours[at : at + 2] == "&#",
         "remove |safe and |e from the template",
     ),

@@ -66,11 +66,11 @@ _LIKE_CALL: Final = "argument-like-call"
 # -- without a parser --------------------------------------------------------------------------------------------------
 
 _PAIRS: Final[Mapping[str, tuple[Any, Any]]] = {
-    "the text None and null": ("None", None),
-    "the text null and null": ("null", None),
-    "the text True and true": ("True", True),
-    "the text true and true": ("true", True),
-    "the text 7 and the number": ("7", 7),
+    '"None" and null': ("None", None),
+    '"null" and null': ("null", None),
+    '"True" and true': ("True", True),
+    '"true" and true': ("true", True),
+    '"7" and 7': ("7", 7),
 }
 """Two values of an argument that are different."""
 

@@ -168,7 +168,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     JSON text inside JSON may be the model's own format if it is the value of a key, and so may letters written as
     `\u0441`: both are infos.
 
-    Fix: write `arguments if arguments is string else arguments | tojson`.
+    Fix: encode only arguments that are not text: `arguments if arguments is string else arguments | tojson`.
 
     Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
