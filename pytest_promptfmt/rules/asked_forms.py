@@ -152,7 +152,7 @@ def no_form_read(study: Study) -> Iterator[Finding]:
     if is_shown or not study.generates or not study.instances or study.has_guessed_text:
         return
     if looks_for_answers(study.task):
-        yield finding("no form of the answer can be read from the prompt", at="doc_to_text")
+        yield finding("the prompt does not state the form of the answer", at="doc_to_text")
 
 
 @rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)

@@ -56,9 +56,9 @@ def asked_place_not_read(study: Study) -> Iterator[Finding]:
             alone, wrong = form.written(gold), form.written(other)
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{wrong}\nNo, not so.\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
-                saw = f"asked for {place}, in {longer!r} {gold!r} is not read"
+                saw = f"the {place} answer is requested, but {gold!r} is not read from {longer!r}"
                 at = "filter_list" if study.task.filter_list else "process_results"
-                yield finding("the answer is read from another place than is requested", saw, at, trial.instance)
+                yield finding("the answer is not read from the place that the prompt requests", saw, at, trial.instance)
                 return
 
 

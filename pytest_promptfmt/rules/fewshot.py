@@ -118,7 +118,7 @@ def extra_shot_drawn(study: Study) -> Iterator[Finding]:
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
         yield finding(
-            "one extra few-shot example is drawn: neither split has a name",
+            "lm-eval draws one extra few-shot example: test_split and fewshot_split are missing",
             at="num_fewshot" if task.num_fewshot else "validation_split",
         )
 
@@ -326,8 +326,9 @@ def shots_of_another_kind(study: Study) -> Iterator[Finding]:
         answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
         sides = [{text in labels for text in texts} for texts in (answers, golds)]
         if len(labels) > 1 and {True} in sides and {False} in sides:
+            shown, scored = ("labels", "texts") if sides[0] == {True} else ("texts", "labels")
             yield finding(
-                "few-shot examples answer with labels or texts of options, and the other is scored",
+                f"few-shot examples answer with {shown} of options, but {scored} are scored",
                 f"{answers[0][:50]!r}, gold is {golds[0][:50]!r}",
                 ("fewshot_config", "doc_to_target"),
                 instance,

@@ -245,7 +245,7 @@ def float_as_gold(study: Study) -> Iterator[Finding]:
         return
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
-        yield finding("whole numbers are gold answers with .0", ", ".join(golds[:3]), "doc_to_target")
+        yield finding("whole numbers are written with .0 in gold answers", ", ".join(golds[:3]), "doc_to_target")
 
 
 @also("PF701", severity=Severity.ERROR, scores=True)

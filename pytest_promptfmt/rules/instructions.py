@@ -123,7 +123,7 @@ def _is_written_out(study: Study) -> bool:
 
 @also("PF249")
 def range_unlike_options(study: Study) -> Iterator[Finding]:
-    """Report a prompt that names another last option than it lists."""
+    """Report a prompt that names a last option other than the last one that it lists."""
     for instance in study.instances[:1]:
         text = study.own_text
         asked = _RANGE.search(text) or _TOGETHER.search(text)
@@ -135,8 +135,10 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
         if not study.has_real_docs and any(_ends_with_label(text, last) for text in constants):
             return  # a branch lists it, which the synthetic docs do not take
         if last != listed[-1]:
-            saw = f"{asked[0][-30:]}, and {listed[-1]} is the last one"
-            yield finding("the prompt names another last option than it lists", saw, "doc_to_text", instance)
+            saw = f"{asked[0][-30:]}, but the last one listed is {listed[-1]}"
+            yield finding(
+                "the last option that the prompt names is not the last one listed", saw, "doc_to_text", instance
+            )
 
 
 @also("PF714")

@@ -117,7 +117,7 @@ def _kind(label: str) -> tuple[bool, bool]:
 
 @rule("PF249", "uneven-labels-and-options", severity=Severity.ERROR, family=Family.PROMPT)
 def labels_out_of_order(study: Study) -> Iterator[Finding]:
-    """Report options whose labels, number or order do not fit, such as labels that do not follow each other.
+    """Report options whose labels, number or order do not fit, such as labels that are not consecutive.
 
     Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter set
     inside a loop of Jinja stays the same, so that all options have one label. The scored labels then belong to other
@@ -141,7 +141,7 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
             continue
         saw = ", ".join(labels)
         yield finding(
-            "the labels of the options do not follow each other from the first one", saw, "doc_to_text", instance
+            "option labels are not consecutive, or do not start with the first label", saw, "doc_to_text", instance
         )
         return
 

@@ -355,7 +355,7 @@ def capture_may_be_empty(study: Study) -> Iterator[Finding]:
         return
     wrong = misread_by_all(reader.pipelines, partial(_taken_empty, reader, reader.examples[-1]))
     if wrong is not None:
-        yield wrong.finding("a pattern takes nothing where no answer follows its words")
+        yield wrong.finding("a pattern also matches without an answer, and captures nothing")
 
 
 def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str, str] | None:

@@ -331,7 +331,7 @@ def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:
 
 @also("PF246")
 def note_left(study: Study) -> Iterator[Finding]:
-    """Report a note to the author, or the place of an image that the model does not get."""
+    """Report a note to the author, or a placeholder of an image that the model does not get."""
     for template in study.templates:
         if template.keys[-1] not in ("description", "doc_to_text", "gen_prefix"):
             continue
@@ -339,7 +339,7 @@ def note_left(study: Study) -> Iterator[Finding]:
             found = _NOTE.search(text) or (None if study.is_multimodal else _MEDIA.search(text))
             if found is not None:
                 saw = around(text, found, 16)[:SHOWN]
-                yield finding("a note or the place of an image is left in the text of a template", saw, template.keys)
+                yield finding("a note or an image placeholder is left in the text of a template", saw, template.keys)
                 return
     for instance in study.real_instances if not study.is_multimodal else ():
         message = question_message(instance)
@@ -347,7 +347,7 @@ def note_left(study: Study) -> Iterator[Finding]:
         if message is not None and found is not None:
             saw = around(message.text, found, 16)[:SHOWN]
             yield finding(
-                "the question has the place of an image that the model does not get", saw, "doc_to_text", instance
+                "the question has a placeholder of an image that the model does not get", saw, "doc_to_text", instance
             )
             return
 

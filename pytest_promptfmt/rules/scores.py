@@ -47,18 +47,18 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
                 saw = repr(target)
-                yield finding(
-                    "nothing is left of an answer after what exact_match ignores", saw, _METRICS, trial.instance
-                )
+                yield finding("exact_match ignores all characters of an answer", saw, _METRICS, trial.instance)
 
 
 @also("PF705", severity=Severity.ERROR, scope="scoring")
 def normalise_alike(study: Study) -> Iterator[Finding]:
-    """Report options that are the same after what exact_match ignores."""
+    """Report options that differ only in characters that exact_match ignores."""
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
             saw = repr(sorted(texts))
-            yield finding("some options are the same after what exact_match ignores", saw, _METRICS, trial.instance)
+            yield finding(
+                "some options differ only in characters that exact_match ignores", saw, _METRICS, trial.instance
+            )
 
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -104,7 +104,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
             continue  # alone it scores 0, among other docs it counts
         if _is_scored(trial, trials) and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
             yield finding(
-                "the gold answer scores as nonsense does",
+                "the gold answer scores no better than nonsense",
                 f"{trial.gold!r} scores {trial.best:g}",
                 scored_by(trials),
                 trial.instance,

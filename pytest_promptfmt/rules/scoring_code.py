@@ -275,7 +275,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                 continue  # a stop sequence comes first
             scores = [_values(trials, trial, one.extracted) for one in stages]
             if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
-                saw = f"{form!r} scores as nonsense does, {gold!r} does not"
+                saw = f"{form!r} scores no better than nonsense, {gold!r} does"
                 severity = Severity.INFO if form.endswith(".") else None
                 yield finding(
                     f"the gold answer is wrong {what}", saw, scored_by(trials), trial.instance, severity=severity

@@ -199,7 +199,7 @@ def announced_passage(study: Study) -> Iterator[Finding]:
         shown = max((len(span.text) for span in message.content if span.origin.field is not None), default=0)
         others = [name for name in printed if not _QUESTION.fullmatch(name) and not _OPTIONS.fullmatch(name)]
         if found is not None and printed and not others and shown < _MUCH:
-            saw = f"{found[0]}; only {message.text[-40:]!r}"
+            saw = f"{found[0]}; the prompt ends with {message.text[-40:]!r}"
             yield finding("the prompt speaks of a passage that it does not print", saw, "doc_to_text", instance)
 
 

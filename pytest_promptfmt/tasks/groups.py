@@ -247,7 +247,7 @@ class _Builder:
         self._add(spot.name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
 
     def _included(self, member: str, written: Any, place: _Origins) -> YamlFile:
-        self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it knows no `include` inside a group")
+        self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it does not support `include` inside a group")
         return read_include(written, (*place.prefix, "include"), place.locate, self.path)
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:

@@ -174,7 +174,7 @@ def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
     """
     for name, line in lost_assignments(trial):
         yield Finding(
-            message="a variable set inside a loop is read after it, where it has its old value",
+            message="a variable set inside a loop has its old value after the loop",
             saw=f"{name}: {trial.source.splitlines()[line - 1].strip()}",
             conversation=name,
             position=trial.place(line),
