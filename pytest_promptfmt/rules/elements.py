@@ -95,7 +95,9 @@ def label_before_other_column(study: Study) -> Iterator[Finding]:
         )
         if field.casefold() not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             saw = f"{label}: {{{{{field}}}}}"
-            yield finding("a label is named like another column than the one after it", saw, "doc_to_text", field=field)
+            yield finding(
+                "a label names one column, but another one is printed after it", saw, "doc_to_text", field=field
+            )
             return
 
 

@@ -235,7 +235,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
             return
     for instance in study.real_instances[:1]:
         saw = f"{instance.target!r} is expected"
-        yield finding("the answer to write is the index of a choice", saw, "doc_to_target", instance)
+        yield finding("the answer that the model must write is the index of a choice", saw, "doc_to_target", instance)
 
 
 @also("PF702")

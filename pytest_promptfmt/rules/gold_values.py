@@ -298,7 +298,7 @@ def rating_as_index(study: Study) -> Iterator[Finding]:
     if is_named or (len(set(values)) > 1 and len(values) >= _ENOUGH and [*map(str, choices)] == numbers):
         shown = ", ".join(map(str, values[:3])) or column
         saw = f"{shown}; index 1 is {choices[1]!r}"
-        yield finding("a rating from 1 is the index of a choice, which counts from 0", saw, "doc_to_target", 0)
+        yield finding("a rating that starts at 1 is used as an index, which starts at 0", saw, "doc_to_target", 0)
 
 
 @also("PF702", severity=Severity.ERROR)
@@ -356,7 +356,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a doc after those that are rendered fails",
+            message="a doc after the rendered ones fails",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

@@ -204,7 +204,7 @@ def _ends_with_label(text: str, label: str) -> bool:
 
 @also("PF249")
 def number_of_options(study: Study) -> Iterator[Finding]:
-    """Report a prompt that names another number of options than it lists or scores."""
+    """Report a prompt that states a different number of options than it lists or scores."""
     for instance in study.instances[:1]:
         found = _COUNT.search(study.own_text)
         choices = study.written.doc_to_choice
@@ -214,9 +214,7 @@ def number_of_options(study: Study) -> Iterator[Finding]:
         said = _NUMBERS.get(found[1].casefold()) or int(found[1])
         if said != count:
             saw = f"{found[0]}; there are {count}"
-            yield finding(
-                "the prompt names another number of options than there are", saw, instruction_key(study), instance
-            )
+            yield finding("the prompt states a wrong number of options", saw, instruction_key(study), instance)
 
 
 def asks_for_label_alone(study: Study) -> bool:

@@ -211,13 +211,13 @@ def shown_unlike_scored(study: Study) -> Iterator[Finding]:
 
 @also("PF249", severity=Severity.WARNING)
 def columns_in_other_order(study: Study) -> Iterator[Finding]:
-    """Report options that print columns such as `option_a` and `option_b` in another order than their names have."""
+    """Report options that print columns such as `option_a` and `option_b` in a different order than their names."""
     listed = [value for _, value in _printed_options(study)]
     ends = [found.group(1, 2) for name in listed if (found := _NUMBERED.fullmatch(name)) is not None]
     letters = [end for _, end in ends]
     if len(ends) == len(listed) > 1 == len({name for name, _ in ends}) and letters != sorted(letters):
         saw = ", ".join(listed)
-        yield finding("the options are columns in another order than their names", saw, "doc_to_text")
+        yield finding("the columns with the options are printed out of order", saw, "doc_to_text")
 
 
 def template_names(spec: object) -> frozenset[str]:

@@ -141,7 +141,7 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text)}
         glued = [label for label, colon in labels if colon == ":" and len(label) > 1]
         if spaced and glued and len(glued) <= len(spaced):
-            saw = f"{glued[0]}:… beside {sorted(spaced)[0]} …"
+            saw = f"{glued[0]}:… and {sorted(spaced)[0]} …"
             yield finding("a label has no space after its colon, but other labels have one", saw, template.keys)
             continue
         found = _GLUED_LABEL.search(text)

@@ -135,7 +135,9 @@ def empty_wins(study: Study) -> Iterator[Finding]:
             continue
         if trial.empty is not None and trial.best is not None and trial.empty >= trial.best:
             saw = f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}"
-            yield finding("an empty completion scores as the gold answer does", saw, scored_by(trials), trial.instance)
+            yield finding(
+                "an empty completion scores the same as the gold answer", saw, scored_by(trials), trial.instance
+            )
 
 
 @also("PF605", severity=Severity.ERROR, scope="scoring")
@@ -151,7 +153,7 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
                 continue
             yield finding(
                 "another option counts as right",
-                f"{other!r} beside {trial.gold!r}",
+                f"{other!r}, gold is {trial.gold!r}",
                 scored_by(trials),
                 trial.instance,
                 do="compare whole answers, not parts of them",
