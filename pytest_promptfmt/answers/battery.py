@@ -39,7 +39,7 @@ from pytest_promptfmt.answers.phrasings import (
     degenerate_phrasings,
     number_phrasings,
 )
-from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSlowError, did_you_mean
+from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, SlowScoringError, TooSlowError, did_you_mean
 from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
@@ -48,6 +48,8 @@ from pytest_promptfmt.tasks import FilterPipeline, Question, ValueCache, key_of_
 
 BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
+
+_SLOW: Final = "make the filters and metrics of this task faster"
 
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
@@ -86,9 +88,13 @@ class Tried:
 
 
 def try_answers(study: Study) -> Tried:
-    """Return the result of the battery for a generation task; raises the PromptfmtError that stops it."""
+    """Return the result of the battery for a generation task; raises the PromptfmtError that stops it.
+
+    How many answers a slow filter reads within the limit depends on the machine, so that is SlowScoringError.
+    """
     scoring, task = study.scoring, study.given
-    with time_limit(BATTERY_SECONDS, f"trying how {task.id} reads answers", task.position("filter_list")):
+    position, what = task.position("filter_list"), f"trying how {task.id} reads answers"
+    with time_limit(BATTERY_SECONDS, what, position, hint=_SLOW, error=SlowScoringError):
         matrix = try_phrasings(scoring, expected=study.expected)
     expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
     return Tried(

@@ -155,6 +155,12 @@ class TooSlowError(LimitExceededError):
     """A filter or metric that is too slow for most of its inputs, so it is not tried again."""
 
 
+class SlowScoringError(LimitExceededError, UnavailableError):
+    """Scoring that is too slow for all the answers to try, each within its own limit: no mistake of the task."""
+
+    reason = "filters or metrics too slow for all the answers that are tried"
+
+
 class FormatError(PromptfmtError):
     """An unknown format, or one that does not fit the task."""
 

@@ -78,9 +78,14 @@ def exits_raise() -> Iterator[None]:
 
 
 def time_limit(
-    seconds: float, what: str, position: Position | None = None, *, hint: str = _ENDLESS
+    seconds: float,
+    what: str,
+    position: Position | None = None,
+    *,
+    hint: str = _ENDLESS,
+    error: type[LimitExceededError] = LimitExceededError,
 ) -> AbstractContextManager[None]:
-    """Return a context manager that ends its block with LimitExceededError after `seconds` of processor time.
+    """Return a context manager that ends its block with `error` after `seconds` of processor time.
 
     `what` is the subject of the message (`doc_to_text did not finish within 10 s of processor time`). Limits nest. Zero
     and infinity mean no limit.
@@ -88,7 +93,7 @@ def time_limit(
     if seconds <= 0 or math.isinf(seconds) or not are_applied():
         return nullcontext()
     said = f"{what} did not finish within {seconds:g} s of processor time"
-    return _Limit(seconds, LimitExceededError(said, position=position, hint=hint))
+    return _Limit(seconds, error(said, position=position, hint=hint))
 
 
 class _Limit:

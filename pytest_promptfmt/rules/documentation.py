@@ -23,7 +23,7 @@ from pytest_promptfmt.rules.rule_registry import Rule
 _CASES: Final = {"fix": "Fix", "example": "Example", "silent": "Silent example", "with": "Silent with"}
 _PARTS: Final = ("Why", "Example", "Silent example", "Silent with", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
-_INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
+_INCLUDE: Final = re.compile(r"^# include: (\S+)(?:\n|\Z)", re.MULTILINE)
 _FILE: Final = re.compile(r"^# file: (\S+)\n", re.MULTILINE)
 _KEY: Final = re.compile(r"^(?=([A-Za-z_]\w*):)", re.MULTILINE)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from linting import study_of
 
-from pytest_promptfmt.answers import metric_scores
+from pytest_promptfmt.answers import battery, metric_scores
 from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
 from pytest_promptfmt.answers.phrasings import (
@@ -22,7 +24,13 @@ from pytest_promptfmt.answers.phrasings import (
     degenerate_phrasings,
 )
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import MetricUnavailableError, ScoringError, TooSlowError
+from pytest_promptfmt.core.errors import (
+    MetricUnavailableError,
+    ScoringError,
+    SlowScoringError,
+    TooSlowError,
+    UnavailableError,
+)
 from pytest_promptfmt.core.task import FewShot, Task
 from pytest_promptfmt.formats import known_formats
 from pytest_promptfmt.study.scoring import (
@@ -235,6 +243,27 @@ def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pyt
     leave(monkeypatch, 0.02)
     with pytest.raises(TooSlowError, match="nor did 9 others of 10: nothing more is tried"):
         matrix({"function": "custom", "filter_fn": work_on_everything})
+
+
+def test_a_filter_that_is_slow_but_ends_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(resps: Any, docs: Any) -> Any:
+        end = time.process_time() + 0.04
+        while time.process_time() < end:
+            pass
+        return resps
+
+    monkeypatch.setattr(battery, "BATTERY_SECONDS", 0.3)
+    steps = [{"function": "custom", "filter_fn": work}, {"function": "take_first"}]
+    task = Task(
+        name="t",
+        doc_to_text="Q: {{q}}\nA:",
+        doc_to_target="{{a}}",
+        output_type="generate_until",
+        filter_list=[{"name": "x", "filter": steps}],
+    )
+    with pytest.raises(SlowScoringError, match=r"trying how t reads answers did not finish within 0\.3 s") as error:
+        battery.try_answers(study_of(task))
+    assert isinstance(error.value, UnavailableError)
 
 
 @pytest.mark.slow
