@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain, Stages
@@ -101,14 +101,23 @@ def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedF
     is_open = trial.answers.kind == "text" and study.docs is not None and study.docs.kind == "synthetic"
     answers = (gold, *_IMAGINED) if is_open else (gold,)
     lost = None
-    for form in forms:
-        for answer in answers:
+    for asked in forms:
+        for form, answer in _written_ways(asked, answers, is_open=is_open):
             text = without_begun([form.written(answer)], str(study.task.gen_prefix or ""))[0]
             found = _stage(study, chain, trial, form, text, answer)
             if found is None:
                 return None
             lost = lost or found
     return lost
+
+
+def _written_ways(form: AskedForm, answers: Sequence[str], *, is_open: bool) -> Iterator[tuple[AskedForm, str]]:
+    """Yield a form with the answers in it; where docs do not show the answer, its brackets may be part of it."""
+    yield from ((form, answer) for answer in answers)
+    brackets = form.before[-1:] + form.after[:1]
+    if is_open and brackets in ("()", "[]"):
+        outside = replace(form, before=form.before[:-1], after=form.after[1:])
+        yield from ((outside, f"{brackets[0]}{answer}{brackets[1]}") for answer in answers)
 
 
 def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> _Lost | None:

@@ -248,11 +248,17 @@ def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str,
 
 
 def names_in(data: bytes) -> Iterator[tuple[Kind, str]]:
-    """Yield the names that a file gives to a task, a group or a tag, by the text of its top-level keys."""
-    for key, value in _NAMED.findall(data):
-        for name in _words(value) if key == b"tag" else _words(value.partition(b"\n")[0])[:1]:
-            if key == b"tag" or not value.lstrip().startswith((b"[", b"-")):
-                yield key.decode(), name
+    """Yield the names that a file gives to a task, a group or a tag, by the text of its top-level keys.
+
+    Up to lm-eval 0.4.3 `group` was the key of tags: it is that of a group only next to a list of members.
+    """
+    keys = _NAMED.findall(data)
+    members = [value for key, value in keys if key == b"task" and value.lstrip()[:1] in (b"", b"#", b"-", b"[")]
+    for key, value in keys:
+        if key == b"tag" or (key == b"group" and not members):
+            yield from (("tag", name) for name in _words(value))
+        elif value not in members:
+            yield from ((key.decode(), name) for name in _words(value.partition(b"\n")[0])[:1])
 
 
 def _words(value: bytes) -> list[str]:

@@ -101,6 +101,15 @@ def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
     assert "PF525" not in found_in(tmp_path, text + LETTERS + filters(r"RESULT=([A-C])\b"))
 
 
+@pytest.mark.parametrize(("pattern", "is_reported"), [("answer is (.*)(?=.)", False), (r"answer is ([a-z]+)\.", True)])
+def test_requested_brackets_may_be_part_of_answers_that_docs_do_not_show(
+    tmp_path: Path, pattern: str, is_reported: bool
+) -> None:
+    text = 'doc_to_text: "Q: {{input}}\\nEnd with \\"The answer is ([answer]).\\"\\n"\ndoc_to_target: "{{target}}"\n'
+    found = found_in(tmp_path, f"{text}{filters(pattern)}metadata: {{version: 1}}\n")
+    assert (found.get("PF525") == "error") == is_reported
+
+
 @pytest.mark.parametrize(("pattern", "is_reported"), [(r"Antwort: *([A-C])", True), (r"Antwort: *([A-C])\b", False)])
 def test_a_cue_in_another_language_may_be_repeated(tmp_path: Path, pattern: str, is_reported: bool) -> None:
     asked = "Denke Schritt für Schritt und schreibe in die letzte Zeile 'Antwort: X'."

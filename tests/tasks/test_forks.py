@@ -226,7 +226,8 @@ def test_a_task_in_old_sets_is_a_task_with_tags(tmp_path: Path) -> None:
     tasks = fork(tmp_path, "0.4.3")
     old = f"group: [old_set]\ntask: old\n{TASK}"
     write(tasks, old=old, g="group: g\nnum_fewshot: 2\ntask: [old_set]\n")
-    write(tmp_path / "elsewhere", old=old)
+    write(tmp_path / "elsewhere", g="group: other\ntask: [old_set]\n")
+    assert read(tmp_path / "elsewhere/g.yaml").unresolved == ()
     assert [task.name for task in read(tasks / "old.yaml").tasks] == ["old"]
     assert [task.name for task in read(tasks / "g.yaml").tasks] == ["g.old"]
     assert severities(tasks / "old.yaml") == {"PF137": Severity.INFO}
