@@ -84,7 +84,8 @@ def test_all_findings_about_scoring_reach_summary_and_json_in_a_default_run(proj
         "PF601": 2,
     }
     assert any(each.startswith("PF601 empty-gold: 2 errors in 1 task") for each in done.outlines)
-    done.stdout.fnmatch_lines(["PF601 nothing is left of an answer *", "  at: sums.yaml:* (metric_list, doc 1)"])
+    message = "PF601 exact_match ignores all characters of an answer *"
+    done.stdout.fnmatch_lines([message, "  at: sums.yaml:* (metric_list, doc 1)"])
 
 
 @pytest.mark.parametrize(
