@@ -23,15 +23,15 @@ _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
 Mistakes that the rules find in published task files and chat templates, written for their maintainers. Each was
-verified by hand, and by applying the fix: the finding is then gone. Where nothing else is said, a prompt or a score
-of every doc is affected. To apply all fixes to a copy of a checkout and see each finding go:
+verified by hand, and is gone when the fix is applied. Unless stated otherwise, the prompt or the score of every doc
+is affected. To apply all fixes to a copy of a checkout and see each finding go:
 
 <!-- not run: needs the checkout of a repository -->
 ```sh
 python benchmarks/findings.py path/to/the/copy --repository EleutherAI/lm-evaluation-harness
 ```
 
-Below each repository is the text of an issue as it could be sent. The table, the issues and the fixes are in
+Below each table are texts of issues, ready to be sent to that repository. The tables, the issues and the fixes are in
 `benchmarks/findings.yaml`.
 """
 
