@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
+pytestmark = pytest.mark.slow
+
 SECRET = "SECRET-VALUE-123"
 QUIET = ("-q", "--promptfmt-no-code", "--promptfmt-profile", "plain")
 WRITTEN = ("markdown", "html", "json", "patch", "pending")

@@ -13,6 +13,8 @@ import forked_runs
 import pytest
 from plugin_project import run_pytest
 
+pytestmark = pytest.mark.slow
+
 TASK = """\
 task: {name}
 dataset_path: nowhere/{name}
@@ -28,7 +30,7 @@ COUNT = len(TASKS) * len(PROFILES)
 SERIAL, PARALLEL = (), ("-n", "2")
 
 # Processes of xdist take ten times as long to start, so only what they could get wrong is tried with them.
-PARALLEL_TOO = [pytest.param(SERIAL, id="serial"), pytest.param(PARALLEL, id="parallel", marks=pytest.mark.slow)]
+PARALLEL_TOO = [pytest.param(SERIAL, id="serial"), pytest.param(PARALLEL, id="parallel")]
 both = pytest.mark.parametrize("suite", PARALLEL_TOO, indirect=True)
 
 Files = dict[str, bytes]
@@ -123,16 +125,7 @@ def test_a_run_that_reaches_less_loses_nothing(suite: Suite, args: tuple[str, ..
 
 
 @pytest.mark.parametrize("suite", [PARALLEL], indirect=True)
-@pytest.mark.parametrize(
-    "args",
-    [
-        (),
-        *(
-            pytest.param(args, marks=pytest.mark.slow)
-            for args in [("-k", "arc"), ("--ignore", "tasks/arc.yaml"), ("--promptfmt-profile", "plain")]
-        ),
-    ],
-)
+@pytest.mark.parametrize("args", [(), ("-k", "arc"), ("--ignore", "tasks/arc.yaml"), ("--promptfmt-profile", "plain")])
 def test_workers_that_reach_less_lose_nothing(suite: Suite, args: tuple[str, ...]) -> None:
     before = suite.files()
     assert suite.run("--snapshot-update", *args).ret == 0
