@@ -2,7 +2,7 @@
 
     python scripts/docs_pages.py
 
-A section of a page is between the comments `<!-- promptfmt docs: NAME -->` and `<!-- promptfmt docs: end -->`.
+A section of a page is between the comments `<!-- generated: NAME -->` and `<!-- generated: end -->`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGES: Final = ("formats.md", "formats-catalogue.md", "settings.md", "profiles.m
 """The pages with generated sections."""
 
 _SECTION: Final = re.compile(
-    r"(?P<begin><!-- promptfmt docs: (?P<name>.+?) -->\n).*?(?P<end><!-- promptfmt docs: end -->\n)", re.DOTALL
+    r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-- generated: end -->\n)", re.DOTALL
 )
 
 

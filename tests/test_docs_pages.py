@@ -39,7 +39,7 @@ def test_pages_of_the_rules_are_up_to_date(script: dict[str, Any]) -> None:
 def test_sections_of_the_pages_are_up_to_date(script: dict[str, Any], page: str, names: list[str]) -> None:
     stored = (ROOT / "docs" / page).read_text("utf-8")
     assert script["with_sections"](stored) == stored, HINT
-    assert re.findall(r"<!-- promptfmt docs: (?!end)([\w -]+) -->", stored) == names
+    assert re.findall(r"<!-- generated: (?!end)([\w -]+) -->", stored) == names
 
 
 def test_an_edited_section_is_restored_and_the_rest_stays(script: dict[str, Any]) -> None:
