@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import THINK_END, Stages, is_nothing
-from pytest_promptfmt.answers.metric_scores import with_gold
+from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, with_gold
 from pytest_promptfmt.answers.phrasing_verdicts import (
     MISS,
     OK,
@@ -39,7 +40,14 @@ from pytest_promptfmt.answers.phrasings import (
     degenerate_phrasings,
     number_phrasings,
 )
-from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, SlowScoringError, TooSlowError, did_you_mean
+from pytest_promptfmt.core.errors import (
+    LimitExceededError,
+    Position,
+    ScoringError,
+    SlowScoringError,
+    TooSlowError,
+    did_you_mean,
+)
 from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
@@ -50,6 +58,7 @@ BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
 
 _SLOW: Final = "make the filters and metrics of this task faster"
+_BACKTRACKS: Final = "look for a regular expression that backtracks without end"
 
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
@@ -73,7 +82,10 @@ def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = 
     them without the delimiter. `expected` are the user's own completions. Raises ScoringError or RenderError
     for a task that cannot be scored at all.
     """
-    battery = _Battery(scoring)
+    return _matrix_of(_Battery(scoring), expected)
+
+
+def _matrix_of(battery: _Battery, expected: Sequence[ExpectedCompletion]) -> Matrix:
     return battery.matrix(expected) if expected else shared_matrix(battery, lambda: battery.matrix(()))
 
 
@@ -90,12 +102,19 @@ class Tried:
 def try_answers(study: Study) -> Tried:
     """Return the result of the battery for a generation task; raises the PromptfmtError that stops it.
 
-    How many answers a slow filter reads within the limit depends on the machine, so that is SlowScoringError.
+    How many answers fit into the limit depends on the machine: SlowScoringError is raised where they do not, and
+    LimitExceededError only if an answer made to be hard to read is too slow by itself.
     """
-    scoring, task = study.scoring, study.given
+    task, battery = study.given, _Battery(study.scoring)
     position, what = task.position("filter_list"), f"trying how {task.id} reads answers"
-    with time_limit(BATTERY_SECONDS, what, position, hint=_SLOW, error=SlowScoringError):
-        matrix = try_phrasings(scoring, expected=study.expected)
+    all_in_time = partial(time_limit, BATTERY_SECONDS, what, position, hint=_SLOW, error=SlowScoringError)
+    try:
+        with all_in_time():
+            matrix = _matrix_of(battery, study.expected)
+    except SlowScoringError:
+        with all_in_time():
+            battery.require_speed(position)
+        raise
     expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
     return Tried(
         matrix=matrix,
@@ -150,6 +169,14 @@ class _Battery(Subject):
         if self.chain.scores_nothing:
             few = "; compared as texts, for the metric runs code, and synthetic docs have none"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
+
+    def require_speed(self, position: Position | None) -> None:
+        """Raise LimitExceededError if a pipeline is too slow for a degenerate answer."""
+        for phrasing in degenerate_phrasings(self.longest):
+            for pipeline in self.chain.pipelines:
+                problem = self.chain.read_uncounted(pipeline, phrasing.text, self.doc, phrasing.id).problem or ""
+                if problem.startswith(SLOW_PROBLEM):
+                    raise LimitExceededError(problem.removeprefix(SLOW_PROBLEM), position=position, hint=_BACKTRACKS)
 
     def _some(self, phrasings: Iterable[Phrasing]) -> Iterator[Phrasing]:
         """Yield the phrasings; a handful where each of them takes processes to score."""
