@@ -116,10 +116,12 @@ class Study(Configuration):
     def bound_for_scoring(self) -> Task:
         """Return the task with the functions that score it as well; raises as `bound`."""
         settings = self.settings
-        return self.once(
-            "bound for scoring",
-            lambda: bind_scoring(self.bound, trusted=settings.trusts, time_limit=settings.import_limit),
-        )
+
+        def make() -> Task:
+            by = settings.renderer == "installed" and self.given.system == "lm-eval"
+            return bind_scoring(self.bound, trusted=settings.trusts, time_limit=settings.import_limit, by_installed=by)
+
+        return self.once("bound for scoring", make)
 
     def require_material(self) -> None:
         """Raise what stops `material`."""

@@ -193,12 +193,15 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
     return module
 
 
-def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
+def bind_scoring(
+    task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS, by_installed: bool = False
+) -> Task:
     """Return the task with the references in `filter_list`, `metric_list` and `process_results` replaced by functions.
 
-    So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
-    class gets the metrics and filters of its class. The rest of the task stays as it is. Arguments and errors
-    are those of `bind_functions`, and ScoringError for a package that does not load.
+    So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have;
+    `by_installed`, all that the imported lm-eval has. A task class gets the metrics and filters of its class. The rest
+    of the task stays as it is. Arguments and errors are those of `bind_functions`, and ScoringError for a package that
+    does not load.
     """
     if task.assembly.is_class:
         return task.assembly.scored(task)
@@ -226,7 +229,8 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
             raise failure.about(what, position) from failure.__cause__
 
     names = ("filter_list", "metric_list", "process_results")
-    return with_registered(replace(task, **{name: bound(getattr(task, name), name) for name in names}), load)
+    written = replace(task, **{name: bound(getattr(task, name), name) for name in names})
+    return with_registered(written, load, by_installed=by_installed)
 
 
 def _rendering_refs(task: Task) -> Iterator[FunctionRef]:

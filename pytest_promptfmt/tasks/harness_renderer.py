@@ -172,18 +172,21 @@ def _request(arguments: Arguments, index: int, contexts: list[str], golds: Colle
 
 
 def rendered_by_harness(task: Task, seconds: float, *, no_code: bool) -> Task:
-    """Return the bound task so that the installed lm-eval renders it; others than those of lm-eval stay as they are.
+    """Return the bound task so that the installed lm-eval renders it, and import that.
+
+    Classes, and tasks of other systems or in a format, stay as they are.
 
     Raises CodeNotAllowedError where no code may run that files ask for (lm-eval may be the checkout itself),
     FunctionError where lm-eval cannot be imported, LimitExceededError after these seconds.
     """
-    if task.assembly is not FIELDS or task.system != "lm-eval" or task.format is not None:
+    if task.system != "lm-eval" or task.assembly.is_class:
         return task
     if no_code:
-        raise CodeNotAllowedError("the installed lm-eval is to render the task, and no code may run")
+        raise CodeNotAllowedError("the installed lm-eval is to render and score the task, and no code may run")
     with time_limit(seconds, "the import of lm-eval"):
         _task_class()
-    return replace(task, assembly=HarnessAssembly())
+    is_laid_out = task.assembly is not FIELDS or task.format is not None
+    return task if is_laid_out else replace(task, assembly=HarnessAssembly())
 
 
 def _task_class() -> Any:

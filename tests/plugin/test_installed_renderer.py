@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_project import Project
@@ -65,6 +66,76 @@ def test_an_output_type_of_a_fork_has_requests(project: Project) -> None:
     edit(project, '    "generate_until",\n]', '    "generate_until",\n    "ordered_regex",\n]')
     project.run("--snapshot-update", *INSTALLED, *FORK, "own.yaml")
     assert "###" in (project.root / "__prompts__/own/own/plain.txt").read_text("utf-8")
+
+
+ANSWERS: dict[str, Any] = {
+    "doc_to_text": "{{question}}",
+    "doc_to_target": "{{answer}}",
+    "generation_kwargs": {"until": ["###"]},
+    "filter_list": [{"name": "f", "filter": [{"function": "regex", "regex_pattern": "([AB])"}, {"function": "own"}]}],
+    "metric_list": [{"metric": "exact_match"}, {"metric": "agree"}],
+    "metadata": {
+        "promptfmt": {
+            "docs": [{"question": "Capital of Italy?", "answer": "B"}],
+            "completions": [{"completion": "first A, then B", "expected": "B", "correct": True}],
+        }
+    },
+}
+
+
+def with_scoring(project: Project) -> None:
+    """Add a filter and a metric of the fork, and let its `regex` take the last match."""
+    own = """
+
+@register_filter("own")
+class Own(Filter):
+    def apply(self, resps, docs):
+        return [each[0] for each in resps]
+"""
+    agree = """
+
+@register_metric(metric="agree", higher_is_better=True, aggregation="mean")
+def agree(items):
+    return float(items[0] == items[1])
+"""
+    extraction, metrics = (f"fork/lm_eval/{name}.py" for name in ("filters/extraction", "api/metrics"))
+    for path, more in ((extraction, own), (metrics, agree)):
+        project.write(path, (project.root / path).read_text("utf-8") + more)
+    project.edit(extraction, "match = match[self.group_select]", "match = match[-1]")
+
+
+def test_answers_are_filtered_and_scored_by_the_installed_lm_eval(project: Project) -> None:
+    project.task("answers.yaml", **ANSWERS)
+    with_scoring(project)
+    scored = ("answers.yaml", "-m", "promptfmt_scoring or promptfmt_extraction", "--snapshot-update", *FORK)
+    ours = project.run(*scored)
+    assert ours.ret == 1
+    assert any("→ extracted 'A'" in line for line in ours.outlines), ours.outlines
+    theirs = project.run(*scored, *INSTALLED)
+    assert theirs.ret == 0, theirs.outlines
+    project.edit("fork/lm_eval/api/metrics.py", "return exact_match_hf_evaluate(**kwargs)", "return {'exact_match': 0}")
+    wrong = project.run(*scored, *INSTALLED)
+    assert wrong.ret == 1, wrong.outlines
+
+
+def test_a_filter_that_the_installed_lm_eval_lacks_fails(project: Project) -> None:
+    project.task("answers.yaml", **ANSWERS)
+    with_scoring(project)
+    project.edit("fork/lm_eval/filters/extraction.py", '@register_filter("regex")', '@register_filter("regexp")')
+    result = project.run("answers.yaml", "-m", "promptfmt_extraction", *FORK, *INSTALLED)
+    assert result.ret == 1
+    assert any("the installed lm-eval does not have the filter 'regex'" in line for line in result.outlines)
+
+
+def test_scores_of_the_installed_lm_eval_are_those_of_the_fast_way(project: Project) -> None:
+    taken = {"filter_list": ANSWERS["filter_list"][:0], "metric_list": ANSWERS["metric_list"][:1]}
+    project.task("answers.yaml", **ANSWERS | taken, num_fewshot=0)
+    project.task("plain.yaml", **{key: ANSWERS[key] for key in ("doc_to_text", "doc_to_target")})
+    project.run("--snapshot-update")
+    before = project.snapshots()
+    result = project.run(*INSTALLED, "--snapshot-update")
+    assert project.run().parseoutcomes() == result.parseoutcomes()
+    assert project.snapshots() == before
 
 
 def test_a_task_that_lm_eval_refuses_is_not_green(project: Project) -> None:

@@ -297,6 +297,8 @@ FILTERS: Final[Mapping[str, KnownFilter]] = MappingProxyType(
 
 def known_filter(function: Any) -> KnownFilter:
     """Return what is known of the `function` of a filter step: a name, or a class or function that makes filters."""
+    if isinstance(function, KnownFilter):
+        return function
     if isinstance(function, str):
         return FILTERS.get(function) or KnownFilter(make=CustomFilter)
     return next((known for known in FILTERS.values() if known.make is function), KnownFilter(make=function))
@@ -394,7 +396,8 @@ def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
     function = step["function"]
     if isinstance(function, FunctionRef):
         raise ScoringError(f"the filter !function {function} is not bound", position=position)
-    if not callable(function) and (not isinstance(function, str) or function not in FILTERS):
+    is_named = isinstance(function, str) and function in FILTERS
+    if not (callable(function) or isinstance(function, KnownFilter) or is_named):
         raise unknown_filter(function, position, FILTERS)
     return FilterStep(known_filter(function), arguments)
 

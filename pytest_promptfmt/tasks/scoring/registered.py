@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.core.errors import FunctionError, Position, ScoringError, is_misspelt
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.harness import Harness, harness_around, installed_harness
-from pytest_promptfmt.tasks.scoring.filters import FILTERS, unknown_filter
-from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, METRICS, Metric
+from pytest_promptfmt.tasks.scoring.filters import FILTERS, TAKE_FIRST, unknown_filter
+from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, DEFAULT_METRICS, METRICS, Metric
 
 FILTER_GROUP: Final = "pytest_promptfmt.filters"
 """The entry point group of filters: the name of each, and a class or function that makes it, as lm-eval's are."""
@@ -40,14 +40,20 @@ _WHERE: Final[Mapping[Kind, str]] = {
 }
 """The module of lm-eval that imports all things of a kind."""
 
+_OURS: Final[Mapping[Kind, Mapping[str, Any]]] = {"filter": FILTERS, "metric": METRICS, "aggregation": AGGREGATIONS}
 
-def with_registered(task: Task, load: Load) -> Task:
+
+def with_registered(task: Task, load: Load, *, by_installed: bool = False) -> Task:
     """Return the task with classes and functions in place of the names of filters and metrics that we do not have.
 
-    Unknown names stay. Raises ScoringError for a package that cannot be loaded, and what `load` raises.
+    `by_installed`: also of those that we have, from the lm-eval that this process has imported. Unknown names stay.
+    Raises ScoringError for a package that cannot be loaded and for names of ours that the installed lm-eval lacks, and
+    what `load` raises.
     """
     position = task.position("filter_list")
-    harness = _Harnesses(task, load)
+    harness = _Harnesses(task, load, by_installed)
+    if by_installed:
+        task = _with_defaults(task)
     filters = task.filter_list and [
         {**pipeline, "filter": [_with_filter(step, position, harness) for step in pipeline.get("filter") or ()]}
         for pipeline in task.filter_list
@@ -59,6 +65,14 @@ def with_registered(task: Task, load: Load) -> Task:
     return replace(task, filter_list=filters, metric_list=metrics)
 
 
+def _with_defaults(task: Task) -> Task:
+    """Return the task with the names of the filters and metrics that lm-eval takes for a task without."""
+    filters = [{"name": TAKE_FIRST.name, "filter": [{"function": "take_first"}]}]
+    names = () if task.metric_list is not None else DEFAULT_METRICS.get(task.output_type, ())
+    metrics = [{"metric": name} for name in names] or task.metric_list
+    return replace(task, filter_list=filters if task.filter_list is None else task.filter_list, metric_list=metrics)
+
+
 def registering_files(task: Task) -> tuple[set[str], set[str]]:
     """Return the files of a checkout that `with_registered` loads for a task, and all that could be such files."""
     names: dict[Kind, set[object]] = {
@@ -66,10 +80,9 @@ def registering_files(task: Task) -> tuple[set[str], set[str]]:
         "metric": {each.get("metric") for each in task.metric_list or () if isinstance(each, Mapping)},
         "aggregation": {each.get("aggregation") for each in task.metric_list or () if isinstance(each, Mapping)},
     }
-    ours: dict[Kind, Mapping[str, Any]] = {"filter": FILTERS, "metric": METRICS, "aggregation": AGGREGATIONS}
     code, others = set[str](), set[str]()
     for kind, named in names.items():
-        unknown = {name for name in named if isinstance(name, str)} - ours[kind].keys()
+        unknown = {name for name in named if isinstance(name, str)} - _OURS[kind].keys()
         around = _checkout_around(task) if unknown else None
         if around is not None:
             found = around.registrations(kind)
@@ -92,6 +105,11 @@ class _Harnesses:
 
     task: Task
     load: Load
+    by_installed: bool
+
+    def is_ours(self, kind: Kind, name: str) -> bool:
+        """Return whether a name is that of a filter, metric or aggregation of ours, which is used."""
+        return name in _OURS[kind] and not self.by_installed
 
     @cached_property
     def checkout(self) -> Harness | None:
@@ -103,6 +121,10 @@ class _Harnesses:
         Code of a checkout that does not work with the installed lm-eval registers nothing.
         """
         what = f"the {kind} {name!r}"
+        if self.by_installed and ((found := _registered(kind, name)) is not None or name in _OURS[kind]):
+            if found is None:
+                raise ScoringError(f"the installed lm-eval does not have {what}", position=position)
+            return found, {}
         around = self.checkout.registrations(kind).get(name) if self.checkout is not None else None
         if around is not None:
             with suppress(FunctionError):
@@ -119,9 +141,11 @@ class _Harnesses:
 
 def _with_filter(step: Mapping[str, Any], position: Position | None, harness: _Harnesses) -> Mapping[str, Any]:
     name = step.get("function")
-    if not isinstance(name, str) or name in FILTERS:
+    if not isinstance(name, str) or harness.is_ours("filter", name):
         return step
     made = _of_package(FILTER_GROUP, name, position) or harness.registered("filter", name, position)[0]
+    if name in FILTERS:
+        return {**step, "function": replace(FILTERS[name], make=made)}
     if made is None:
         installed = installed_harness()
         known = {entry.name for entry in _entries(FILTER_GROUP, tuple(sys.path))}
@@ -133,7 +157,7 @@ def _with_filter(step: Mapping[str, Any], position: Position | None, harness: _H
 
 def _with_metric(entry: Mapping[str, Any], position: Position | None, harness: _Harnesses) -> Mapping[str, Any]:
     name, aggregation = entry.get("metric"), entry.get("aggregation")
-    if isinstance(name, str) and name not in METRICS and not entry.get("hf_evaluate"):
+    if isinstance(name, str) and not harness.is_ours("metric", name) and not entry.get("hf_evaluate"):
         made = _of_package(METRIC_GROUP, name, position)
         if made is not None:
             metric = made if isinstance(made, Metric) else Metric(made)
@@ -149,7 +173,7 @@ def _with_metric(entry: Mapping[str, Any], position: Position | None, harness: _
                 defaults = {key: value for key, value in defaults.items() if value is not None}
                 entry = {**defaults, **entry, "metric": _named(function, name)}
     aggregation = entry.get("aggregation")
-    if isinstance(aggregation, str) and aggregation not in AGGREGATIONS:
+    if isinstance(aggregation, str) and not harness.is_ours("aggregation", aggregation):
         entry = {**entry, "aggregation": harness.registered("aggregation", aggregation, position)[0] or aggregation}
     return entry
 
