@@ -160,7 +160,7 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
     searched = [
         (parts[0], place, [*_files_of(place, parts)])
         for level, parts in module.imports
-        for place in ([_folder_above(path, level)] if level else [os.path.dirname(path), *folders])
+        for place in ([folder_above(path, level)] if level else [os.path.dirname(path), *folders])
     ]
     own = {name for name, place, found in searched if found and not is_installed(f"{place}/")}
     inputs = module.inputs()
@@ -168,7 +168,8 @@ def _module_inputs(path: str, folders: tuple[str, ...]) -> CodeInputs:
     return replace(inputs, files=files, uses_libraries=not inputs.names <= own)
 
 
-def _folder_above(path: str, level: int) -> str:
+def folder_above(path: str, level: int) -> str:
+    """Return the folder so many levels above a path."""
     for _ in range(level):
         path = os.path.dirname(path)
     return path
@@ -192,7 +193,7 @@ class ModuleFacts:
     @cached_property
     def imports(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         """Return the parts of the names that it imports, after the number of dots before each."""
-        return tuple(dict.fromkeys(each for node in self._nodes for each in _imported(node)))
+        return tuple(dict.fromkeys(each for node in self._nodes for each in imported(node)))
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -322,7 +323,7 @@ def _names_of(node: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in names)
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
+def imported(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the parts of each name that a statement imports, after the number of dots before it."""
     if isinstance(node, ast.Import):
         yield from ((0, tuple(alias.name.split("."))) for alias in node.names)

@@ -159,7 +159,7 @@ class Affected:
             for name, source in self.sources.items()
             if not differing.isdisjoint({name, *source.parts, *source.modules})
             or source.name in words
-            or data.may_be_named_in(name, source)
+            or (data and data.may_be_of(name, os.fsencode("\n".join(source.texts))))
         }
         labels = {label for source in (*touched, *map(self.sources.__getitem__, names)) for label in source.labels}
         may_be_groups = [name for name, pairs in self.named.items() if "task" not in dict(pairs)]
@@ -253,7 +253,10 @@ class _Data:
         return bool(self._files)
 
     def may_be_of(self, name: str, content: bytes) -> bool:
-        """Return whether a file may read one of these: it is next to it or below it, or its name is in the content."""
+        """Return whether a file may read one of these: it is next to it or below it, or its name is in the content.
+
+        The content is all of the file, or, of one that was read, the texts that may be paths.
+        """
         path = PurePosixPath(name)
         return any(
             (name.endswith(".py") and file.is_relative_to(path.parent))
@@ -261,19 +264,6 @@ class _Data:
             or any(os.fsencode(part) in content for part in file.parts if part not in path.parent.parts)
             for file in self._files
         ) or (not name.endswith(".py") and _ANY_PATH.search(content) is not None)
-
-    def may_be_named_in(self, name: str, source: TaskSource) -> bool:
-        """Return whether a task may read one of these: it names one or its folder, or is next to it."""
-        if not self._files:
-            return False
-        path = PurePosixPath(name)
-        if any(file.parent == path.parent and file.name.startswith(f"{path.stem}.") for file in self._files):
-            return True
-        names = {part for file in self._files for part in file.parts}.difference(path.parent.parts)
-        return any(
-            text in (".", "..") or "*" in text or not names.isdisjoint(text.replace(":", "/").split("/"))
-            for text in source.texts
-        )
 
 
 # -- task files that are read ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.inputs.code_inputs import folder_above, imported
 
 _DYNAMIC: Final = frozenset({"globals", "locals", "vars", "getattr", "eval", "exec", "__import__", "import_module"})
 """Names that find other code by name: then everything in the module counts."""
@@ -152,32 +153,17 @@ class _Module:
             for node in ast.walk(top_level):
                 if isinstance(node, ast.Name) and node.id in self._defined and node.id not in own:
                     yield self._file, node.id
-                elif isinstance(node, ast.Import):
-                    paths = (self._imported(self._file.parent, alias.name) for alias in node.names)
-                    yield from ((path, "") for path in paths if path is not None)
-                elif isinstance(node, ast.ImportFrom):
-                    yield from self._named_by(node)
+                for level, parts in imported(node):
+                    if module := self._imported(level, parts):
+                        yield module, ""
+                    elif module := self._imported(level, parts[:-1]):
+                        yield module, "" if parts[-1] == "*" else parts[-1]
 
-    def _named_by(self, node: ast.ImportFrom) -> Iterator[tuple[Path, str]]:
-        folder = self._file.parent
-        for _ in range(node.level - 1):
-            folder = folder.parent
-        path = self._imported(folder, node.module, is_relative=bool(node.level)) if node.module else None
-        for alias in node.names:
-            inner = f"{node.module}.{alias.name}" if node.module else alias.name
-            module = self._imported(folder, inner, is_relative=bool(node.level))
-            if module is not None:
-                yield module, ""
-            elif path is not None:
-                yield path, "" if alias.name == "*" else alias.name
-
-    def _imported(self, folder: Path, name: str, *, is_relative: bool = False) -> Path | None:
-        """Return the file of the tree that a module's name means, None for a module outside the tree."""
-        parts = name.split(".")
-        above = (
-            [folder] if is_relative else [each for each in (folder, *folder.parents) if each.is_relative_to(self._top)]
-        )
-        for place in above:
+    def _imported(self, level: int, parts: Sequence[str]) -> Path | None:
+        """Return the file of the tree that the name of a module means, None for a module outside the tree."""
+        folder = Path(folder_above(str(self._file), max(level, 1)))
+        above = [folder] if level else [each for each in (folder, *folder.parents) if each.is_relative_to(self._top)]
+        for place in above if parts else ():
             for path in (place.joinpath(*parts[:-1], f"{parts[-1]}.py"), place.joinpath(*parts, "__init__.py")):
                 if path != self._file and path.is_file():
                     return path

@@ -6,16 +6,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.task import FunctionRef, leaves
-from pytest_promptfmt.revisions.affected import bytes_of
+from pytest_promptfmt.core.task import FunctionRef, Locate, leaves, locate_nowhere
+from pytest_promptfmt.revisions.affected import TASK_SUFFIXES, bytes_of
 from pytest_promptfmt.revisions.code_changes import (
     Closure,
     CodeChange,
@@ -59,11 +59,16 @@ _MATCHES: Final = {"d": "7", "w": "k", "s": " ", "S": "k", "W": "-", "D": "k"} |
 
 @dataclass(frozen=True)
 class WrittenTask:
-    """A task as its file and includes write it: `values` by key, with a dot for the keys of `fewshot_config`."""
+    """A task as its file and includes write it: `values` by key, with a dot for the keys of `fewshot_config`.
+
+    `config` are all keys, with their places. A group is one without values.
+    """
 
     name: str
     values: Mapping[str, Any]
     top: Path
+    config: Mapping[Any, Any] = field(default_factory=dict)
+    locate: Locate = locate_nowhere
 
     @cached_property
     def forms(self) -> Mapping[str, str]:
@@ -126,7 +131,7 @@ def differences(before: Path, after: Path, files: Mapping[str, str]) -> Iterator
     `files` maps those of the second tree to those of the first, relative to either.
     """
     for new_file, old_file in files.items():
-        old, new = _written(before, old_file), _written(after, new_file)
+        old, new = written_in(before, old_file), written_in(after, new_file)
         for name in old.keys() & new.keys():
             changes = tuple(_changes(old[name], new[name]))
             if changes:
@@ -139,23 +144,20 @@ def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[
     A group whose `task` is no list is one of them: it has no members.
     """
     for new_file, old_file in files.items():
-        if _failure(before, old_file):
-            failure = _failure(after, new_file)
-            if failure:
-                yield new_file, failure
+        if _failure(before, old_file) and (failure := _failure(after, new_file)):
+            yield new_file, failure
 
 
 def _failure(tree: Path, name: str) -> tuple[str, str] | None:
     try:
-        found, file = _read(tree, name), read_if_task(tree / name)
-        task = file.config.get("task") if file is not None and not found else None
-        if isinstance(task, str):
-            return task, "group has no list under `task`, so lm-eval 0.4.13 gives it no members"
+        found = [*_read(tree, name).values()]
     except PromptfmtError as error:
         return Path(name).stem, error.message
     except OSError:
-        pass
-    return None
+        return None
+    task = found[0].config.get("task") if len(found) == 1 and kind_of(found[0].config) == "group" else None
+    text = "group has no list under `task`, so lm-eval 0.4.13 gives it no members"
+    return (task, text) if isinstance(task, str) else None
 
 
 def meaning_of(path: Path) -> object:
@@ -188,29 +190,35 @@ def _is_same_but_for_names(old: WrittenTask, new: WrittenTask, key: str) -> bool
     )
 
 
-def _written(tree: Path, name: str) -> dict[str, WrittenTask]:
+def written_in(tree: Path, name: str) -> Mapping[str, WrittenTask]:
+    """Return the tasks of a file of a tree, and the group that it defines; none of one that cannot be read."""
     try:
         return _read(tree, name)
     except (PromptfmtError, OSError):
         return {}  # reported by the comparison of errors, or as unknown where both sides fail
 
 
-def _read(tree: Path, name: str) -> dict[str, WrittenTask]:
+@cache
+def _read(tree: Path, name: str) -> Mapping[str, WrittenTask]:
     path = tree / name
     if path.suffix == ".py":
         return {ref.name: WrittenTask(ref.name, {"class": ref}, tree) for ref in classes_of(path)}
-    file = read_if_task(path)
+    file = read_if_task(path) if name.endswith(TASK_SUFFIXES) else None
     if file is None:
         return {}
     if kind_of(file.config) == "group":
-        configs = {task.name: task.config for task in load_tasks(path)}
-        return {task: WrittenTask(task, dict(_values(config)), tree) for task, config in configs.items()}
+        tasks = [
+            WrittenTask(each.name, dict(_values(each.config)), tree, each.config, each.locate)
+            for each in load_tasks(path)
+        ]
+        group = WrittenTask(str(file.config["group"]), {}, tree, file.config, file.locate)
+        return {each.name: each for each in (*tasks, group)}
     values = dict(_values(file.config))
     refs = [*class_refs(file.config, path, tree)]
     known = [ref for ref in refs if ref.file.is_file()]
     values |= {"class": known[0]} if known else {}
     task = str(file.config.get("task", refs[0].name if refs else None))
-    return {task: WrittenTask(task, values, tree)}
+    return {task: WrittenTask(task, values, tree, file.config, file.locate)}
 
 
 def _values(config: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -18,17 +18,15 @@ from typing import Any, Final, Literal, get_args
 import yaml
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
-from pytest_promptfmt.core.task import FunctionRef, Locate
-from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, class_refs, classes_of, closure_of
-from pytest_promptfmt.revisions.source_changes import SourceDifference
+from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, closure_of
+from pytest_promptfmt.revisions.source_changes import SourceDifference, WrittenTask, written_in
 from pytest_promptfmt.revisions.verdicts import SOME_DOCS
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.changes import FEW_SHOT
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
-from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks import TaskIndex
 
 Part = Literal["text", "request", "target", "stops", "metric"]
 Kind = Literal["kept", "unsure", "elsewhere", "members", "missing", "raised", "alone"]
@@ -56,7 +54,6 @@ _KEYS: Final[Mapping[str, Part]] = {
 _UNCERTAIN: Final = (TOKENS, COLUMNS, SOME_DOCS)
 _OWN_DOCS: Final = "metadata.promptfmt"
 _OF_SECTION: Final = re.compile(r" (?:\d+ of \d+|without context)$")
-_SUFFIXES: Final = (".yaml", ".yml")
 _AT_TOP: Final = ("metadata", "version")
 
 
@@ -146,7 +143,10 @@ def version_gate(
     as a change. `differences` are the tasks that are written differently, `unknown` those for which rendering could not
     decide whether they changed, `unrendered` those that were not rendered.
     """
-    old, new = _read_all(before, files.values()), _read_all(after, files)
+    old, new = (
+        {task.name: _read(task) for name in names for task in written_in(tree, name).values()}
+        for tree, names in ((before, files.values()), (after, files))
+    )
     written = {each.new.name: each for each in differences}
     found: dict[tuple[Kind, Position | None, str, str], tuple[list[str], set[Part], _Read, _Read]] = {}
 
@@ -211,40 +211,15 @@ def _groups_of(names: Collection[str], known: Mapping[str, _Read]) -> set[str]:
     return found
 
 
-def _read_all(tree: Path, files: Collection[str]) -> dict[str, _Read]:
-    index = TaskIndex()
-    found: dict[str, _Read] = {}
-    for name in files:
-        path = tree / name
-        if path.suffix == ".py":
-            found |= {ref.name: _class(ref, tree) for ref in classes_of(path)}
-        elif path.suffix in _SUFFIXES and path.is_file():
-            found |= _of_file(path, index, tree)
-    return found
-
-
-def _of_file(path: Path, index: TaskIndex, tree: Path) -> dict[str, _Read]:
-    try:
-        file = read_task_file(path, index)
-    except (PromptfmtError, OSError):
-        return {}  # reported when the file runs
-    if file is None:
-        return {}
-    found = {task.name: _read(task.metadata, task.config, task.locate) for task in file.tasks}
-    for task in file.tasks:
-        refs = [ref for ref in class_refs(task.config, path, tree) if ref.file.is_file()]
-        if refs and found[task.name].version is None:
-            found[task.name] = _class(refs[0], tree)
-    if file.kind == "group" and file.yaml is not None:
-        found[file.names[0]] = _read(file.yaml.config.get("metadata"), file.yaml.config, file.yaml.locate)
-    return found
-
-
-def _read(metadata: Any, config: Mapping[Any, Any], locate: Locate) -> _Read:
-    tags = config.get("tag")
+def _read(task: WrittenTask) -> _Read:
+    config = task.config
+    metadata, tags, ref = config.get("metadata"), config.get("tag"), task.values.get("class")
+    version = metadata.get("version") if isinstance(metadata, Mapping) else None
+    if version is None and isinstance(ref, FunctionRef):
+        return _class(ref, task.top)
     return _Read(
-        version=metadata.get("version") if isinstance(metadata, Mapping) else None,
-        place=locate(_AT_TOP),
+        version=version,
+        place=task.locate(_AT_TOP),
         scoring=repr(config.get("aggregate_metric_list")),
         members=frozenset(_members(config)),
         tags=frozenset(tag for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)),
