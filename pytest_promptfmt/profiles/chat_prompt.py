@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, RenderError, SettingsError, did_you_mean, shortened
-from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, join, joined_spans
 from pytest_promptfmt.core.release import Release
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.conversation import described, render_messages
 
+IMAGE: Final = "<image>"
+"""The placeholder in texts that lm-eval's models of images and text make a content part of."""
+
 _TEMPLATE_ORIGIN: Final = Origin("chat template")
 
 
-def prompt_of(profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...], *, where: str = "") -> Prompt:
+def prompt_of(
+    profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...], *, where: str = "", has_images: bool = False
+) -> Prompt:
     """Return the prompt of some turns, which end with the question (and a gen prefix, as assistant message).
 
     Without a chat template it is their texts and delimiters in a row; with one, what `chat_prompt` renders. `where`
-    names the doc in errors. Raises RenderError.
+    names the doc in errors. Where a doc `has_images`, placeholders in texts become content parts for a chat template
+    that takes such. Raises RenderError.
     """
     opening = Turn.of((Message("system", system),)) if system else None
     if profile.chat_template is not None:
-        return chat_prompt(profile, opening, turns, where=where)
+        return chat_prompt(profile, opening, turns, where=where, has_images=has_images)
     every = turns if opening is None else (opening, *turns)
     if profile.formatter is not None:
         every_message = tuple(message for turn in every for message in turn.messages)
@@ -56,7 +62,9 @@ def join_system(instruction: str | None, description: Spans, task: Task) -> Span
     return joined_spans(first, description, gap)
 
 
-def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *, where: str) -> Prompt:
+def chat_prompt(
+    profile: Profile, system: Turn | None, turns: Sequence[Turn], *, where: str, has_images: bool = False
+) -> Prompt:
     """Return the prompt of a profile with a chat template.
 
     `turns` end with the question of the evaluated doc. The generation prompt is added unless a gen prefix follows
@@ -68,11 +76,14 @@ def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *,
     else:
         question, *gen_prefix = turns[-1].contents
         contents = [("user", "".join([turn.text for turn in turns[:-1]]) + question[1]), *gen_prefix]
-    text, used_system = _rendered(profile, system, contents, contents[-1][0] == "assistant", where)
+    parts = has_images and takes_images(profile)
+    text, used_system = _rendered(profile, system, contents, contents[-1][0] == "assistant", where, parts)
 
     def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
         opening = system.messages if system is not None else ()
         shaped = _messages(turns) if profile.fewshot_as_turns else _merged(turns)
+        if parts:
+            shaped = tuple(piece for message in shaped for piece in _pieces(message))
         return _locate(text, (*opening, *shaped) if used_system is not None else shaped), (*opening, *shaped)
 
     return Prompt.lazy(text, make)
@@ -97,16 +108,63 @@ def prompt_of_input(
     return Prompt.lazy(text, lambda: (_locate(text, messages), messages))
 
 
+def takes_images(profile: Profile) -> bool:
+    """Return whether the chat template of a profile makes something of an image in a message, next to its text."""
+    source = profile.chat_template
+    return source is not None and IMAGE[1:-1] in source and _renders_images(source)
+
+
+@cache
+def _renders_images(source: str) -> bool:
+    text = {"type": "text", "text": "?"}
+    try:
+        alone, shown = (
+            render_messages(replace(PLAIN, chat_template=source), [{"role": "user", "content": content}])
+            for content in ([text], [{"type": "image"}, text])
+        )
+    except Exception:  # it refuses lists, or everything without its arguments
+        return False
+    # A template that prints any content as it is would show the names of the keys.
+    return alone != shown and "?" in shown and "'type'" not in shown and '"type"' not in shown
+
+
+def with_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with lists of content parts: an image in place of each placeholder, and the texts around them."""
+    return [{**message, "content": _parts(message["content"])} for message in messages]
+
+
+def _parts(content: str) -> list[dict[str, str]]:
+    made: list[dict[str, str]] = []
+    for number, text in enumerate(content.split(IMAGE)):
+        made += [{"type": "image"}] if number else []
+        made += [{"type": "text", "text": text}] if text else []
+    return made
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """Yield the texts of a message that images are between, as messages."""
+    at = 0
+    for text in message.text.split(IMAGE):
+        if text:
+            yield replace(message, content=tuple(_cut(message.content, at, at + len(text))))
+        at += len(text) + len(IMAGE)
+
+
 def _rendered(
-    profile: Profile, system: Turn | None, contents: Sequence[tuple[str, str]], continues: bool, where: str
+    profile: Profile,
+    system: Turn | None,
+    contents: Sequence[tuple[str, str]],
+    continues: bool,
+    where: str,
+    has_parts: bool = False,
 ) -> tuple[str, Turn | None]:
     """Return the text of a conversation, and its system message if the template takes it."""
     opening = system.contents if system is not None else ()
     try:
         try:
-            return _render(profile, (*opening, *contents), continues), system
+            return _render(profile, (*opening, *contents), continues, has_parts), system
         except TemplateError:
-            return _render(profile, contents, continues), None
+            return _render(profile, contents, continues, has_parts), None
     except LimitExceededError:
         raise
     except Exception as error:
@@ -129,10 +187,11 @@ def _merged(turns: Sequence[Turn]) -> tuple[Message, ...]:
     return (Message("user", (*before, *question.content)), *gen_prefix)
 
 
-def _render(profile: Profile, contents: Sequence[tuple[str, str]], continues: bool) -> str:
+def _render(profile: Profile, contents: Sequence[tuple[str, str]], continues: bool, has_parts: bool) -> str:
+    messages = [{"role": role, "content": content} for role, content in contents]
     return render_messages(
         profile,
-        [{"role": role, "content": content} for role, content in contents],
+        with_parts(messages) if has_parts else messages,
         add_generation_prompt=not continues,
         continue_final_message=continues,
         tools=profile.template_args.get("tools"),

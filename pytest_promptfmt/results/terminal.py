@@ -101,7 +101,7 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
     if len(clusters) > shown:
         yield f"… and {len(clusters) - shown:,} more distinct problems; -v lists them all"
     for keys, tasks in result.unseen.items():
-        yield f"{keys} is not rendered, only the text next to it, {counted(len(tasks), 'task')}: " + listed(
+        yield f"only the text next to the media of {keys} is tested, {counted(len(tasks), 'task')}: " + listed(
             tasks, None if verbosity > 0 else SHOWN_TASKS
         )
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):

@@ -26,6 +26,7 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.core.task import FIELDS, UNSET, FieldAssembly, FunctionRef, Task
+from pytest_promptfmt.profiles.chat_prompt import takes_images, with_parts
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
 from pytest_promptfmt.tasks.rendering.context import DocParts
@@ -89,7 +90,7 @@ class HarnessTask:
             "system_instruction": profile.system_instruction,
             "apply_chat_template": is_chat,
             "fewshot_as_multiturn": profile.fewshot_as_turns,
-            "chat_template": _chat(profile) if is_chat else None,
+            "chat_template": _chat(profile, bool(self._task.config.get("doc_to_image"))) if is_chat else None,
             "tokenizer_name": "",
         }
         build = made.build_all_requests
@@ -252,8 +253,9 @@ def _config(task: Task) -> dict[str, Any]:
     return config
 
 
-def _chat(profile: Profile) -> Callable[..., str]:
+def _chat(profile: Profile, has_images: bool) -> Callable[..., str]:
     """Return `apply_chat_template` of a model of transformers, as lm-eval's own wrapper calls it."""
+    has_parts = has_images and takes_images(profile)
 
     def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         given: dict[str, Any] = {
@@ -262,6 +264,7 @@ def _chat(profile: Profile) -> Callable[..., str]:
             "tools": profile.template_args.get("tools"),
             "documents": profile.template_args.get("documents"),
         }
+        messages = with_parts(messages) if has_parts else messages
         try:
             return render_messages(profile, messages, **given)
         except TemplateError:

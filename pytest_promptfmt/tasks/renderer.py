@@ -15,7 +15,7 @@ from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import PLAIN, Profile
-from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request
+from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request, join
 from pytest_promptfmt.core.task import Assembler, OutputType, Task
 from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
@@ -138,6 +138,7 @@ class LmEvalAssembler:
         self._context = builder(task, docs, num_fewshot)
         self.is_repeatable = self._context.is_repeatable
         self._generation_kwargs = generation_arguments(task)
+        self._has_images = bool(task.config.get("doc_to_image"))
 
     def layout(self, number: int, doc: Doc) -> DocParts:
         """Return description, shots and question of a doc."""
@@ -155,10 +156,14 @@ class LmEvalAssembler:
         if self._context.has_several_inputs and profile.chat_template is not None and not release.makes_turns:
             made = [prompt_of_input(profile, system, shots, each, release, where=where) for each in layout.questions]
         else:
-            made = [prompt_of(profile, system, (*shots, question), where=where) for question in layout.questions]
+            made = [
+                prompt_of(profile, system, (*shots, question), where=where, has_images=self._has_images)
+                for question in layout.questions
+            ]
         prompts = tuple(made)
         requests = _REQUESTS[self._task.output_type](self, _Laid(layout, number, prompts, is_chat))
-        notes = media_notes(self._task, self._docs, doc)
+        text = "".join([join(system), *(turn.text for turn in (*shots, layout.questions[0]))])
+        notes = media_notes(self._task, self._docs, doc, text)
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target, notes=notes)
 
     def _likelihood(self, laid: _Laid) -> tuple[Request, ...]:

@@ -24,7 +24,7 @@ def accept_commands(result: pytest.RunResult) -> list[list[str]]:
 def test_pictures_that_are_not_rendered_are_said_with_the_tasks_that_have_them(project: Project) -> None:
     for name in ("seen", "heard"):
         project.task(f"{name}.yaml", doc_to_image="picture" if name == "seen" else None, doc_to_text="{{question}}")
-    lines = ["doc_to_image is not rendered, only the text next to it, 1 task: seen"]
+    lines = ["only the text next to the media of doc_to_image is tested, 1 task: seen"]
     for workers in ((), ("-n", "2")):
         project.run("--promptfmt-json=r.json", *workers).stdout.fnmatch_lines(lines)
     assert json.loads((project.root / "r.json").read_text("utf-8"))["unseen"] == [

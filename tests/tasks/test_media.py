@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
+from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.systems.task_files import load_tasks
+from pytest_promptfmt.tasks import render_task
+
 KEYS: dict[str, Any] = {
     "doc_to_text": "<image>{{question}}",
     "doc_to_target": "{{answer}}",
@@ -38,8 +43,8 @@ def seen(project: Project) -> Project:
 def test_a_file_is_named_with_its_digest_and_another_content_changes_the_snapshot(seen: Project) -> None:
     with_docs(seen)
     text = shown(seen)
-    assert '"chart: images/chart.png, sha256 a7937b64b8ca"' in text
-    assert '"gone: images/gone.png, no file here"' in text
+    assert '"<image> 1: chart: images/chart.png, sha256 a7937b64b8ca"' in text
+    assert '"no <image> in the prompt: gone: images/gone.png, no file here"' in text
     seen.run("-k", "snapshot").assert_outcomes(passed=1)
     (seen.root / "images/chart.png").write_bytes(b"second")
     changed = seen.run("-k", "snapshot")
@@ -51,9 +56,39 @@ def test_other_values_are_shown_by_their_digest(seen: Project) -> None:
     coded = base64.b64encode(b"x" * 300).decode()
     with_docs(seen, chart=[{"path": "a.png", "bytes": coded}, "https://example.org/a.png"], gone=[[1, 2]])
     text = shown(seen)
-    assert '"chart: a.png, str, sha256 ' in text
-    assert '"chart: https://example.org/a.png"' in text
-    assert '"gone: list, sha256 ' in text
+    assert '"<image> 1: chart: a.png, str, sha256 ' in text
+    assert ': chart: https://example.org/a.png"' in text
+    assert ": gone: list, sha256 " in text
+
+
+VISION = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
+{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in part %}{{ part.text }}
+{%- endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "user", "texts"),
+    [
+        (VISION, "At <|vision_start|><|image_pad|><|vision_end|> see: How high?", ["At ", " see: ", "How high?"]),
+        (VISION.replace("'image'", "'video' or 'image' == 1"), "At <image> see: How high?", None),
+        ("{% for each in messages %}{{ each.content }}{% endfor %}, image", "At <image> see: How high?", None),
+    ],
+)
+def test_a_chat_template_that_takes_images_gets_content_parts(
+    template: str, user: str, texts: list[str] | None
+) -> None:
+    (task,) = load_tasks({"task": "seen", "test_split": "test", **KEYS, "doc_to_text": "At <image> see: {{question}}"})
+    (made,) = render_task(task, TaskDocs.in_memory([DOC]), Profile(name="p", chat_template=template))
+    (prompt,) = made.prompts
+    assert user in prompt.text
+    assert [span.text for span in prompt.spans if span.origin.part == "question"] == (
+        texts or ["At <image> see: ", "How high?"]
+    )
 
 
 PICTURES = """
@@ -80,8 +115,8 @@ def test_functions_that_give_images_are_called_for_given_docs(seen: Project) -> 
     functions = "doc_to_image: !function pictures.files\ndoc_to_visual: !function pictures.fails\n"
     seen.write("seen.yaml", f"{task}\n{functions}")
     text = shown(seen)
-    assert '"!function pictures.files: chart.png, sha256 a7937b64b8ca"' in text
-    assert '"!function pictures.files: Picture (3, 2), sha256 ' in text
+    assert '"<image> 1: !function pictures.files: chart.png, sha256 a7937b64b8ca"' in text
+    assert ": !function pictures.files: Picture (3, 2), sha256 " in text
     assert '"!function pictures.fails"' in text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -14,24 +14,44 @@ from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.profiles.chat_prompt import IMAGE
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
 MEDIA_KEYS: Final = ("doc_to_image", "doc_to_audio", "doc_to_visual", "doc_to_messages")
 """Keys of lm-eval and lmms-eval that give images or sound."""
 
+PLACEHOLDERS: Final[Mapping[str, str]] = {"doc_to_image": IMAGE, "doc_to_audio": "<audio>"}
+"""The text that models of lm-eval replace by an image or sound; lmms-eval puts both before the question."""
+
 _LONGEST_NAME: Final = 200
 
 
-def media_notes(task: Task, docs: TaskDocs, doc: Doc) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def media_notes(task: Task, docs: TaskDocs, doc: Doc, text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the notes of an instance about its media, one for each key; none of synthetic docs.
 
-    Functions are called, under the limits of all code of a task; one that fails, as it may where the doc holds the name
-    of a file and not what is in it, is named.
+    Each part of the prompt is named with its place: the placeholders in the `text` of all turns take images in their
+    order. Functions are called, under the limits of all code of a task; one that fails, as it may where the doc holds
+    the name of a file and not what is in it, is named.
     """
     if docs.kind != "given":
         return ()
     written = ((key, task.media.get(key, task.config.get(key))) for key in MEDIA_KEYS)
-    return tuple((key, tuple(_lines(key, value, task, doc))) for key, value in written if value is not None)
+    return tuple(
+        (key, tuple(_placed(PLACEHOLDERS.get(key), text, [*_lines(key, value, task, doc)])))
+        for key, value in written
+        if value is not None
+    )
+
+
+def _placed(placeholder: str | None, text: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yield each part with its place in the text, and the places that no part is for."""
+    if placeholder is None or not all(": " in part for part in parts):  # a function that failed
+        yield from parts
+        return
+    count = text.count(placeholder)
+    for number in range(max(count, len(parts))):
+        place = f"{placeholder} {number + 1}" if number < count else f"no {placeholder} in the prompt"
+        yield f"{place}: {parts[number] if number < len(parts) else 'nothing'}"
 
 
 def _lines(key: str, written: Any, task: Task, doc: Doc) -> Iterator[str]:
