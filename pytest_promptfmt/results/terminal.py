@@ -15,6 +15,7 @@ from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, Find
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, counted, first_of, listed
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.tasks import found_release
 
 SHOWN_TASKS: Final = 8
 """How many tasks of one cluster are named without -v."""
@@ -59,14 +60,22 @@ def header_lines(settings: Settings) -> list[str]:
 
 
 def release_note(settings: Settings) -> str:
-    """Return a line about the release of lm-eval that is followed, "" where its prompts are those of 0.4.13."""
+    """Return a line about the release of lm-eval that is followed, "" where its prompts are those of 0.4.13.
+
+    If another one is set than that around the rootdir or installed, which built-in files are read from, it names both.
+    """
     release, found = settings.release, settings.lm_eval_found
     place = f", {found}" if found else ""
+    around = None if found else found_release(settings.rootdir)
+    files = ""
+    if around is not None and around[0] != release.version:
+        files = f"; built-in tasks and includes are those of lm-eval {around[0]}, {around[1]}"
     if not release.is_compared:
         nearest = OLDEST if release.is_older else LATEST.version
         about = "what was different before" if release.is_older else "what it has changed since"
-        return f"prompts are those of lm-eval {nearest}; lm-eval {release.version}{place}, may differ in {about}"
-    return f"prompts are those of lm-eval {release.version}{place}" if release.differs_from(LATEST) else ""
+        return f"prompts are those of lm-eval {nearest}; lm-eval {release.version}{place}, may differ in {about}{files}"
+    differs = files or release.differs_from(LATEST)
+    return f"prompts are those of lm-eval {release.version}{place}{files}" if differs else ""
 
 
 def archetypes_of(settings: Settings) -> tuple[str, ...]:
