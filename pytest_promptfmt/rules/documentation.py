@@ -44,10 +44,10 @@ class Documentation:
     real: str = ""
 
 
-def documentation_of(rule: Rule) -> Documentation:
-    """Return the parts of a rule's docstring, with its example."""
+def documentation_of(rule: Rule, case: str = "") -> Documentation:
+    """Return the parts of a rule's docstring, with its example, or with that of another case."""
     parts = _parts_of(rule)
-    parts |= _case_of(rule) if rule.is_builtin and "Example" not in parts else {}
+    parts |= _case_of(rule, case) if rule.is_builtin and "Example" not in parts else {}
     example, silent, changes = (
         _with_included(parts.get(head, ""), rule) for head in ("Example", "Silent example", "Silent with")
     )
@@ -69,12 +69,12 @@ def _parts_of(rule: Rule) -> dict[str, str]:
     return {"": first} | dict(zip(pieces[::2], bodies, strict=True))
 
 
-def _case_of(rule: Rule) -> dict[str, str]:
+def _case_of(rule: Rule, name: str = "") -> dict[str, str]:
     """Return the parts of a built-in rule that are in a table of cases, by their heads."""
     _, *folders, _ = rule.function.__module__.split(".")
     cases = data_table("rule_cases", "data" if folders == ["rules"] else "/".join(folders))
-    case = cases.get(rule.code, {}).get(rule.function.__name__, {})
-    return {_CASES[name]: text for name, text in case.items()}
+    case = cases.get(rule.code, {}).get(name or rule.function.__name__, {})
+    return {_CASES[key]: text for key, text in case.items()}
 
 
 def _with_included(example: str, rule: Rule) -> str:
@@ -136,7 +136,7 @@ def page(rule: Rule) -> str:
 
 def _form(part: Documentation) -> str:
     """Return one line about a further part of a rule: what it reports, and how to fix that."""
-    summary = part.summary.removeprefix("Report ")
+    summary = part.summary.removeprefix("Report ").removeprefix("that ")
     return f"{summary[:1].upper()}{summary[1:]}{f' Fix: {part.fix}' if part.fix else ''}"
 
 

@@ -1,31 +1,32 @@
-"""Rules about elements of a question's layout: labels before their columns, whole sentences, and pairs of marks."""
+"""Rules about the elements of a question: labels, cues, sentences and marks, each whole, in place, once and alike."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.core.prompt import join
+from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
-from pytest_promptfmt.rules.options import answer_labels
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.page import Page, Text, asked_first, known, own, part_of, query, shown, task, texts
 from pytest_promptfmt.rules.rule_views import (
     BRANCH,
     COLUMN,
-    around,
     continuations,
     finding,
     pattern,
-    questions,
-    scores_exact_match,
+    question_template,
     severity_of_shots,
     shots_of,
-    written_texts,
+    skeleton,
 )
 from pytest_promptfmt.study.contract import is_instruction
 from pytest_promptfmt.study.layout import layout_of
+from pytest_promptfmt.study.study import constant_spans
 
 _PAIRS: Final = (
     ("premise", "hypothesis"),
@@ -35,10 +36,23 @@ _PAIRS: Final = (
 )
 """Columns that a prompt shows next to each other, and alike."""
 
+_SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
 _CUT_OFF: Final = pattern("elements", "cut_off")
 _INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
-_ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
-_IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
+
+_LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
+_BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
+_NAMED_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+) \{\{-? *(\w+) *-?\}\}")
+_GLUED_LABEL: Final = pattern("elements", "glued_label")
+_LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
+_OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
+_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
+
+_TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
+_LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
+_WORDS: Final = 5
+_LEAD: Final = 20
+"""Characters of a description that is not in a question by chance."""
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
 _BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")
@@ -49,207 +63,351 @@ _ROWS: Final = re.compile(
 """An environment with rows and no other one inside: no text is read twice, even with many unclosed ones."""
 
 _HALF_BREAK: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[ \t]*\n")
-_SHOWN: Final = 24
 _OPENING: Final = "([（【「『"
 _CLOSING: Final = ")]）】」』"
-_LABEL: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
+_OPTION: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
 _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
 """Where unmatched brackets mean nothing: code, formulas, and emoticons."""
 
 _STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
 
 
-def _labelled(study: Study) -> list[tuple[str, str]]:
-    """Return the columns that the first question prints, each with the label directly before it ("" for none)."""
-    found = []
-    for _, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        constant = ""
-        for span in message.content:
-            if span.origin.field is None:
-                constant += span.text
-                continue
-            label = layout_of(constant).cue
-            is_alone = label is None and constant[-1:] in ("", "\n")
-            if label is not None or is_alone:
-                found.append((label.name if label is not None else "", span.origin.field))
-            constant = span.text.rpartition("\n")[2]
-    return found
+def answer_labels() -> set[str]:
+    """Return the labels before an answer, in all languages."""
+    table: dict[str, list[str]] = data_table("contract")["answer_labels"]
+    return {label for labels in table.values() for label in labels}
 
 
-@also("PF242")
-def label_before_other_column(study: Study) -> Iterator[Finding]:
-    """Report a label that is named like one column, or like its language, and is before another column."""
-    labelled = _labelled(study)
-    docs = study.docs
-    columns = {str(name).casefold(): name for name in docs.columns} if docs is not None else {}
-    messages = [message for _, message in questions(study.instances[:1])]
-    printed = {str(span.origin.field).casefold() for message in messages for span in message.content}
-    languages: dict[str, list[str]] = data_table("contract")["languages"]
-    for label, field in labelled:
-        name = label.casefold().replace(" ", "_")
-        codes = {one for one in languages.get(name, ()) if one in columns}
-        is_other = name in columns and field.casefold() in COMMON and name not in field.casefold()
-        is_other_language = codes and any(field.casefold() in known for known in languages.values())
-        is_misplaced = not printed & {name, *codes} or any(
-            other and other != label and own.casefold() in (name, *codes) for other, own in labelled
-        )
-        if field.casefold() not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
-            saw = f"{label}: {{{{{field}}}}}"
-            yield finding(
-                "a label names one column, but another one is printed after it", saw, "doc_to_text", field=field
-            )
-            return
+# -- the cue -----------------------------------------------------------------------------------------------------------
 
 
-@also("PF240")
-def cue_of_other_target_language(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for a translation into another language than the label before the answer names."""
-    languages: dict[str, list[str]] = data_table("contract")["languages"]
-    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        cue = layout_of(message.text).cue
-        name = cue.name.casefold() if cue is not None else ""
-        asked = {found.casefold() for found in _INTO.findall(study.own_text)} & set(languages)
-        if name in languages and asked and name not in asked:
-            saw = f"into {', '.join(sorted(asked)).title()}, and {name.title()}:"
-            yield finding("the prompt requests another language than its label names", saw, "doc_to_text", instance)
+@query("PF232", "the prompt ends with the last option, without an answer cue", asked_first, name="no-cue-after-options")
+def _no_cue(page: Page) -> Iterator[str | Finding]:
+    """Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
+    Why: a base model continues with the next option, not with an answer. An earlier instruction how to answer is a cue.
 
-@also("PF242", severity=Severity.ERROR)
-def cue_in_answer(study: Study) -> Iterator[Finding]:
-    """Report an answer that repeats the label at the end of the prompt."""
-    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        cue = layout_of(message.text).cue
-        answers = [instance.target] if study.generates else continuations(instance)
-        texts = [answer.strip() for answer in answers if isinstance(answer, str)]
-        if cue is not None and texts and all(text.startswith(f"{cue.name}{cue.colon}") for text in texts):
-            saw = f"{cue.name}{cue.colon} and {texts[0][:40]}"
-            at = "doc_to_target" if study.generates else "doc_to_choice"
-            yield finding("the answer begins with the label that the prompt ends with", saw, at, instance)
-            return
+    Fix: end the prompt with a cue such as `Answer:`.
 
-
-@also("PF242")
-def cue_in_shot(study: Study) -> Iterator[Finding]:
-    """Report an answer of a few-shot example that begins with the label before it, which is then there twice."""
-    for instance, asked in questions(study.with_shots[:1]) if not study.has_guessed_text else ():
-        cue = layout_of(asked.text).cue
-        begin = f"{cue.name}{cue.colon}" if cue is not None else "\0"
-        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer and begin in shot.question]
-        twice = next((answer for answer in answers if answer.startswith(begin)), None)
-        if twice is not None and not any(cue_in_answer(study)):
-            message = "the answer of a few-shot example begins with the label before it"
-            saw = f"{begin} and {twice[:40]}"
-            yield finding(message, saw, "fewshot_config", instance, severity=severity_of_shots(study))
-
-
-@also("PF232")
-def instruction_after_cue(study: Study) -> Iterator[Finding]:
-    """Report an instruction after the label at which the answer begins."""
-    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        constant = ""
-        for span in message.content:
-            constant = constant + span.text if span.origin.field is None else "\0"
-        cues = [label for label in layout_of(constant).labels if label.name in answer_labels() and not label.value]
-        after = constant[cues[-1].end :].strip() if cues else ""
-        if after and is_instruction(after) and not study.task.gen_prefix:
-            saw = f"{cues[-1].name}{cues[-1].colon} {after[:60]}"
-            yield finding("an instruction comes after the cue for the answer", saw, "doc_to_text", instance)
-
-
-@also("PF280")
-def description_of_other_subject(study: Study) -> Iterator[Finding]:
-    """Report a description that names another subject than the subset of the data and the task have."""
-    name, description = study.config.get("dataset_name"), study.written.description
-    subject = _ABOUT.search(description) if isinstance(description, str) else None
-    if subject is None or not isinstance(name, str) or name.casefold() not in study.task.name.casefold():
+    Real: HELM #3790 (InfiniteBench).
+    """
+    written, text = page.study.task, page.text.rstrip()
+    layout = layout_of(text)
+    last = [option for option in layout.listed[-2:] if option.label.isupper()]
+    is_end = len(last) == 2 and text[last[0].start :].count("\n") == 1 and text.count("\n") > 1
+    if not is_end or written.gen_prefix is not None or not written.has_question or len(page.instance.prompts) != 1:
         return
-    known = set(data_table("contract")["subjects"].split())
-    own, named = (set(re.findall("[a-z]+", text.casefold())) for text in (name, subject[1]))
-    if own & known and named & known and not own & named:
-        saw = f"{subject[1]}; the data is {name}"
-        yield finding("the description names another subject than the data", saw, "description")
+    start = layout.listed[0].start
+    cues = (label for label in layout.labels if label.name in answer_labels() and label.end < start)
+    before = next((cue for cue in cues if not text[cue.end : start].strip(" \n([")), None)
+    if before is not None:
+        yield finding("the answer cue is before the options", text[before.start : before.start + 40])
+    elif not _SAYS_HOW.search(page.study.own_text):
+        yield page.text[-40:]
 
 
-@also("PF280")
-def subset_of_other_language(study: Study) -> Iterator[Finding]:
-    """Report a subset of the data, or a description, that names another language than the task's name."""
-    name, description = study.config.get("dataset_name"), study.written.description
-    known = {code: language for language, codes in data_table("contract")["languages"].items() for code in codes}
-    named = {known[part] for part in re.split(r"[_\W]", study.task.name.casefold()) if part in known}
-    language = known.get(name.casefold()) if isinstance(name, str) else None
-    if language is not None and len(named) == 1 and language not in named and isinstance(name, str):
-        saw = f"{name}; the task is {study.task.name}"
-        yield finding("the subset of the data is of another language than the task", saw, "dataset_name")
-    words = re.findall(r"[A-Z][a-z]+", description) if isinstance(description, str) else []
-    described = {word.casefold() for word in words} & {*known.values()} - {"english"}
-    if len(named) == 1 and described and not described & named:
-        saw = f"{', '.join(sorted(described)).title()}; the task is {study.task.name}"
-        yield finding("the description names another language than the task", saw, "description")
+@query("PF232", "an instruction comes after the cue for the answer")
+def _instruction_after_cue(page: Page) -> Iterator[str]:
+    cues = [label for label in layout_of(page.tail).labels if label.name in answer_labels() and not label.value]
+    after = page.tail[cues[-1].end :].strip() if cues else ""
+    if after and is_instruction(after) and not page.study.task.gen_prefix:
+        yield f"{cues[-1].name}{cues[-1].colon} {after[:60]}"
 
 
-@also("PF240")
-def label_of_pair_missing(study: Study) -> Iterator[Finding]:
-    """Report a column without a label whose counterpart has one, such as premise and hypothesis."""
-    labels = {field.casefold(): label for label, field in _labelled(study)}
+@query("PF242", "the answer begins with the label that the prompt ends with", severity=Severity.ERROR)
+def _cue_in_answer(page: Page) -> Iterator[Finding]:
+    study, cue = page.study, page.cue
+    answers = [page.instance.target] if study.generates else continuations(page.instance)
+    parts = [answer.strip() for answer in answers if isinstance(answer, str)]
+    if cue is not None and parts and all(text.startswith(f"{cue.name}{cue.colon}") for text in parts):
+        at = "doc_to_target" if study.generates else "doc_to_choice"
+        yield finding("", f"{cue.name}{cue.colon} and {parts[0][:40]}", at)
+
+
+@query("PF242", "the answer of a few-shot example begins with the label before it", shown, at="fewshot_config")
+def _cue_in_shot(page: Page) -> Iterator[Finding]:
+    begin = f"{page.cue.name}{page.cue.colon}" if page.cue is not None else COLUMN
+    answers = [shot.answer.strip() for shot in shots_of(page.instance) if shot.answer and begin in shot.question]
+    twice = next((answer for answer in answers if answer.startswith(begin)), None)
+    if twice is not None and not any(_cue_in_answer(page.study)):
+        yield finding("", f"{begin} and {twice[:40]}", severity=severity_of_shots(page.study))
+
+
+# -- labels unlike their siblings --------------------------------------------------------------------------------------
+
+
+@query("PF240", "a label has no space after its colon, but other labels have one", texts, name="uneven-labels")
+def uneven_labels(text: Text) -> Iterator[str | Finding]:
+    """Report labels that are not written alike, such as one glued to its column where others have a space.
+
+    Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
+    tokenizers read both differently.
+
+    Fix: add the space or the line break.
+
+    Real: gpqa of lm-evaluation-harness (`question:` without a space), solved examples in descriptions.
+    """
+    labels = [(found[1], found[2]) for found in _LABEL_COLUMN.finditer(text.text)]
+    spaced = {f"{label}:" for label, colon in labels if colon == ": "}
+    spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text.text)}
+    glued = [label for label, colon in labels if colon == ":" and len(label) > 1]
+    found = _GLUED_LABEL.search(text.text)
+    if spaced and glued and len(glued) <= len(spaced):
+        yield f"{glued[0]}:… and {sorted(spaced)[0]} …"
+    elif found is not None:
+        yield finding("a label is glued to the text before it", part_of(text.text, found, 20, 8))
+
+
+@query("PF240", "options are not written alike", texts)
+def _uneven_options(text: Text) -> Iterator[str]:
+    listed = [one for one in layout_of(text.text).options if one.text.startswith(COLUMN) and one.label.isascii()]
+    for before, after in pairwise(listed):
+        follow = ord(after.label.upper()) == ord(before.label.upper()) + 1
+        if follow and (before.style != after.style or before.label.isupper() != after.label.isupper()):
+            yield f"{before.lead}… and {after.lead}…"
+
+
+def _first_prompt(study: Study) -> list[Page]:
+    """Return the page whose whole prompt is read: one with few-shot examples, where they are the user's own."""
+    return (
+        []
+        if study.has_guessed_text
+        else [
+            Page(study, one, one.prompts[0].messages[-1])
+            for one in (study.demonstrated or study.instances)[:1]
+            if one.prompts
+        ]
+    )
+
+
+@query("PF240", "labels have two kinds of colon", _first_prompt)
+def _mixed_colons(page: Page) -> Iterator[str]:
+    kinds: dict[str, dict[str, str]] = {}
+    for label in layout_of(page.instance.prompts[0].text).labels:
+        script = "CJK" if _CJK.search(label.name) else label.name
+        kinds.setdefault(script, {})[label.colon] = label.name
+    for by_colon in kinds.values():
+        if len(by_colon) > 1:
+            yield " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
+
+
+@query("PF240", "a label has no colon, but another label has one", task)
+def _label_without_colon(study: Study) -> Iterator[str]:
+    text = question_template(study)
+    cue = _BARE_CUE.search(text)
+    named = (found for found in _NAMED_COLUMN.finditer(text) if found[1].casefold() == found[2].casefold())
+    found = cue or next(named, None)
+    if found is not None and layout_of(text[: cue.start()] if cue is not None else text).labels:
+        yield found[0].strip()[:40]
+
+
+@query("PF240", "a label of the examples has no colon", task)
+def _label_lost_colon(study: Study) -> Iterator[Finding]:
+    written = [(template.keys, skeleton(template.source)) for template in study.templates]
+    labels = [(keys, text, found) for keys, text in written for found in _LABEL.finditer(text)]
+    with_colon = Counter(found[1] for _, _, found in labels if found[2])
+    with_colon += Counter(line[:-1] for _, text in written for line in text.splitlines() if line.endswith(":"))
+    for keys, text, found in labels:
+        name = next((one for one in with_colon if f"{found[1]} ".startswith(f"{one} ")), None)
+        if not found[2] and name is not None and " " in name and with_colon[name] > 1:
+            yield finding("", text[found.start() : found.end() + 20], keys)
+
+
+@query("PF240", "one column of a pair has a label, and the other has none")
+def _label_of_pair_missing(page: Page) -> Iterator[Finding]:
+    labels = {field.casefold(): label for label, field in page.labelled}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
         if labels.get(one, "").casefold().replace(" ", "") == one and labels.get(other) == "":
             saw = f"{labels[one]}: {{{{{one}}}}}, and {{{{{other}}}}} without a label"
-            yield finding("one column of a pair has a label, and the other has none", saw, "doc_to_text", field=other)
-            return
+            yield finding("", saw, field=other)
 
 
-@also("PF246")
-def sentence_cut_off(study: Study) -> Iterator[Finding]:
-    """Report a sentence that ends with a word such as `about` or `the`, directly before a blank line."""
-    for template, text in written_texts(study):
-        found = _CUT_OFF.search(text)
-        if found is not None and (template.keys[-1] == "description" or found.end() < len(text.rstrip())):
-            yield finding("a sentence ends before its last word", found[0].strip()[-60:], template.keys)
+@query("PF240", "the labels of question and answer are in two languages")
+def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
+    cue = page.cue.name if page.cue is not None else ""
+    asked = {one.name: _languages("question_labels", one.name) for one in page.layout.labels}
+    asked = {name: languages for name, languages in asked.items() if languages}
+    answered = _languages("answer_labels", cue)
+    if asked and answered and not set().union(*asked.values()) & answered:
+        yield f"{next(iter(asked))}: and {cue}:"
+    languages = data_table("contract")["languages"]
+    into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
+    if cue.casefold() in languages and into and cue.casefold() not in into:
+        saw = f"into {', '.join(sorted(into)).title()}, and {cue.title()}:"
+        yield finding("the prompt requests another language than its label names", saw)
 
 
-@also("PF701")
-def identifier_as_gold(study: Study) -> Iterator[Finding]:
-    """Report the identifier of a doc as the answer that a model has to write."""
-    target = study.written.doc_to_target
-    if not study.generates or study.has_own_scorer or not isinstance(target, str) or not scores_exact_match(study):
-        return
-    name = target.strip().removeprefix("{{").removesuffix("}}").strip()
-    golds = [str(doc[name]) for doc in study.real_docs if name in doc]
-    are_distinct = len(golds) > 1 and len(set(golds)) == len(golds)
-    if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
-        yield finding("the gold answer is the identifier of the doc", f"{name}: {golds[0]}", "doc_to_target")
+def _languages(table: str, label: str) -> set[str]:
+    """Return the languages in which a label is the one of a question or of an answer."""
+    words: dict[str, list[str]] = data_table("contract")[table]
+    return {lang for lang, names in words.items() if label.casefold() in map(str.casefold, names)}
 
 
-@also("PF235")
-def open_fence(study: Study) -> Iterator[Finding]:
-    """Report a code fence that is opened before a column and never closed."""
-    for instance, message in questions(study.instances[:1]):
-        if "```" not in message.text:
-            return
-        constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
-        last = constant.rfind("```")
-        if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
-            saw = message.text[message.text.rfind("```") :][:60]
-            yield finding("a code fence is opened but never closed", saw, "doc_to_text", instance)
+@query("PF242", "a label names one column, but another one is printed after it")
+def _label_before_other_column(page: Page) -> Iterator[Finding]:
+    docs = page.study.docs
+    columns = {str(name).casefold() for name in docs.columns} if docs is not None else set()
+    printed = {str(span.origin.field).casefold() for one in asked_first(page.study) for span in one.message.content}
+    languages: dict[str, list[str]] = data_table("contract")["languages"]
+    for label, field in page.labelled:
+        name, folded = label.casefold().replace(" ", "_"), field.casefold()
+        codes = {one for one in languages.get(name, ()) if one in columns}
+        is_other = name in columns and folded in COMMON and name not in folded
+        is_other_language = codes and any(folded in known for known in languages.values())
+        is_misplaced = not printed & {name, *codes} or any(
+            other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
+        )
+        if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
+            yield finding("", f"{label}: {{{{{field}}}}}", field=field)
 
 
-@also("PF235")
-def broken_formula(study: Study) -> Iterator[Finding]:
+# -- once --------------------------------------------------------------------------------------------------------------
+
+
+@query("PF242", "the description is repeated in the question", task, name="repeated-text")
+def _repeated_description(study: Study) -> Iterator[str]:
+    """Report a text that the prompt shows twice, such as a description that is in the question as well.
+
+    Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
+
+    Fix: keep it in one of the two places.
+
+    Real: 45 kmmlu_cot_hard tasks of lm-evaluation-harness 0.4.13.
+    """
+    description, text = study.written.description, study.written.doc_to_text
+    lead = " ".join(description.split()) if isinstance(description, str) else ""
+    if len(lead) >= _LEAD and COLUMN not in skeleton(lead) and isinstance(text, str) and lead in " ".join(text.split()):
+        yield lead
+
+
+@query("PF242", "the same paragraph appears twice in a row", asked_first)
+def _repeated_block(page: Page) -> Iterator[str]:
+    blocks = [block.strip() for block in page.instance.prompts[0].text.split("\n\n")]
+    yield from (before for before, after in pairwise(blocks) if before == after and len(before) >= 30)
+
+
+@query("PF242", "a text of the data is shown twice in the question", lambda study: own(study)[:1])
+def _text_shown_twice(page: Page) -> Iterator[Finding]:
+    values = {name: value.strip() for name, value in page.instance.doc.items() if isinstance(value, str)}
+    for name, text in values.items():
+        held = sum(text in other for key, other in values.items() if key != name)
+        if len(text.split()) >= _WORDS and not held and page.text.count(text) > 1:
+            yield finding("", text[:60], field=name)
+
+
+@query("PF242", "a label is printed twice in a row", lambda study: known(study)[:3])
+def _label_twice(page: Page) -> Iterator[str | Finding]:
+    again = _LINE_TWICE.search(join(constant_spans(page.instance)))
+    if again is not None:
+        yield again[0]
+    text = "".join(span.text for span in page.instance.prompts[0].spans if span.origin.shot is None)
+    twice = [each for each in _TWICE.finditer(text) if not _ends_a_sentence(text, each)]
+    of_words = [one for one in twice if one[1].endswith(":")]
+    # One doubled letter may be the initials of a name.
+    for found in of_words or (twice if len({one[1] for one in twice}) > 1 else ()):
+        yield finding("", part_of(text, found, 10), "gen_prefix" if page.study.task.gen_prefix else "doc_to_text")
+
+
+def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:
+    """Return whether the first of two equal labels is the last word of a line: `Choose the right option:`."""
+    line = text[text.rfind("\n", 0, twice.start()) + 1 : twice.start()]
+    return "\n" in twice[0] and bool(line.strip())
+
+
+# -- whole -------------------------------------------------------------------------------------------------------------
+
+
+@query("PF246", "a sentence ends before its last word", texts)
+def _sentence_cut_off(text: Text) -> Iterator[str]:
+    found = _CUT_OFF.search(text.text)
+    if found is not None and (text.keys[-1] == "description" or found.end() < len(text.text.rstrip())):
+        yield found[0].strip()[-60:]
+
+
+@query("PF235", "unclosed bracket", name="unbalanced-pairs")
+def _open_bracket(page: Page) -> Iterator[str]:
+    """Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
+
+    Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before
+    they answer. A prompt that ends with the bracket expects the answer to close it and is not reported.
+
+    Fix: close the bracket.
+
+    Real: prompts of multilingual benchmarks whose translations lost a bracket.
+    """
+    place = None if _CODE.search(page.constant) else _open_place(page.constant)
+    if place is not None:
+        yield part_of(page.constant, place)
+
+
+def _open_place(text: str) -> int | None:
+    """Return where the first unclosed bracket is; None if all are closed, or if the text ends with it."""
+    labels = {match.end() - 1 for match in _OPTION.finditer(text)}
+    opened: list[int] = []
+    for place, character in enumerate(text):
+        if character in _OPENING:
+            opened.append(place)
+        elif character in _CLOSING:
+            if opened:  # of any kind: intervals are open at one end
+                opened.pop()
+            elif place not in labels:
+                return None  # text that closes what it never opened has its own use of brackets
+    return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
+
+
+@query("PF235", "", texts)
+def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
+    """Report a template that opens a quotation or bold text and does not close it."""
+    written = text.text if BRANCH not in text.text else ""
+    quotes = re.sub(r"(?<=\d)\"", "", written)  # without inches
+    marks = [("“", written.rfind("“"), written.count("“") > written.count("”") > 0)]
+    marks += [('"', written.rfind('"'), quotes.count('"') % 2 == 1), ("**", *_open_bold(written))]
+    for mark, at, is_open in marks:
+        if is_open and written[at + len(mark) :].strip():  # else the answer continues the quotation
+            what = "bold text" if mark == "**" else "a quotation"
+            yield finding(f"{what} is opened but not closed", part_of(written, at, 20, 40))
+
+
+def _open_bold(text: str) -> tuple[int, bool]:
+    """Return where bold text is opened on a line that does not close it, and whether another line does."""
+    lines = list(re.finditer(r"[^\n]+", text)) if not re.search(r"\*{3}|\w\*\*\w|```", text) else []
+    odd = [line for line in lines if line[0].count("**") % 2]
+    is_open = len(odd) == 1 and any("**" in line[0] for line in lines if line is not odd[0])
+    return (odd[0].start() + odd[0][0].rfind("**"), is_open) if odd else (0, False)
+
+
+@query("PF235", "a choice has a quote without a partner", asked_first, at="doc_to_choice")
+def _stray_quote(page: Page) -> Iterator[str]:
+    study, choices = page.study, [text.strip() for text in continuations(page.instance)]
+    stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
+    if study.has_choices and study.renders_fields and not study.has_real_docs and 0 < len(stray) < len(choices):
+        yield stray[0][-40:]
+
+
+@query("PF235", "a tag is opened but not closed")
+def _open_tag(page: Page) -> Iterator[str]:
+    closed = set(re.findall(r"</(\w+)>", page.constant))
+    for tag in re.finditer(r"<([a-z_]{3,})>(?=[^<]*\0)", page.constant) if closed else ():
+        if tag[1] not in closed:
+            yield part_of(page.constant, tag, 8, 24)
+
+
+@query("PF235", "a code fence is opened but never closed", asked_first)
+def _open_fence(page: Page) -> Iterator[str]:
+    pieces = page.constant.split("```")
+    if len(pieces) % 2 == 0 and COLUMN in pieces[-1] and pieces[0].strip():
+        yield page.text[page.text.rfind("```") :][:60]
+
+
+@query("PF235", "", lambda study: asked_first(study) if study.shots else ())
+def _broken_formula(page: Page) -> Iterator[Finding]:
     """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash."""
-    if study.shots == 0:
-        return
-    for instance in study.instances[:1]:
-        for shot in shots_of(instance):
-            text = f"{shot.question}{shot.answer or ''}"
-            problem = _problem(text) if _COMMAND.search(text) else None
-            if problem is not None:
-                yield finding(
-                    problem[0],
-                    around(text, problem[1], _SHOWN),
-                    ("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("doc_to_text",),
-                    instance,
-                )
-                return
+    at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ()
+    for shot in shots_of(page.instance):
+        text = f"{shot.question}{shot.answer or ''}"
+        problem = _problem(text) if _COMMAND.search(text) else None
+        if problem is not None:
+            yield finding(problem[0], part_of(text, problem[1]), at)
 
 
 def _problem(text: str) -> tuple[str, int] | None:
@@ -267,92 +425,3 @@ def _problem(text: str) -> tuple[str, int] | None:
         else:
             return "unmatched closing brace in a formula", brace.start(1)
     return ("unclosed brace in a formula", opened[-1]) if opened else None
-
-
-@rule("PF235", "unbalanced-pairs", severity=Severity.WARNING, family=Family.PROMPT)
-def open_bracket(study: Study) -> Iterator[Finding]:
-    """Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
-
-    Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before
-    they answer. A prompt that ends with the bracket expects the answer to close it and is not reported.
-
-    Fix: close the bracket.
-
-    Real: prompts of multilingual benchmarks whose translations lost a bracket.
-    """
-    for instance, message in questions(study.instances[:1]):
-        if study.has_guessed_text:
-            return
-        constant = "".join(span.text if span.origin.field is None else COLUMN for span in message.content)
-        place = None if _CODE.search(constant) else _open_place(constant)
-        if place is not None:
-            yield finding(
-                "unclosed bracket", around(constant, place, _SHOWN).replace(COLUMN, "…"), "doc_to_text", instance
-            )
-            return
-
-
-def _open_place(text: str) -> int | None:
-    """Return where the first unclosed bracket is; None if all are closed, or if the text ends with it."""
-    labels = {match.end() - 1 for match in _LABEL.finditer(text)}
-    opened: list[int] = []
-    for place, character in enumerate(text):
-        if character in _OPENING:
-            opened.append(place)
-        elif character in _CLOSING:
-            if opened:  # of any kind: intervals are open at one end
-                opened.pop()
-            elif place not in labels:
-                return None  # text that closes what it never opened has its own use of brackets
-    return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
-
-
-@also("PF235")
-def unbalanced_quotes(study: Study) -> Iterator[Finding]:
-    """Report a template that opens a quotation or bold text and does not close it."""
-    for template, text in written_texts(study):
-        if BRANCH in text:
-            continue
-        quotes = re.sub(r"(?<=\d)\"", "", text)  # without inches
-        marks = [("“", text.rfind("“"), text.count("“") > text.count("”") > 0)]
-        marks += [('"', text.rfind('"'), quotes.count('"') % 2 == 1), ("**", *_open_bold(text))]
-        for mark, at, is_open in marks:
-            if is_open:
-                if not text[at + len(mark) :].strip():
-                    continue  # the answer continues the quotation
-                saw = around(text, at, 20, 40).replace(COLUMN, "…")
-                what = "bold text" if mark == "**" else "a quotation"
-                yield finding(f"{what} is opened but not closed", saw, template.keys)
-
-
-def _open_bold(text: str) -> tuple[int, bool]:
-    """Return where bold text is opened on a line that does not close it, and whether another line does."""
-    lines = list(re.finditer(r"[^\n]+", text)) if not re.search(r"\*{3}|\w\*\*\w|```", text) else []
-    odd = [line for line in lines if line[0].count("**") % 2]
-    is_open = len(odd) == 1 and any("**" in line[0] for line in lines if line is not odd[0])
-    return (odd[0].start() + odd[0][0].rfind("**"), is_open) if odd else (0, False)
-
-
-@also("PF235")
-def stray_quote(study: Study) -> Iterator[Finding]:
-    """Report a quote at one end of a choice that has no partner, where other choices have none."""
-    if not study.has_choices or study.has_real_docs or not study.renders_fields:
-        return
-    for instance in study.instances[:1]:
-        choices = [text.strip() for text in continuations(instance)]
-        stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
-        if 0 < len(stray) < len(choices):
-            yield finding("a choice has a quote without a partner", stray[0][-40:], "doc_to_choice", 0)
-
-
-@also("PF235")
-def open_tag(study: Study) -> Iterator[Finding]:
-    """Report a tag that is opened and not closed, where others of the prompt are closed."""
-    for instance, message in questions(study.instances[:1]) if not study.has_guessed_text else ():
-        constant = "".join(span.text if span.origin.field is None else COLUMN for span in message.content)
-        closed = set(re.findall(r"</(\w+)>", constant))
-        for tag in re.finditer(r"<([a-z_]{3,})>(?=[^<]*\0)", constant) if closed else ():
-            if tag[1] not in closed and COLUMN in constant[tag.end() :]:
-                saw = around(constant, tag, 8, 24).replace(COLUMN, "…")
-                yield finding("a tag is opened but not closed", saw, "doc_to_text", instance)
-                return

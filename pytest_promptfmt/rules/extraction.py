@@ -12,7 +12,7 @@ from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.instructions import asks_for_label_alone
+from pytest_promptfmt.rules.options import asks_for_label_alone
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
 from pytest_promptfmt.rules.smoke import scoring_failure

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_values import local_questions
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
@@ -48,6 +49,7 @@ _SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
 _LONGER: Final = 2
 """How many times longer than any other choice a conspicuous answer is."""
 
+_IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
 _ANY_WORD: Final = re.compile(r"\w+")
 _SOME_WORD: Final = 5
 """The length of an answer that is more than a label, with a space on both sides."""
@@ -236,6 +238,18 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
     for instance in study.real_instances[:1]:
         saw = f"{instance.target!r} is expected"
         yield finding("the answer that the model must write is the index of a choice", saw, "doc_to_target", instance)
+
+
+@query("PF701", "the gold answer is the identifier of the doc", task, at="doc_to_target")
+def _identifier_as_gold(study: Study) -> Iterator[str]:
+    target = study.written.doc_to_target
+    if not study.generates or study.has_own_scorer or not isinstance(target, str) or not scores_exact_match(study):
+        return
+    name = target.strip().removeprefix("{{").removesuffix("}}").strip()
+    golds = [str(doc[name]) for doc in study.real_docs if name in doc]
+    are_distinct = len(golds) > 1 and len(set(golds)) == len(golds)
+    if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
+        yield f"{name}: {golds[0]}"
 
 
 @also("PF702")

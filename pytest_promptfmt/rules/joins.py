@@ -25,8 +25,8 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
+from pytest_promptfmt.rules.elements import uneven_labels
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
-from pytest_promptfmt.rules.prompt_text import uneven_labels
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,

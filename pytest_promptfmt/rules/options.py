@@ -1,4 +1,4 @@
-"""Rules about the options that a prompt lists: their labels, their order, and how each is written."""
+"""Rules about options: those that a question lists, those that are scored, and those that its instruction names."""
 
 from __future__ import annotations
 
@@ -7,116 +7,73 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.prompt import Instance, join
-from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules import Family, Finding, Severity, Study
+from pytest_promptfmt.rules.page import Page, first, known, own, query, task
 from pytest_promptfmt.rules.rule_views import (
-    COLUMN,
-    around,
-    choices_of,
     finding,
-    first_prompts,
+    first_text,
+    instruction_key,
     listed_labels,
-    question_layout,
-    question_message,
+    mapped,
+    pattern,
     question_template,
-    questions,
-    written_texts,
 )
 from pytest_promptfmt.study.configuration import read_template
-from pytest_promptfmt.study.layout import Listing, follow_each_other, layout_of, listing_of
-from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.study.layout import follow_each_other, layout_of
+from pytest_promptfmt.tasks import looks_for_answers
 
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
-_TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
 _NUMBERED: Final = re.compile(r"(\w*?)_?([a-j]|[A-J]|\d)")
 """A column that is one of several, such as `option_a` or `choice2`."""
 
-_LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _OTHER_SCRIPTS: Final = 0x0500
-_SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
 _FEWEST_OPTIONS: Final = 3
 _OPTION_VALUE: Final = re.compile(
     r"(?:^|(?<=\s))[(\[]?([A-Ja-j]|\d)[)\].:：][ \t]*(?:\{\{-?(.*?)-?\}\}|\{%(?!-?\s*(?:end|el)))", re.MULTILINE
 )
 """The label of an option in a template, directly before the expression or the tag that prints it."""
 
+_LETTER: Final = pattern("options", "letter")
+_ALONE: Final = pattern("options", "alone")
+_RANGE: Final = pattern("options", "range")
+_TOGETHER: Final = pattern("options", "together")
+_LETTERS: Final = tuple("ABCDEFGHIJ")
+_LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
+"""A letter before the text of its option, with or without a space."""
 
-@rule("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
-def no_cue(study: Study) -> Iterator[Finding]:
-    """Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+_ASKS_LETTER: Final = pattern("options", "asks_letter")
+_WORD: Final = r"[\"'“‘`*]*([^\W\d_][\w-]+)[\"'”’`*]*"
+_NAMED: Final = pattern("options", "named")
+_ASKED: Final = pattern("options", "asked")
+"""A question that names its answers: `Is this tweet positive, neutral or negative?`."""
 
-    Why: a base model continues with the next option, not with an answer. An earlier instruction how to answer is a cue.
-
-    Fix: end the prompt with a cue such as `Answer:`.
-
-    Real: HELM #3790 (InfiniteBench).
-    """
-    if study.task.gen_prefix is not None or not study.task.has_question:
-        return
-    for instance, message in questions(study.instances[:1]):
-        if len(instance.prompts) != 1:
-            return
-        text = message.text.rstrip()
-        last = [option for option in layout_of(text).listed[-2:] if option.label.isupper()]
-        is_end = len(last) == 2 and text[last[0].start :].count("\n") == 1 and text.count("\n") > 1
-        layout = layout_of(text)
-        start = layout.listed[0].start if layout.listed else 0
-        cues = (label for label in layout.labels if label.name in answer_labels())
-        before = next((cue for cue in cues if not text[cue.end : start].strip(" \n([") and cue.end < start), None)
-        if is_end and before is not None:
-            saw = text[before.start : before.start + 40]
-            yield finding("the answer cue is before the options", saw, "doc_to_text", instance)
-        elif is_end and not _SAYS_HOW.search(study.own_text):
-            saw = message.text[-40:]
-            yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
+_NUMBERS: Final = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
+_COUNT: Final = pattern("options", "count")
+_LEAST: Final = 2
 
 
-def answer_labels() -> set[str]:
-    """Return the labels before an answer, in all languages."""
-    table: dict[str, list[str]] = data_table("contract")["answer_labels"]
-    return {label for labels in table.values() for label in labels}
+def template_names(spec: object) -> frozenset[str]:
+    """Return the columns that a field names: those of a template, or the column that it is."""
+    if not isinstance(spec, str):
+        return frozenset()
+    return frozenset(read_template(spec).names) or frozenset({spec.strip()})
 
 
-@also("PF240")
-def uneven_options(study: Study) -> Iterator[Finding]:
-    """Report a list of options in which one is written differently: another space, bracket or mark."""
-    for template, text in written_texts(study):
-        listed = [one for one in layout_of(text).options if one.text.startswith(COLUMN) and one.label.isascii()]
-        for before, after in pairwise(listed):
-            follow = ord(after.label.upper()) == ord(before.label.upper()) + 1
-            if follow and (before.style != after.style or before.label.isupper() != after.label.isupper()):
-                yield finding("options are not written alike", f"{before.lead}… and {after.lead}…", template.keys)
-                break
+def _first_two(study: Study) -> Sequence[Page]:
+    return known(study)[:2]
 
 
-@also("PF242", severity=Severity.ERROR)
-def option_listed_twice(study: Study) -> Iterator[Finding]:
-    """Report two options that print the same column."""
-    listed = _printed_options(study)
-    for number, (label, value) in enumerate(listed):
-        twin = next((other for other, same in listed[:number] if same == value and other != label), None)
-        if twin is not None and value:
-            yield finding("two options print the same column", f"{twin} and {label}: {{{{{value}}}}}", "doc_to_text")
-            return
+# -- the labels and their order ----------------------------------------------------------------------------------------
 
 
-def _printed_options(study: Study) -> list[tuple[str, str]]:
-    """Return the labels of options in the template of the question, each with the expression after it ("" for a tag).
-
-    Labels are of the kind of the first one: capitals, small letters or digits.
-    """
-    found = [(one[1], " ".join((one[2] or "").split())) for one in _OPTION_VALUE.finditer(question_template(study))]
-    return [one for one in found if _kind(one[0]) == _kind(found[0][0])]
-
-
-def _kind(label: str) -> tuple[bool, bool]:
-    return label.isdigit(), label.isupper()
-
-
-@rule("PF249", "uneven-labels-and-options", severity=Severity.ERROR, family=Family.PROMPT)
-def labels_out_of_order(study: Study) -> Iterator[Finding]:
+@query(
+    "PF249",
+    "option labels are not consecutive, or do not start with the first label",
+    _first_two,
+    name="uneven-labels-and-options",
+    severity=Severity.ERROR,
+)
+def _labels_out_of_order(page: Page) -> Iterator[str]:
     """Report options whose labels, number or order do not fit, such as labels that are not consecutive.
 
     Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter set
@@ -127,28 +84,13 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
 
     Real: labels made of a counter, as in most templates with a loop.
     """
-    for instance in study.instances[:2]:
-        listing = _listing(study, instance)
-        if listing is None:
-            continue
-        labels = listing.labels
-        if len(labels) > len({option.index for option in listing.options}):
-            continue  # listed twice, which PF242 reports
-        if len(listed_labels(instance)) >= len(labels):
-            continue  # lines of options in order: a text that another one contains is found in its line as well
-        follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
-        if (follow and labels[0] in _FIRST) or not _is_of_one_kind(labels):
-            continue
-        saw = ", ".join(labels)
-        yield finding(
-            "option labels are not consecutive, or do not start with the first label", saw, "doc_to_text", instance
-        )
+    labels = page.listing.labels if page.listing is not None else []
+    # listed twice, which PF242 reports, or a text that another one contains, and which its line has as well
+    if page.listing is None or len(labels) > len({option.index for option in page.listing.options}):
         return
-
-
-def _listing(study: Study, instance: Instance) -> Listing | None:
-    """Return how the question lists a list of the doc with a label each; None if it does not."""
-    return None if study.has_guessed_text else listing_of(question_message(instance), instance.doc)
+    follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels)) and labels[0] in _FIRST
+    if not follow and _is_of_one_kind(labels) and len(page.listed) < len(labels):
+        yield ", ".join(labels)
 
 
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
@@ -160,162 +102,258 @@ def _is_of_one_kind(labels: Sequence[str]) -> bool:
     return steps <= {0, 1} or (len(steps) > 1 and max(codes) - min(codes) <= len(codes) and codes == sorted(codes))
 
 
-@also("PF249", severity=Severity.ERROR)
-def options_in_other_order(study: Study) -> Iterator[Finding]:
-    """Report options listed or scored in another order than in their column, where the gold is a place in it."""
-    for instance in study.instances[:2]:
-        place = _place_of_gold(study, instance)
-        if place is None:
-            return
-        scored = [choice.strip() for choice in choices_of(study, instance)]
-        listed = {name: value for name, value in instance.doc.items() if isinstance(value, list)}
-        lists = {name: [str(one).strip() for one in value] for name, value in listed.items()}
-        for name, texts in lists.items() if scored not in lists.values() else ():
-            if len(set(texts)) > 1 and sorted(scored) == sorted(texts):
-                saw = f"{', '.join(scored)[:60]} are scored, {name} has {', '.join(texts)[:60]}"
-                message = "the choices are scored in another order than in their column"
-                yield finding(message, saw, "doc_to_choice", instance, field=name)
-                return
-        listing = _listing(study, instance)
-        shown = [one for one in listing.options if one.is_printed] if listing is not None else []
-        indices = list(dict.fromkeys(one.index for one in shown))
-        if listing is not None and len(indices) > 1 and indices != sorted(indices) and not listing.missing:
-            saw = f"{shown[0].label} is the element {shown[0].index} of {listing.column}; the gold is {place}"
-            message = "the options are listed in another order than in their column"
-            yield finding(message, saw, "doc_to_text", instance, field=listing.column)
-            return
+def _printed_options(study: Study) -> list[tuple[str, str]]:
+    """Return the labels of options in the template of the question, each with the expression after it ("" for a tag).
+
+    Labels are of the kind of the first one: capitals, small letters or digits.
+    """
+    found = [(one[1], " ".join((one[2] or "").split())) for one in _OPTION_VALUE.finditer(question_template(study))]
+    return [one for one in found if all(kind(one[0]) == kind(found[0][0]) for kind in (str.isdigit, str.isupper))]
 
 
-@also("PF249", severity=Severity.ERROR)
-def shown_unlike_scored(study: Study) -> Iterator[Finding]:
-    """Report options whose texts are scored, if one is only listed, or is listed at another position."""
-    names = template_names(study.written.doc_to_target)
-    for instance in study.instances[:2] if isinstance(study.written.doc_to_choice, str) else ():
-        scored = [choice.strip() for choice in choices_of(study, instance)]
-        listed = [option.text.strip() for option in question_layout(instance).listed]
-        if len(set(scored)) < max(len(scored), 2) or not set(scored) <= set(listed) or study.has_guessed_text:
-            return
-        lost = next((text for text in listed if text not in scored), None)
-        if lost is not None and len(listed) == len(set(listed)):
-            saw = f"{lost[:40]!r} is one of {len(listed)} listed, {len(scored)} are scored"
-            yield finding("an option is listed but not scored", saw, "doc_to_choice", instance)
-            return
-        by_place = isinstance(instance.target, int) and not names & template_names(study.written.doc_to_choice)
-        if by_place and listed != scored:
-            saw = f"{', '.join(listed)[:60]} are listed, {', '.join(scored)[:60]} are scored"
-            yield finding(
-                "the choices are scored in another order than they are listed", saw, "doc_to_choice", instance
-            )
-            return
+@query("PF249", "the labels of the options are not in order", task, severity=Severity.ERROR)
+def _template_labels_out_of_order(study: Study) -> Iterator[str]:
+    labels = [label for label, _ in _printed_options(study)]
+    if len(labels) < _FEWEST_OPTIONS or labels[0] not in "Aa1" or any(_labels_out_of_order(study)):
+        return  # it reports what a loop prints
+    first, text, count = labels[0], "".join(labels), labels.count(labels[0])
+    again = len(labels) % count == 0 and labels[:: len(labels) // count] == [first] * count
+    if any(not follow_each_other([first, *run]) for run in (text.split(first)[1:] if again else [text[1:]])):
+        yield ", ".join(labels)
 
 
-@also("PF249", severity=Severity.WARNING)
-def columns_in_other_order(study: Study) -> Iterator[Finding]:
-    """Report options that print columns such as `option_a` and `option_b` in a different order than their names."""
+@query("PF249", "the columns with the options are printed out of order", task)
+def _columns_in_other_order(study: Study) -> Iterator[str]:
     listed = [value for _, value in _printed_options(study)]
     ends = [found.group(1, 2) for name in listed if (found := _NUMBERED.fullmatch(name)) is not None]
     letters = [end for _, end in ends]
     if len(ends) == len(listed) > 1 == len({name for name, _ in ends}) and letters != sorted(letters):
-        saw = ", ".join(listed)
-        yield finding("the columns with the options are printed out of order", saw, "doc_to_text")
+        yield ", ".join(listed)
 
 
-def template_names(spec: object) -> frozenset[str]:
-    """Return the columns that a field names: those of a template, or the column that it is."""
-    if not isinstance(spec, str):
-        return frozenset()
-    return frozenset(read_template(spec).names) or frozenset({spec.strip()})
+@query("PF242", "two options print the same column", task, severity=Severity.ERROR)
+def _option_listed_twice(study: Study) -> Iterator[str]:
+    listed = _printed_options(study)
+    for number, (label, value) in enumerate(listed):
+        twin = next((other for other, same in listed[:number] if same == value and other != label), None)
+        if twin is not None and value:
+            yield f"{twin} and {label}: {{{{{value}}}}}"
 
 
-def _place_of_gold(study: Study, instance: Instance) -> str | None:
-    """Return the column with the place of the right option, where the target is made only of that column."""
-    target = study.written.doc_to_target
-    if not isinstance(target, str) or study.has_guessed_text:
-        return None
-    names = sorted(template_names(target))
-    value = instance.doc.get(names[0])
-    return names[0] if len(names) == 1 and isinstance(value, int) and not isinstance(value, bool) else None
+@query("PF242", "the options are listed twice", own)
+def _options_listed_twice(page: Page) -> Iterator[Finding]:
+    indices = [option.index for option in page.listing.options] if page.listing is not None else []
+    # all of them, in their order, and then again: an option may be a name that the passage has after a mark
+    if page.listing is not None and indices == 2 * sorted(set(indices)):
+        yield finding("", ", ".join(page.listing.labels), field=page.listing.column)
 
 
-@also("PF249", severity=Severity.ERROR)
-def option_not_listed(study: Study) -> Iterator[Finding]:
-    """Report options that are scored and not in the prompt, although the others are listed."""
-    for instance in study.real_instances:
-        listing = _listing(study, instance)
-        scored = len(choices_of(study, instance))
-        if listing is None or not listing.missing or len(listing.options) < 2:
-            continue
-        if not study.generates and scored < len(listing.options) + len(listing.missing):
-            continue
-        yield finding(
-            "an option is not in the prompt, although the others are listed",
-            f"{', '.join(listing.labels)} are listed, {listing.missing[0][:40]!r} is not",
-            "doc_to_text",
-            instance,
-            field=listing.column,
-        )
+# -- listed and scored -------------------------------------------------------------------------------------------------
+
+
+@query("PF249", "", _first_two, severity=Severity.ERROR, at="doc_to_choice")
+def _options_in_other_order(page: Page) -> Iterator[Finding]:
+    """Report options listed or scored in another order than in their column, where the gold is a place in it."""
+    place = _place_of_gold(page)
+    if place is None:
         return
+    listed = {name: value for name, value in page.instance.doc.items() if isinstance(value, list)}
+    lists = {name: [str(one).strip() for one in value] for name, value in listed.items()}
+    for name, texts in lists.items() if page.scored not in lists.values() else ():
+        if len(set(texts)) > 1 and sorted(page.scored) == sorted(texts):
+            saw = f"{', '.join(page.scored)[:60]} are scored, {name} has {', '.join(texts)[:60]}"
+            yield finding("the choices are scored in another order than in their column", saw, field=name)
+    shown = [one for one in page.listing.options if one.is_printed] if page.listing is not None else []
+    indices = list(dict.fromkeys(one.index for one in shown))
+    if page.listing is not None and len(indices) > 1 and indices != sorted(indices) and not page.listing.missing:
+        saw = f"{shown[0].label} is the element {shown[0].index} of {page.listing.column}; the gold is {place}"
+        message = "the options are listed in another order than in their column"
+        yield finding(message, saw, "doc_to_text", field=page.listing.column)
 
 
-@also("PF242")
-def label_twice(study: Study) -> Iterator[Finding]:
-    """Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`."""
-    for instance, prompt in first_prompts(study.instances[:3]):
-        own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
-        again = _LINE_TWICE.search(join(constant_spans(instance)))
-        if again is not None and not study.has_guessed_text:
-            yield finding("a label is printed twice in a row", again[0], "doc_to_text", instance)
-            return
-        twice = [each for each in _TWICE.finditer(own) if not _ends_a_sentence(own, each)]
-        of_words = [one for one in twice if one[1].endswith(":")]
-        # One doubled letter may be the initials of a name.
-        found = next(iter(of_words or (twice if len({one[1] for one in twice}) > 1 else ())), None)
-        if found is not None and not study.has_guessed_text:
-            yield finding(
-                "a label is printed twice in a row",
-                around(own, found, 10),
-                "gen_prefix" if study.task.gen_prefix else "doc_to_text",
-                instance,
-            )
-            return
+def _place_of_gold(page: Page) -> str | None:
+    """Return the column with the place of the right option, where the target is made only of that column."""
+    names = sorted(template_names(page.study.written.doc_to_target))
+    value = page.instance.doc.get(names[0]) if len(names) == 1 else None
+    return names[0] if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:
-    """Return whether the first of two equal labels is the last word of a line: `Choose the right option:`."""
-    line = text[text.rfind("\n", 0, twice.start()) + 1 : twice.start()]
-    return "\n" in twice[0] and bool(line.strip())
+@query("PF249", "", _first_two, severity=Severity.ERROR, at="doc_to_choice")
+def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
+    """Report options whose texts are scored, if one is only listed, or is listed at another position."""
+    written, scored = page.study.written, page.scored
+    listed = [option.text.strip() for option in page.layout.listed]
+    are_texts = isinstance(written.doc_to_choice, str) and len(set(scored)) == len(scored) > 1
+    if not are_texts or not set(scored) <= set(listed):
+        return
+    lost = next((text for text in listed if text not in scored), None)
+    by_place = isinstance(page.instance.target, int)
+    by_place = by_place and not template_names(written.doc_to_target) & template_names(written.doc_to_choice)
+    if lost is not None and len(listed) == len(set(listed)):
+        saw = f"{lost[:40]!r} is one of {len(listed)} listed, {len(scored)} are scored"
+        yield finding("an option is listed but not scored", saw)
+    elif by_place and listed != scored:
+        saw = f"{', '.join(listed)[:60]} are listed, {', '.join(scored)[:60]} are scored"
+        yield finding("the choices are scored in another order than they are listed", saw)
 
 
-@also("PF242")
-def options_listed_twice(study: Study) -> Iterator[Finding]:
-    """Report a prompt that lists the same options twice."""
-    for instance in study.real_instances:
-        listing = _listing(study, instance)
-        if listing is None:
+@query(
+    "PF249",
+    "an option is not in the prompt, although the others are listed",
+    lambda study: known(study) if study.has_real_docs else (),
+    severity=Severity.ERROR,
+)
+def _option_not_listed(page: Page) -> Iterator[Finding]:
+    listing = page.listing
+    if listing is None or not listing.missing or len(listing.options) < _LEAST:
+        return
+    if page.study.generates or len(page.scored) >= len(listing.options) + len(listing.missing):
+        saw = f"{', '.join(listing.labels)} are listed, {listing.missing[0][:40]!r} is not"
+        yield finding("", saw, field=listing.column)
+
+
+@query("PF249", "", severity=Severity.ERROR, at="doc_to_choice")
+def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
+    """Report scored labels of another kind than the labels in the prompt."""
+    study, layout = page.study, page.layout
+    labels = [choice.strip("().") for choice in page.scored] or _letters_written(study)
+    if len(labels) < _LEAST or not follow_each_other(labels):
+        return
+    lines = layout.listed or layout.listed_in_other_scripts
+    listed = [option.label for option in lines] or list(layout.listed_inline)
+    text, choices = study.written.doc_to_text, study.written.doc_to_choice
+    is_fixed = isinstance(text, str) and isinstance(choices, list) and "{%" not in text
+    is_same = is_fixed or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
+    message = do = ""
+    if study.has_choices and is_same and len(listed) > len(labels) and listed[: len(labels)] == labels:
+        message, do = "more options are listed than labels are scored", "score a label for each option"
+    elif study.has_choices and is_fixed and 1 < len(listed) < len(labels) and listed == labels[: len(listed)]:
+        message = "more labels are scored than options are listed"
+    elif len(listed) == len(labels) and listed != labels:
+        message = "the scored labels are not those of the listed options"
+    if message:
+        saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
+        yield finding(message, saw, do=do, severity=Severity.WARNING if len(listed) < len(labels) else None)
+
+
+def _letters_written(study: Study) -> list[str]:
+    """Return the first letters, as many as options are listed, where all gold answers to write are one of them."""
+    golds = {str(instance.target).strip() for instance in study.real_instances} if study.generates else set()
+    count = len(listed_labels(study.instances[0])) if golds and not study.has_own_scorer else 0
+    labels = [chr(ord("A") + number) for number in range(count)]
+    is_shown = any(re.search(_LISTED.format(label), first_text(study.instances[0])) for label in labels)
+    return labels if golds <= set(labels) and not is_shown and not looks_for_answers(study.task) else []
+
+
+@query(
+    "PF286",
+    "",
+    lambda study: first(study) if study.has_real_docs and not study.is_multimodal else (),
+    name="options-not-shown",
+    severity=Severity.ERROR,
+    family=Family.ANSWERS,
+)
+def _options_not_shown(page: Page) -> Iterator[Finding]:
+    """Report a prompt that asks for the letter of an option and lists no options.
+
+    Why: the options are in another column than the one that is printed. The model can only guess a letter. Synthetic
+    docs are skipped, because a real question may hold its options.
+
+    Fix: list the options, each with its letter.
+
+    Real: NVIDIA-NeMo/Skills #1523 (mmlu-prox), meridianlabs-ai/inspect_scout #77.
+    """
+    study, instance, text = page.study, page.instance, first_text(page.instance)
+    if study.generates:
+        scored = {str(one.target).strip() for one in study.real_instances}
+    else:
+        scored = {str(request.continuation).strip() for request in instance.requests}
+    if not scored or not scored <= set(_LETTERS) or any(re.search(_LISTED.format(one), text) for one in scored):
+        return
+    if _ASKS_LETTER.search(text):
+        yield finding("the prompt requests a letter, but lists no options", text[-80:])
+    elif len(scored) > 1 and _has_bare_options(page):
+        yield finding("letters are scored, but the options have none", text[-80:])
+
+
+def _has_bare_options(page: Page) -> bool:
+    """Return whether the question shows all texts of a list in which no label is before any."""
+    lists = [value for value in page.instance.doc.values() if isinstance(value, list) and len(value) > 1]
+    return page.listing is None and any(
+        all(isinstance(one, str) and len(one.strip()) > 1 and one.strip() in page.text for one in value)
+        for value in lists
+    )
+
+
+# -- as the instruction names them -------------------------------------------------------------------------------------
+
+
+@query("PF249", "the last option that the prompt names is not the last one listed")
+def _range_unlike_options(page: Page) -> Iterator[str]:
+    study, listed = page.study, page.listed
+    asked = _RANGE.search(study.own_text) or _TOGETHER.search(study.own_text)
+    if asked is None or len(listed) < _LEAST or listed[0] != "A" or asked[1][-1] == listed[-1]:
+        return
+    constants = (text for template in study.templates for text in template.text.constants)
+    options = (option for text in constants for option in layout_of(text).options)
+    if study.has_real_docs or not any(option.label == asked[1][-1] and not option.text for option in options):
+        # else a branch lists it, which the synthetic docs do not take
+        yield f"{asked[0][-30:]}, but the last one listed is {listed[-1]}"
+
+
+@query("PF249", "the prompt states a wrong number of options")
+def _number_of_options(page: Page) -> Iterator[Finding]:
+    choices, found = page.study.written.doc_to_choice, _COUNT.search(page.study.own_text)
+    count = len(choices if isinstance(choices, list) else page.listed)
+    if found is not None and count >= _LEAST and (_NUMBERS.get(found[1].casefold()) or int(found[1])) != count:
+        yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
+
+
+@query("PF714", "")
+def _named_labels(page: Page) -> Iterator[Finding]:
+    """Report an instruction that names other labels than are scored: one more, one less, or those of another task."""
+    study, choices = page.study, page.study.written.doc_to_choice
+    if not isinstance(choices, list) or study.generates:
+        return
+    scored = {str(choice).strip().strip("\"'.").casefold() for choice in choices}
+    if len(scored) < _LEAST or not all(re.fullmatch(r"[^\W\d_][\w-]+", one) for one in scored):
+        return
+    for how, named in _named_in(study.own_text):
+        named_set = {one.casefold() for one in named}
+        hidden = [one for one in scored if one not in named_set and not _has_word(study.own_text, one)]
+        strange = [one for one in named if one.casefold() not in scored]
+        is_other = not named_set & scored and re.match(r"classif|label|categori", how, re.IGNORECASE)
+        if len(named_set) < _LEAST or (not named_set & scored and not is_other):
             continue
-        indices = [option.index for option in listing.options]
-        count = len(set(indices))
-        # all of them, in their order, and then again: an option may be a name that the passage has after a mark
-        if len(indices) == 2 * count and indices == 2 * sorted(set(indices)):
-            yield finding(
-                "the options are listed twice", ", ".join(listing.labels), "doc_to_text", instance, field=listing.column
-            )
-            return
+        all_scored, key = f"scored are {', '.join(map(str, choices))}", instruction_key(study)
+        if hidden:
+            saw = f"{', '.join(named)}; {all_scored}"
+            yield finding("the instruction names other labels than are scored", saw, key)
+        elif len(strange) == 1 and len(named_set) > len(scored):
+            yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
 
 
-@also("PF249", severity=Severity.ERROR)
-def template_labels_out_of_order(study: Study) -> Iterator[Finding]:
-    """Report options whose labels are not A, B, C or 1, 2, 3 in order."""
-    labels = [label for label, _ in _printed_options(study)]
-    if len(labels) < _FEWEST_OPTIONS or labels[0] not in "Aa1" or any(labels_out_of_order(study)):
-        return  # PF249 reports what a loop prints
-    first, text = labels[0], "".join(labels)
-    runs = text.split(first)[1:] if labels.count(first) == 1 or _is_listed_again(labels) else [text[1:]]
-    if any(not follow_each_other([first, *run]) for run in runs):
-        yield finding("the labels of the options are not in order", ", ".join(labels), "doc_to_text")
+@query("PF714", "the prompt names a label that a filter does not map", at="filter_list")
+def _label_not_mapped(page: Page) -> Iterator[str]:
+    known = {key.casefold() for key in mapped(page.study)}
+    for _, named in _named_in(page.study.own_text) if known else ():
+        lacking = [one for one in named if one.casefold() not in known]
+        if len(lacking) == 1 < len(named):
+            yield f"{lacking[0]}; mapped are {', '.join(sorted(known))}"
 
 
-def _is_listed_again(labels: list[str]) -> bool:
-    """Return whether several lists of the same length follow each other."""
-    count = labels.count(labels[0])
-    return len(labels) % count == 0 and labels[:: len(labels) // count] == [labels[0]] * count
+def _named_in(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the labels that a text names at one place, as an instruction or as the answers to a question, and how."""
+    for found in (*_NAMED.finditer(text), *(one for one in _ASKED.finditer(text) if one.groups()[-3])):
+        yield found[1], [found.groups()[-4], *re.findall(_WORD, found.groups()[-3] or ""), found.groups()[-1]]
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def asks_for_label_alone(study: Study) -> bool:
+    """Return whether the prompt requests the letter of an option, or for nothing but the answer."""
+    bare = (*study.contract.of("letter"), *study.contract.of("number"))
+    is_asked = _LETTER.search(study.own_text) is not None or _ALONE.search(study.own_text) is not None
+    return is_asked or any(form.is_certain for form in bare)
