@@ -157,7 +157,9 @@ def nearest_tests(module: Path) -> list[list[str]]:
         near = (path for path in files if path.is_relative_to(mirror) and path not in order and path != ROOT / EXAMPLES)
         order += sorted(near, key=lambda path: path.stat().st_size)
     chosen = [str(path.relative_to(ROOT)) for path in order[:MOST_FILES]]
-    return [*([[EXAMPLES, "-k", " or ".join(codes)]] if codes else []), *([chosen] if chosen else [])]
+    slow = [str(path.relative_to(ROOT)) for path in order[:MOST_FILES] if "mark.slow" in files[path]]
+    runs = [[EXAMPLES, "-k", " or ".join(codes)] if codes else [], chosen, [*slow, "-m", "slow"] if slow else []]
+    return [run for run in runs if run]
 
 
 class Copy:
