@@ -71,7 +71,8 @@ def test_files_are_created_appended_to_and_removed(root: Path) -> None:
     assert (root / "a/b/part").read_bytes() == b"one\ntwo\n"
     with pytest.raises(FileExistsError):
         writing.create(root / "a/b/part")
-    writing.remove(root / "a/b/part", empty_folders=2)
+    writing.remove(root / "a/b/part")
+    assert (root / "a/b").is_dir()
     writing.remove(root / "a/b/part", empty_folders=2)
     assert not (root / "a").exists()
 

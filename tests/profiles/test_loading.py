@@ -24,7 +24,7 @@ from pytest_promptfmt.profiles import (
 )
 from pytest_promptfmt.profiles.tokenizer import Facts
 from pytest_promptfmt.profiles.tokenizer_freezing import explained
-from pytest_promptfmt.profiles.tokenizer_json import facts_if_verbatim
+from pytest_promptfmt.profiles.tokenizer_json import facts_if_verbatim, refuse_unbounded
 from pytest_promptfmt.profiles.tokenizer_sources import MAX_FILE_BYTES, archetype_folder, find_source
 
 needs_transformers_5 = pytest.mark.skipif(
@@ -261,7 +261,7 @@ UNKNOWN = {**AROUND, "special_tokens": {}}
     [
         ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLING] * 40}}, "its normalizer makes texts more than"),
         ({"normalizer": replacing({"Regex": "x*"}, "B" * 200)}, "its normalizer makes texts more than 100 times"),
-        ({"normalizer": {"type": "Prepend", "prepend": "x" * 2000}}, "its normalizer puts more than 1,000 characters"),
+        ({"normalizer": {"type": "Prepend", "prepend": "x" * 1001}}, "its normalizer puts more than 1,000 characters"),
         ({"decoder": {"type": "Sequence", "decoders": [DOUBLING] * 40}}, "its decoder makes texts more than 100 times"),
         ({"post_processor": AROUND}, "it puts more than 1,000 tokens around each text"),
     ],
@@ -277,10 +277,10 @@ def test_file_that_would_make_endless_texts_is_refused_before_it_is_used(
     ("archetype", "changes", "says"),
     [
         ("bytelevel-gpt2", {"dropout": 0.1}, "it leaves out merges at random (dropout 0.1)"),
-        ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 4_294_967_295}, "merges": []}, "it has the id 4,294,967,295"),
+        ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 2**24}, "merges": []}, "it has the id 16,777,216"),
         ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 7, "c": 7}, "merges": []}, "two of its tokens, 'b' and 'c', have"),
-        ("wordpiece-bert", {"max_input_chars_per_word": 10**18}, "it takes words of 1,000,000,000,000,000,000"),
-        ("unigram-t5", {"vocab": [["<unk>", 0.0], ["a" * 2000, -1.0]], "unk_id": 0}, "it has a piece of more than"),
+        ("wordpiece-bert", {"max_input_chars_per_word": 10_001}, "it takes words of 10,001 characters"),
+        ("unigram-t5", {"vocab": [["<unk>", 0.0], ["a" * 1001, -1.0]], "unk_id": 0}, "it has a piece of more than"),
     ],
 )
 def test_model_that_would_take_endless_time_or_give_other_ids_each_time_is_refused(
@@ -290,6 +290,21 @@ def test_model_that_would_take_endless_time_or_give_other_ids_each_time_is_refus
     content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     change(folder / "tokenizer.json", model={**content["model"], **changes})
     assert message(folder).startswith(f"{folder / 'tokenizer.json'}: {says}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"normalizer": replacing({"String": "A"}, "B" * 100)},
+        {"normalizer": {"type": "Prepend", "prepend": "x" * 1000}},
+        {"post_processor": {**AROUND, "single": AROUND["single"][:20]}},
+        {"model": {"vocab": {"a": 0, "b": 2**24 - 1}}},
+        {"model": {"vocab": [["<unk>", 0.0], ["a" * 1000, -1.0]]}},
+        {"model": {"max_input_chars_per_word": 10_000}},
+    ],
+)
+def test_what_is_at_a_limit_is_not_refused(content: dict[str, Any]) -> None:
+    refuse_unbounded(content, Path("tokenizer.json"))
 
 
 def test_growth_of_real_normalizers_is_none_of_this(tmp_path: Path) -> None:
@@ -418,6 +433,8 @@ def test_unrelated_large_data_in_the_folder_is_left_alone(gpt2: Path) -> None:
     (gpt2 / "train.json").touch()
     os.truncate(gpt2 / "train.json", 2 * tokenizer_sources.MAX_FILE_BYTES)
     assert load_tokenizer(gpt2).ids("A")
+    os.truncate(gpt2 / "tokenizer.json", tokenizer_sources.MAX_FILE_BYTES)
+    assert {"tokenizer.json"} == {file.name for file in find_source(gpt2).files} & {"train.json", "tokenizer.json"}
 
 
 def test_what_does_not_load_is_tried_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

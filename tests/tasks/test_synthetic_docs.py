@@ -177,12 +177,14 @@ LETTERS = ["A", "B", "C", "D"]
         {"doc_to_choice": "{{choices.text}}", "doc_to_target": "{{choices.label.index(answer)}}"},
         {"doc_to_choice": "{{[a, b, c, d]}}", "doc_to_target": "label"},
         {"doc_to_choice": "{{answers|map(attribute='text')|list}}", "doc_to_target": "right"},
+        {"doc_to_choice": "{{options.text}}", "doc_to_target": "{{number|int - 1}}"},
         {"doc_to_choice": {"x": "A", "y": "B", "z": "C", "w": "D"}, "doc_to_target": "{{label}}"},
     ],
 )
 def test_gold_answer_is_valid_and_moves_from_doc_to_doc(fields: Any) -> None:
     found = golds(doc_to_text="{{question}}", **fields)
     assert len(set(found)) > 2
+    assert made(doc_to_text="{{question}}", **fields)[0]["question"] == "«question 1»"
 
 
 def test_gold_of_two_choices_moves_too() -> None:
