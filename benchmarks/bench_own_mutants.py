@@ -40,16 +40,44 @@ PACKAGE: Final = "pytest_promptfmt"
 EXAMPLES: Final = "tests/rules/test_rules_examples.py"
 MOST_FILES: Final = 8
 ELSEWHERE: Final = {
-    "tasks/docs/frozen_docs.py": "tests/cli/test_cli_freeze.py",
-    "snapshots/extension.py": "tests/snapshots/test_no_snapshot_lost.py",
+    "answers/run_*.py": "tests/cli/test_cli_compare.py",
+    "cli/[dov]*.py": "tests/cli/test_cli_show.py tests/cli/test_cli_check.py tests/cli/test_cli_versions.py",
+    "core/finding.py": "tests/results/test_findings_ranked.py tests/rules/test_rules_engine.py",
+    "core/json_values.py": "tests/results/test_outcomes.py",
+    "core/sandbox.py": "tests/tasks/test_rendering_jinja.py tests/hostile/test_hostile_cases.py",
+    "core/source_imports.py": "tests/tasks/test_sources_functions.py tests/rules/test_code_mistakes.py",
+    "core/yaml_parser.py": "tests/tasks/test_sources_yaml.py tests/hostile/test_hostile_cases.py",
+    "inputs/*.py": "tests/plugin/test_plugin_cache.py",
+    "plugin/caching.py": "tests/plugin/test_plugin_cache.py",
+    "plugin/items/answer_items.py": "tests/answers/test_scoring_items.py tests/answers/test_recording_items.py",
+    "plugin/items/comparison_items.py": "tests/system_helm/test_plugin_helm.py",
     "plugin/items/item.py": "tests/plugin/test_plugin_failures.py",
+    "plugin/items/lint_items.py": "tests/plugin/test_plugin_findings.py tests/plugin/test_plugin_baseline.py",
+    "plugin/items/prompt_items.py": "tests/plugin/test_plugin_adoption.py tests/plugin/test_plugin_tokens.py",
+    "plugin/items/rendering_items.py": "tests/system_templates/test_server_engines.py",
+    "plugin/outcome_reports.py": "tests/plugin/test_plugin_causes.py tests/plugin/test_plugin_artefacts.py",
+    "plugin/printed_output.py": "tests/hostile/test_limits_of_workers.py",
+    "plugin/unchanged.py": "tests/plugin/test_plugin_cache.py",
+    "plugin/worker_*.py": "tests/hostile/test_limits_of_workers.py tests/plugin/test_plugin_causes.py",
+    "profiles/conversation.py": "tests/profiles/test_chat_prompt.py tests/system_templates/test_template_rules.py",
+    "profiles/*trial*.py": "tests/system_templates/test_template_rules.py",
+    "results/lint_lines.py": "tests/cli/test_cli_check.py",
+    "results/terminal.py": "tests/plugin/test_plugin_clusters.py",
+    "revisions/*.py": "tests/cli/test_cli_diff.py",
+    "revisions/upstream.py": "tests/cli/test_cli_outdated.py",
+    "settings/*.py": "tests/plugin/test_plugin_settings.py",
     "settings/table.py": "tests/hostile/test_commands.py",
-} | dict.fromkeys(
-    (
-        "inputs/*.py", "plugin/caching.py", "plugin/unchanged.py",
-    ),
-    "tests/plugin/test_plugin_cache.py",
-)  # fmt: skip
+    "snapshots/extension.py": "tests/snapshots/test_no_snapshot_lost.py",
+    "study/gold.py": "tests/rules/test_rules_scoring.py",
+    "study/request_comparison.py": "tests/revisions/test_task_rendering.py",
+    "tasks/docs/frozen_docs.py": "tests/cli/test_cli_freeze.py",
+    "tasks/harness*.py": "tests/tasks/test_forks.py",
+    "tasks/rendering/*.py": "tests/tasks/test_rendering_tasks.py tests/tasks/test_rendering_jinja.py",
+    "tasks/prompt_library.py": "tests/tasks/test_sources_lm_eval.py",
+    "tasks/scoring/*.py": "tests/answers/test_scoring_metrics.py tests/answers/test_scoring_battery.py",
+    "tasks/synthetic/*.py": "tests/tasks/test_synthetic_docs.py tests/tasks/test_synthetic_code.py",
+    "tasks/task_*.py": "tests/tasks/test_sources_lm_eval.py tests/tasks/test_sources_groups.py",
+}
 """Modules whose tests have the name of neither module nor package."""
 KINDS: Final = ("compare", "boolop", "not", "if", "return", "arithmetic", "int", "bool")
 _OPPOSITE: Final[dict[type[ast.AST], ast.cmpop | ast.operator | ast.boolop]] = {
@@ -139,7 +167,7 @@ def nearest_tests(module: Path) -> list[list[str]]:
     source = (ROOT / module).read_text("utf-8")
     dotted = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
     parent, _, name = dotted.rpartition(".")
-    codes = re.findall(r'@(?:\w+_)?rule\(\s*"(PF\d+)"', source)
+    codes = sorted(set(re.findall(r'@(?:(?:\w+_)?rule|also)\(\s*"(PF\d+)"', source)))
     is_named = re.compile(
         "|".join([rf"{re.escape(dotted)}\b", rf"from {re.escape(parent)} import [^\n]*\b{name}\b", *codes])
     )
@@ -151,7 +179,7 @@ def nearest_tests(module: Path) -> list[list[str]]:
     naming = {path: len(is_named.findall(text)) for path, text in files.items() if path != ROOT / EXAMPLES}
     called = re.compile(rf"_{name}(_|\b)")
     order = sorted((path for path in files if called.search(path.stem)), key=lambda path: path.stat().st_size)
-    order += [ROOT / tests for pattern, tests in ELSEWHERE.items() if module.match(pattern)]
+    order += [ROOT / test for pattern, tests in ELSEWHERE.items() if module.match(pattern) for test in tests.split()]
     order += sorted((path for path, n in naming.items() if n and path not in order), key=lambda path: -naming[path])
     if parts:
         near = (path for path in files if path.is_relative_to(mirror) and path not in order and path != ROOT / EXAMPLES)
