@@ -165,7 +165,7 @@ class Reported(Finding):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:
         """Return the finding that `to_json` wrote; raises KeyError, TypeError or ValueError for other data."""
-        return cls(**{name: read(data[name]) for name, read in _READ.items() if name in data or name not in _LATER})
+        return cls(**{name: read(data[name]) for name, read in _READ.items()})
 
 
 def _position(value: Any) -> Position:
@@ -177,9 +177,6 @@ def _span(value: Any) -> tuple[int, int]:
     first, end = value
     return number(first), number(end)
 
-
-_LATER: Final = ("effect", "conversation", "is_fixable")
-"""Fields that results of earlier versions lack."""
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys((each.name for each in fields(Reported)), text),

@@ -48,6 +48,9 @@ Job = tuple[int, ...]
 _QUEUED: Final = 2
 """Jobs given to a worker at a time: the next is there when one is done."""
 
+_AHEAD: Final = 2048
+"""How far beyond the last requested number a job may begin."""
+
 _IDLE: Final = 0.01
 """The share of processor time up to which a job counts as waiting: polling uses a little."""
 
@@ -211,8 +214,7 @@ class Pool:
     """Up to `count` workers that run jobs; results are kept until they are requested.
 
     `run` is called in a worker with the numbers of a job and returns its results, one for each; `prepare` is called
-    once at the start of each worker. Numbers are requested in their order; `ahead` is how far beyond the last requested
-    one a job may begin.
+    once at the start of each worker. Numbers are requested in their order.
     """
 
     def __init__(
@@ -222,11 +224,9 @@ class Pool:
         count: int,
         limits: Limits,
         prepare: Callable[[], None] = lambda: None,
-        ahead: int = 2048,
     ) -> None:
         self._work = _Work(run, prepare, limits)
         self._count = count
-        self._ahead = ahead
         self._owner = os.getpid()
         self._plan = Plan()
         self._asked = 0
@@ -279,7 +279,7 @@ class Pool:
 
     def _give(self) -> None:
         """Give waiting jobs to workers that have room, and start workers while there is work for them."""
-        before = self._asked + self._ahead
+        before = self._asked + _AHEAD
         while self._plan.has_any(before):
             free = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if (free is None or free.given) and len(self._workers) < self._count:

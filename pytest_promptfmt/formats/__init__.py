@@ -8,7 +8,6 @@ from __future__ import annotations
 from pytest_promptfmt.formats.apply import (
     LaidOutTask as LaidOutTask,
     apply_format as apply_format,
-    declared_formats as declared_formats,
     lay_out as lay_out,
 )
 from pytest_promptfmt.formats.attempts import (
@@ -19,9 +18,6 @@ from pytest_promptfmt.formats.attempts import (
     laid_out as laid_out,
     layout_notes as layout_notes,
     split_name as split_name,
-    split_suffix as split_suffix,
-    variant_names as variant_names,
-    wanted_formats as wanted_formats,
 )
 from pytest_promptfmt.formats.format import Format as Format
 from pytest_promptfmt.formats.format_registry import (
@@ -29,4 +25,4 @@ from pytest_promptfmt.formats.format_registry import (
     known_formats as known_formats,
     register_format as register_format,
 )
-from pytest_promptfmt.formats.variants import variants_of as variants_of, vary as vary
+from pytest_promptfmt.formats.variants import variants_of as variants_of

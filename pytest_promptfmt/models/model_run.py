@@ -33,15 +33,13 @@ Progress = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
 class ModelRun:
     """The model of a run, opened once; an error while opening is raised for each task.
 
-    `written` is what `open_model` takes. Answers are recorded in the file `record` (None: nowhere); `worker` names the
-    process where several record at once.
+    `written` is what `open_model` takes, `options` are those of `ModelOptions`. Answers are recorded in the file
+    `record` (None: nowhere); `worker` names the process where several record at once.
     """
 
-    def __init__(
-        self, written: str, options: ModelOptions | None = None, *, record: Path | None = None, worker: str = ""
-    ) -> None:
+    def __init__(self, written: str, *, record: Path | None = None, worker: str = "", **options: Any) -> None:
         self._written = written
-        self._options = options
+        self._options = ModelOptions(**options)
         self._record = record
         self._worker = worker
         self._model: Model | ModelError | None = None
@@ -146,11 +144,6 @@ class ModelRun:
         if isinstance(model, ReplayModel):
             return model.entry(one.ask)
         return recorder.known(one.ask, model.name) if recorder is not None else None
-
-
-def open_run(written: str, *, record: Path | None, worker: str, **options: Any) -> ModelRun:
-    """Return the model of a run by its settings; `options` are those of `ModelOptions` that are set."""
-    return ModelRun(written, ModelOptions(**options), record=record, worker=worker)
 
 
 def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:

@@ -10,16 +10,9 @@ import pytest
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError, RenderError
 from pytest_promptfmt.core.task import FewShot, FunctionRef, Task
-from pytest_promptfmt.formats import (
-    LaidOutTask,
-    apply_format,
-    attempts,
-    declared_formats,
-    laid_out,
-    split_name,
-    split_suffix,
-    wanted_formats,
-)
+from pytest_promptfmt.formats import LaidOutTask, apply_format, attempts, laid_out
+from pytest_promptfmt.formats.apply import declared_formats
+from pytest_promptfmt.formats.attempts import split_name, split_suffix, wanted_formats
 from pytest_promptfmt.systems.task_files import load_tasks
 
 FIELDS = {"doc_to_text": "question", "doc_to_target": "answer", "doc_to_choice": "choices"}

@@ -10,15 +10,9 @@ from format_pieces import CHANGED_BY_AXIS, Asked, differences, undeclared_change
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.formats import (
-    apply_format,
-    known_formats,
-    laid_out,
-    variant_names,
-    variants_of,
-    vary,
-)
-from pytest_promptfmt.formats.variants import Variant, axes, parse_variant, split_variants
+from pytest_promptfmt.formats import apply_format, known_formats, laid_out, variants_of
+from pytest_promptfmt.formats.attempts import variant_names
+from pytest_promptfmt.formats.variants import Variant, axes, parse_variant, split_variants, vary
 
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 DOC = {"question": "Q", "choices": ["Rome", "Oslo", "Ulm"], "answer": 1, "topic": "T"}

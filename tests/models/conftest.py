@@ -102,11 +102,10 @@ def llama3_like(tmp_path_factory: pytest.TempPathFactory) -> str:
 def judge() -> Callable[..., ModelAnswers]:
     """Return a function that puts the docs of a task to a model."""
     pytest.importorskip("torch", reason=needs_torch)
-    from pytest_promptfmt.models.model import ModelOptions
     from pytest_promptfmt.models.model_run import ModelRun
 
     def judged(task: Task, docs: Iterable[Any] | None = None, *, model: str = "tiny") -> ModelAnswers:
-        run = ModelRun(model, ModelOptions(device="cpu"))
+        run = ModelRun(model, device="cpu")
         return run.judged(task, list(task.render(docs)), profile=PLAIN, profile_id="plain")
 
     return judged

@@ -12,7 +12,7 @@ from pytest_promptfmt import PLAIN, Task, builtin_profile, load_tasks
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models import TINY_FOLDER
-from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
+from pytest_promptfmt.models.model import Ask, AskedQuestion, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers
 from pytest_promptfmt.models.model_run import TINY_FORMATS, ModelRun
 
@@ -38,7 +38,7 @@ def laid_out(name: str) -> Task:
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 @pytest.mark.parametrize("name", sorted(TINY_FORMATS))
 def test_the_formats_that_it_knows_hold(name: str, profile: Profile, codes: Callable[[ModelAnswers], set[str]]) -> None:
-    run = ModelRun("tiny", ModelOptions(device="cpu"))
+    run = ModelRun("tiny", device="cpu")
     task = laid_out(name)
     judged = run.judged(task, list(task.render(DOCS, profile)), profile=PLAIN, profile_id=profile.name)
     assert not codes(judged)

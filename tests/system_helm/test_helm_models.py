@@ -31,7 +31,7 @@ def tiny() -> Any:
 
 
 def judged(task: Task) -> Any:
-    run = running.ModelRun("tiny", OPTIONS)
+    run = running.ModelRun("tiny", device="cpu")
     return run.judged(task, list(task.render()), profile=PLAIN, profile_id="plain")
 
 

@@ -249,7 +249,7 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
     given = {name: value for name in names if (value := written.value(f"model_{name}")) is not None}
     download = written.option("download") or False
     worker = getattr(config, "workerinput", {}).get("workerid", "")
-    run: OpenModel = models.open_run(model, record=record, worker=worker, download=download, **given)
+    run: OpenModel = models.ModelRun(model, record=record, worker=worker, download=download, **given)
     return run
 
 
