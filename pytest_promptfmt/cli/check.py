@@ -16,6 +16,7 @@ import typer
 from pytest_promptfmt.cli.options import AllowCode, NoCode, Paths, Profiles, Select, Tasks, Verbose, pytest_options
 from pytest_promptfmt.cli.output import note, print_json, say
 from pytest_promptfmt.cli.version_lines import version_lines
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _watch(paths: list[Path]) -> None:
     places = [*paths] or [Path()]
     for path in places:
         if not path.exists():
-            raise SettingsError(f"no such file or folder: {display_path(path)}")
+            raise SettingsError(f"no such file or folder: {display_path(path)}", hint=gate.missing_hint(path))
     # -P: only this command's own start, `python -m`, would import modules of the working directory.
     command = [sys.executable, "-P", "-m", "pytest_promptfmt", *(each for each in sys.argv[1:] if each != "--watch")]
     try:

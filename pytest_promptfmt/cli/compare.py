@@ -12,6 +12,7 @@ import typer
 
 from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options
 from pytest_promptfmt.cli.output import print_json, say
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 
 if TYPE_CHECKING:
@@ -61,9 +62,7 @@ def compare(
 
     for path in (first, second):
         if not path.exists():
-            raise SettingsError(
-                f"no such file or folder: {path}", hint="name a template, a GGUF file, a folder, or a finished run"
-            )
+            raise SettingsError(f"no such file or folder: {path}", hint=gate.missing_hint(path))
         if path.suffix in (".yaml", ".yml"):
             raise SettingsError(f"{path} is not a template or a run", hint="promptfmt diff compares prompts of tasks")
     if is_run(first) or is_run(second) or as_json or repository is not None:

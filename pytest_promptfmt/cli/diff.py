@@ -17,6 +17,7 @@ import typer
 from pytest_promptfmt.cli.options import AsJson, NoCode, Profiles, Tasks, Verbose, pytest_options, repeatable
 from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_file
 from pytest_promptfmt.cli.verify import diff_releases
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class _Output:
     """How a comparison is shown, and what its exit code is about."""
 
     markdown: Path | None
+    html: Path | None
     as_json: bool
-    html: bool
     in_browser: bool
     verbose: bool
     versions: bool
@@ -59,15 +60,20 @@ class _Output:
     fail_unknown: bool
 
     @property
-    def prints_markdown(self) -> bool:
-        return str(self.markdown) == "-"
+    def files(self) -> tuple[Path | None, Path | None]:
+        return self.markdown, self.html
+
+    @property
+    def prints_data(self) -> bool:
+        return self.as_json or any(str(file) == "-" for file in self.files)
 
     def require_valid(self) -> None:
         """Raise SettingsError before the work is done."""
-        if self.as_json + self.html + self.prints_markdown > 1:
-            raise SettingsError("--json, --html and --markdown - all print: choose one")
-        if self.markdown is not None and not self.prints_markdown and not self.markdown.parent.is_dir():
-            raise SettingsError(f"no such folder for --markdown {self.markdown}")
+        if self.as_json + sum(str(file) == "-" for file in self.files) > 1:
+            raise SettingsError("--json, --html - and --markdown - all print", hint="choose one, and files for others")
+        for file in self.files:
+            if file is not None and not file.parent.is_dir():
+                raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
 
 
 def diff(
@@ -103,9 +109,11 @@ def diff(
     unknown: Annotated[
         UnknownTasks, typer.Option("--unknown", help="What tasks that may have changed do to the exit code.")
     ] = UnknownTasks.FAIL,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")
+    ] = None,
     as_json: AsJson = False,
-    html: Annotated[bool, typer.Option("--html", help="Print an HTML page instead of text.")] = False,
-    in_browser: Annotated[bool, typer.Option("--open", help="Show that page in the browser instead.")] = False,
+    in_browser: Annotated[bool, typer.Option("--open", help="Show an HTML page in the browser.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Show which prompts changed between two revisions.
@@ -125,8 +133,8 @@ def diff(
         return
     output = _Output(
         markdown=markdown,
-        as_json=as_json,
         html=html,
+        as_json=as_json,
         in_browser=in_browser,
         verbose=verbose,
         versions=versions or bump,
@@ -141,8 +149,7 @@ def diff(
     words = [word for name, values in given.items() for value in values or () for word in (name, value)]
     flags = [name for name, is_on in {"--findings": findings, "--no-code": no_code}.items() if is_on]
     command = shlex.join(["promptfmt", "diff", *(each for each in (old, new) if each is not None), *words, *flags])
-    prints_data = as_json or html or output.prints_markdown
-    base = old if old is not None else _default_base(prints_data=prints_data)
+    base = old if old is not None else _default_base(prints_data=output.prints_data)
     report = _Report(compared(base, new, paths or [], task or [], options, findings=findings), command)
     _show(report, output)
     code = _exit_code(report, output)
@@ -183,19 +190,18 @@ def _as_settings_errors() -> Iterator[None]:
 
 
 def _show(report: _Report, output: _Output) -> None:
-    """Print the comparison in one form, and write the Markdown."""
+    """Print the comparison in one form, and write its files."""
     if output.as_json:
         print_json(report.data())
     elif output.in_browser:
         typer.echo(_open_in_browser(report.page()))
-    elif output.html:
-        typer.echo(report.page(), nl=False)
-    elif output.prints_markdown:
-        typer.echo(report.markdown())
-    else:
+    elif not output.prints_data:
         print_lines(report.lines(verbose=output.verbose))
-    if output.markdown is not None and not output.prints_markdown:
-        write_file(output.markdown, report.markdown().encode("utf-8", "backslashreplace"))
+    for file, content in zip(output.files, (report.markdown, report.page), strict=True):
+        if str(file) == "-":
+            typer.echo(content())
+        elif file is not None:
+            write_file(file, content().encode("utf-8", "backslashreplace"))
 
 
 def _exit_code(report: _Report, output: _Output) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from pytest_promptfmt.cli.options import AsJson, RuleFiles
 from pytest_promptfmt.cli.output import print_json, say
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.text import escape_controls
 
@@ -106,7 +107,7 @@ def profiles(
     from pytest_promptfmt.settings.profiles import defined_profiles
 
     if not folder.is_dir():
-        raise SettingsError(f"no such folder: {display_path(folder)}")
+        raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))
     defined: dict[str, Profile] = {}
     chosen: Sequence[str] | None = None
     for above in reversed([folder.resolve(), *folder.resolve().parents]):

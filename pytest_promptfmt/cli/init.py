@@ -87,7 +87,7 @@ def init(
     Nothing is overwritten.
     """
     if not folder.is_dir():
-        raise SettingsError(f"no such folder: {display_path(folder)}")
+        raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))
     with gate.limited_to([folder]):
         options = pytest_options(no_code=no_code)
         _init(folder, kind, options, action, example=example, workflow=workflow, baseline=baseline, editor=editor)

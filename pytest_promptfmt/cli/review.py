@@ -200,7 +200,7 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
         hint = "run `pytest --promptfmt` or `promptfmt check` first, or `promptfmt review`, which runs the tests itself"
         raise SettingsError("no run is known in this folder or above it", hint=hint)
     if not run.problems:
-        note("the last run found no snapshot to accept or reject")
+        note("the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again")
         return run, []
     return run, _chosen(run.problems, globs, of=" of the last run") if globs else list(run.problems)
 

@@ -20,6 +20,8 @@ from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Final
 
+from pytest_promptfmt.core.errors import did_you_mean, display_path
+
 VARIABLE: Final = "PROMPTFMT_ALLOWED_FOLDERS"
 """The environment variable with the allowed folders: every process that a run starts has the same limit."""
 
@@ -320,6 +322,15 @@ def names_in(folder: Path | str) -> list[str]:
             return sorted(entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False))
     except OSError:
         return []
+
+
+def missing_hint(path: Path) -> str:
+    """Return the hint about a path that does not exist: the closest name in its folder, or that there is none."""
+    folder = display_path(path.parent)
+    if not path.parent.is_dir():
+        return f"there is no folder {folder}"
+    where = "the working directory" if folder == "." else folder
+    return did_you_mean(path.name, names_in(path.parent)) or f"{where} has no such file or folder"
 
 
 def _require_ordinary(status: os.stat_result, path: Path | str, limit: int | None) -> None:

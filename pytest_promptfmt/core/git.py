@@ -127,7 +127,7 @@ def _top_of(folder: Path) -> Path:
             return each
         if os.path.lexists(each / "HEAD") and any(os.path.lexists(each / name) for name in ("objects", "commondir")):
             raise GitError(f"{each} is a bare repository, which is not used")
-    raise GitError(f"not a git repository: {here}, nor any folder above it")
+    raise GitError(f"not a git repository: {here}, nor any folder above it", hint="run the command in a clone")
 
 
 def _settings_of_named(folder: Path, seconds: float) -> dict[str, str]:

@@ -69,8 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for kind in KINDS:
         config.addinivalue_line("markers", f"{kind.marker}: {kind.help}")
-    if not (config.getoption("promptfmt") or config.getini("promptfmt")):
-        config.pluginmanager.register(_Pointer(), "promptfmt-pointer")
+    is_testing = bool(config.getoption("promptfmt") or config.getini("promptfmt"))
+    config.pluginmanager.register(_Pointer(is_testing), "promptfmt-pointer")
+    if not is_testing:
         return
     # Nearly all objects live to the end: this saves a quarter of the time of collecting 60,000 items.
     config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
@@ -86,14 +87,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Pointer:
-    """A hint for a run without --promptfmt that was given task files and found no test."""
+    """A hint for a run that was given task files and found no test: --promptfmt is missing, or an id is unknown."""
+
+    def __init__(self, is_testing: bool) -> None:
+        self.is_testing = is_testing
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Check the paths of the command line if nothing was collected or a path was not found."""
         if exitstatus not in (pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR):
             return
         arguments = terminalreporter.config.invocation_params.args
-        if any(_holds_tasks(Path(argument.partition("::")[0])) for argument in arguments if argument[:1] != "-"):
+        given = [argument.partition("::") for argument in arguments if argument[:1] != "-"]
+        files = [file for file, separator, _ in given if separator or not self.is_testing]
+        if not any(_holds_tasks(Path(file)) for file in files):
+            return
+        if self.is_testing:
+            command = shlex.join(["pytest", "--promptfmt", "--collect-only", "-q", *files])
+            terminalreporter.write_line(f"promptfmt: {command} lists the ids of tests")
+        else:
             command = shlex.join(["pytest", "--promptfmt", *arguments])
             terminalreporter.write_line(
                 f"promptfmt: to test prompts, run {command} (or set promptfmt = true in the ini)"

@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import CATEGORIES
@@ -189,12 +190,22 @@ def start(arguments: Sequence[str], plugin: object) -> int:
         sys.stderr.write(f"tested without conftest.py files, since one cannot be imported: {refusal.conftest}\n")
         return start(["--noconftest", "--promptfmt-no-cache", *arguments], plugin)
     if status == pytest.ExitCode.USAGE_ERROR:
-        hint = None if refusal.message else "--no-code reads no conftest.py and no addopts"
-        raise SettingsError(refusal.message or "pytest cannot start here (see above)", hint=hint)
+        raise SettingsError(refusal.message or "pytest cannot start here (see above)", hint=_next_step(refusal.message))
     if status == pytest.ExitCode.INTERNAL_ERROR:
         hint = "if a conftest.py is at fault, try --no-code, which reads none; else please report it"
         raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)
     return int(status)
+
+
+def _next_step(message: str) -> str | None:
+    """Return the hint for a refusal of pytest that has none: about a path or an id, or without a message."""
+    if not message:
+        return "--no-code reads no conftest.py and no addopts"
+    what, _, name = message.partition(" not found: ")
+    if what == "file or directory":
+        return gate.missing_hint(Path(name))
+    what, _, name = message.partition("not found: ")
+    return None if what else f"`pytest --promptfmt --collect-only -q {display_path(name.partition('::')[0])}` lists ids"
 
 
 # -- what the next run would do ----------------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def read_edits(path: Path, top: Path) -> list[Edit]:
     try:
         text = gate.read_text(path)
     except OSError as error:
-        raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror}") from error
+        hint = None if path.exists() else gate.missing_hint(path)
+        raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(path)) from error
     edits = read_pending(text, path, top)

@@ -111,7 +111,7 @@ class Repository:
             return close
         if git(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
             return "this clone is shallow: git fetch --unshallow, in a workflow fetch-depth: 0"
-        return None if names else "the repository has no commit yet"
+        return "`git log --all --oneline` lists all commits" if names else "the repository has no commit yet"
 
     def blobs(self, commit: str | None) -> dict[str, str]:
         """Return the files of a commit, or of the work tree, which has what git does not ignore, with ids of contents.

@@ -86,7 +86,8 @@ def compare_revisions(
             (tree / inside).mkdir(parents=True, exist_ok=True)
         for path in wanted:
             if not trees.has(path):
-                raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, trees.beside(path)))
+                hint = did_you_mean(path.name, trees.beside(path)) or f"`git log --all -- {path}` finds commits that do"
+                raise SettingsError(f"neither revision has {path}", hint=hint)
         sides = _Sides(trees, inside, wanted, tasks)
         pointers = sorted({*repository.fill_pointers(trees.before), *repository.fill_pointers(trees.after)})
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems import ReadContext, System, head_of, known_systems, shapes, systems_for
 from pytest_promptfmt.tasks import (
@@ -102,11 +102,7 @@ def _tasks_of(path: Path, allow_code: bool) -> tuple[Task, ...]:
         found = (read_task_file(file, index) for system in systems for file in files_of(system, path))
         return tuple(task for file in found if file is not None for task in file.tasks)
     if not path.exists():
-        raise SourceError(
-            "there is no such file or folder",
-            position=Position(path),
-            hint=did_you_mean(path.name, gate.names_in(path.parent)),
-        )
+        raise SourceError("there is no such file or folder", position=Position(path), hint=gate.missing_hint(path))
     file = read_task_file(path, trusted=lambda _path: allow_code)
     if file is None:
         raise SourceError("this file defines no task", position=Position(path), hint=shapes())

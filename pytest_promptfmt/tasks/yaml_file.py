@@ -215,10 +215,8 @@ def _bad_include(entry: str, position: Position | None, target: Path, error: Exc
 def _missing_hint(target: Path, entry: str) -> str:
     if entry.startswith("~"):
         return "lm-eval 0.4.13 does not expand '~' in an include; write the path relative to this file"
-    folder = target.parent
-    if not folder.is_dir():
-        return f"there is no folder {display_path(folder)}; an include is relative to the file that contains it"
-    return did_you_mean(target.name, gate.names_in(folder)) or f"there is no such file in {display_path(folder)}"
+    relative = "" if target.parent.is_dir() else "; an include is relative to the file that contains it"
+    return gate.missing_hint(target) + relative
 
 
 def _second_visit(

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import forked_runs
@@ -264,9 +265,42 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
     assert promptfmt(tasks.parent, "check", "--base", "no-such-revision").returncode == 2
 
 
-@pytest.mark.parametrize("arguments", [("nowhere",), ("--profile", "chart"), ("--output-format", "xml")])
-def test_a_wrong_use_is_told_from_a_finding(tasks: Path, arguments: tuple[str, ...]) -> None:
-    assert promptfmt(tasks.parent, "check", *arguments).returncode == 2
+@pytest.mark.parametrize(
+    ("arguments", "next_step"),
+    [
+        ("chek", "did you mean 'check'?"),
+        ("lint tasks", "promptfmt check tasks"),
+        ("check --profil plain", "did you mean '--profile'?"),
+        ("check --profile qwen", "built in: plain, *"),
+        ("check --output-format xml", "`promptfmt check --help` shows how it is used"),
+        ("check --select PF999", "`promptfmt explain` lists all rules"),
+        ("check task", "did you mean 'tasks'?"),
+        ("check nowhere", "the working directory has no such file or folder"),
+        ("check nowhere/a.yaml", "there is no folder nowhere"),
+        ("check tasks/woods.yaml::wods", "`pytest --promptfmt --collect-only -q tasks/woods.yaml` lists ids"),
+        ("fix tasks/wods.yaml", "did you mean 'woods.yaml'?"),
+        ("why nowhere", "the working directory has no such file or folder"),
+        ("verify nowhere", "the working directory has no such file or folder"),
+        ("profiles taks", "did you mean 'tasks'?"),
+        ("init taks", "did you mean 'tasks'?"),
+        ("compare tasks/woods.jinja tasks", "did you mean 'woods.yaml'?"),
+        ("review tasks/woods.jsonl", "did you mean 'woods.yaml'?"),
+        ("show wods", "did you mean 'woods'?"),
+        ("explain delimiter-in-shot", "did you mean PF819 (delimiter-in-shots)?"),
+        ("formats mcq", "did you mean 'mcqa'?"),
+        ("schema tusk", "`promptfmt schema --help` shows how it is used"),
+        ("diff", "run the command in a clone"),
+        ("diff main --harness 0.4.9..0.4.13", "of the other options, *"),
+        ("convert tasks/woods.yaml", "--to mcq, --to cloze or --format NAME"),
+        ("record", "--engine llama.cpp:URL or --engine vllm:URL"),
+        ("outdated", "name one: promptfmt outdated *"),
+    ],
+)
+def test_a_wrong_use_ends_with_a_next_step(tasks: Path, arguments: str, next_step: str) -> None:
+    done = promptfmt(tasks.parent, *arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    *_, last = done.stderr.splitlines()
+    assert fnmatchcase(last, f"  hint: {next_step}"), done.stderr
 
 
 def test_a_file_that_cannot_be_read_is_one_message_and_the_others_are_tested(tasks: Path) -> None:

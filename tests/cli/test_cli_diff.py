@@ -101,7 +101,7 @@ def test_the_page_shows_each_change_and_opens_in_the_browser(repository: Path, t
     assert [["".join(text for text, _ in side) for side in row] for row in changed] == [["| A:⟨end⟩", "| Answer:⟨end⟩"]]
     assert "the example is of t0 [plain]" in shown["t1"]["remarks"]
     assert shown.keys() == {"t0", "t1", "t2", "new", "gone"}
-    both = promptfmt(repository, "diff", "HEAD", "--html", "--json")
+    both = promptfmt(repository, "diff", "HEAD", "--html", "-", "--json")
     assert (both.returncode, both.stdout) == (2, "")
 
 
@@ -145,7 +145,7 @@ def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
         (["main", "--path", "/"], "/ is outside the repository"),
         (["main", "--task", "neww"], "'neww' matches none of the 6 tasks; did you mean 'new'?"),
         (["main", "--profile", "plane"], "unknown profile 'plane'"),
-        (["main", "--markdown", "no/folder/comment.md"], "no such folder for --markdown no/folder/comment.md"),
+        (["main", "--markdown", "no/folder/comment.md"], "no such folder: no/folder"),
     ],
 )
 def test_what_cannot_be_compared_is_told_in_a_line(repository: Path, arguments: list[str], told: str) -> None:

@@ -84,5 +84,10 @@ def test_a_run_that_forgot_the_option_says_how_prompts_are_tested(project: Proje
     result = project.start("tasks/arc.yaml::arc::snapshot[plain]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "run pytest --promptfmt 'tasks/arc.yaml::arc::snapshot[plain]'" in result.stdout.str()
+    unknown = project.run("tasks/arc.yaml::acr")
+    assert unknown.ret == pytest.ExitCode.USAGE_ERROR
+    assert (
+        "promptfmt: pytest --promptfmt --collect-only -q tasks/arc.yaml lists the ids of tests" in unknown.stdout.str()
+    )
     project.write("other/data.yaml", "a: 1\n")
     assert "promptfmt: pytest" not in project.start("other").stdout.str()
