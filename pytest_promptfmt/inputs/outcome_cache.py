@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs import facts
-from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, read_entry, summary, written_entry
+from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems, read_entry, summary, written_entry
 from pytest_promptfmt.inputs.cached_folders import KINDS, CachedFolders, FileResult, folder_of
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.folders import Folders
@@ -281,12 +281,8 @@ class OutcomeCache:
         self._unexplained.clear()
         explained: set[tuple[str, str]] = set()
         for item in planned:
-            for report in (self.shown(item) or {}).get("reports", ()):
-                outcome = mapping(report.get("promptfmt"))
-                problem = str(outcome.get("category")), str(outcome.get("key"))
-                if report.get("outcome") != "failed" or problem in explained:
-                    continue
-                if not outcome.get("detail"):
+            for problem, has_text in problems(self.shown(item) or {"reports": ()}):
+                if not has_text and problem not in explained:
                     self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
                 explained.add(problem)
 

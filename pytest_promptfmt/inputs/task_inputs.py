@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from importlib.metadata import version
@@ -52,37 +52,23 @@ _PLACES: Final = (CACHE_VARIABLE, gate.VARIABLE)
 """The variables that name where caches are, and where this run may read and write."""
 
 
-class RunInputs(Protocol):
-    """The inputs that the program which runs the tests gives to all of them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInputs:
+    """The inputs that the program which runs the tests gives to all of them; each is read when it is needed.
 
-    @property
-    def rootdir(self) -> Path:
-        """Return the folder that paths of node ids begin at."""
-        ...
+    Paths of node ids begin at `rootdir`. `plugins` are the files of its plugins, `options` what changes the result of a
+    test, `collecting` what decides which files are collected in a folder. `baseline` is the file of accepted findings.
+    `varying` returns the files whose outcomes depend on the order of a set, all if that is unknown; files may run again
+    for it if it `can_try_orders`.
+    """
 
-    def plugins(self) -> Iterable[str]:
-        """Return the files of its plugins."""
-        ...
-
-    def options(self) -> Sequence[object]:
-        """Return the options and settings that change the result of a test."""
-        ...
-
-    def baseline(self) -> Path | None:
-        """Return the file of accepted findings, None for none."""
-        ...
-
-    def collecting(self) -> Sequence[object]:
-        """Return the options and settings that decide which files are collected in a folder."""
-        ...
-
-    def can_try_orders(self) -> bool:
-        """Return whether files may run again, to see whether the order of a set changes their outcomes."""
-        ...
-
-    def varying(self, files: Collection[Path]) -> frozenset[Path]:
-        """Return the files whose outcomes depend on the order of a set; all if that is unknown."""
-        ...
+    rootdir: Path
+    plugins: Callable[[], Iterable[str]]
+    options: Callable[[], Sequence[object]]
+    baseline: Callable[[], Path | None]
+    collecting: Callable[[], Sequence[object]]
+    can_try_orders: Callable[[], bool]
+    varying: Callable[[Collection[Path]], frozenset[Path]]
 
 
 class SharedInputs:

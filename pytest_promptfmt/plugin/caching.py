@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ import pytest
 from pytest_promptfmt.inputs.cached_files import Shown
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
 from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
+from pytest_promptfmt.inputs.task_inputs import RunInputs
 from pytest_promptfmt.plugin.collection import task_file_node
 from pytest_promptfmt.plugin.hash_seeds import varying
 from pytest_promptfmt.plugin.item_results import is_stored
@@ -24,51 +26,35 @@ _COLLECTING_INI: Final = ("norecursedirs", "python_files")
 """Options and settings of pytest that decide which files are collected in a folder."""
 
 
-class PytestInputs:
-    """The inputs of a run of pytest; they are read when they are needed, because plugins may change them."""
+def inputs_of(config: pytest.Config) -> RunInputs:
+    """Return the inputs of a run of pytest; plugins may change them until they are read."""
+    written, option = SettingLookup(config), config.option
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self.rootdir = config.rootpath
-
-    def plugins(self) -> Iterable[str]:
-        """Return the files of plugins and conftests."""
-        return (str(getattr(plugin, "__file__", "") or "") for plugin in self._config.pluginmanager.get_plugins())
-
-    def options(self) -> Sequence[object]:
-        """Return the options and settings that change the result of a test."""
-        config = self._config
+    def options() -> Sequence[object]:
         filters = config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
-        update = SettingLookup(config).value("baseline_update")
-        return [*filters, config.get_verbosity() > 0, config.getoption("promptfmt"), update]
+        return [*filters, config.get_verbosity() > 0, option.promptfmt, written.value("baseline_update")]
 
-    def baseline(self) -> Path | None:
-        """Return the file of accepted findings, None for none."""
-        baseline: Path | None = SettingLookup(self._config).value("baseline")
-        return baseline
-
-    def collecting(self) -> Sequence[object]:
-        """Return the options and settings that decide which files are collected in a folder."""
-        config = self._config
-        options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
-        written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
+    def collecting() -> Sequence[object]:
+        options = [(name, repr(getattr(option, name, None))) for name in _COLLECTING]
+        settings = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
         named = sorted({os.path.abspath(each.partition("::")[0]) for each in config.args})  # where templates are tested
-        return [named, options, written]
+        return [named, options, settings]
 
-    def can_try_orders(self) -> bool:
-        """Return whether files may run again: not in a run without code of the repository, which would run here."""
-        return not self._config.getoption("promptfmt_no_code") and not self._config.getoption("noconftest")
-
-    def varying(self, files: Collection[Path]) -> frozenset[Path]:
-        """Return the files whose outcomes depend on the order of a set; all if that is unknown."""
-        return varying(self._config, files)
+    return RunInputs(
+        rootdir=config.rootpath,
+        plugins=lambda: (str(getattr(each, "__file__", "") or "") for each in config.pluginmanager.get_plugins()),
+        options=options,
+        baseline=lambda: written.value("baseline"),
+        collecting=collecting,
+        can_try_orders=lambda: not option.promptfmt_no_code and not option.noconftest,  # else code would run here
+        varying=partial(varying, config),
+    )
 
 
 def cache_of(run: Run, workers: int) -> OutcomeCache:
     """Return the cache of a run with so many workers."""
     folder, shows = _folder_of(run, workers)
-    inputs = PytestInputs(run.config)
-    return OutcomeCache(inputs, run.folders, folder, run.expected.tree, shows=shows, is_valid=is_stored)
+    return OutcomeCache(inputs_of(run.config), run.folders, folder, run.expected.tree, shows=shows, is_valid=is_stored)
 
 
 def _folder_of(run: Run, workers: int) -> tuple[Path | None, bool]:

@@ -6,9 +6,8 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,24 +15,21 @@ from pytest_promptfmt.core.errors import (
     OwnPromptsError,
     Position,
     PromptfmtError,
-    SnapshotError,
     SourceError,
     UnavailableError,
     did_you_mean,
 )
-from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.formats import Attempt, attempts, is_variant, layout_notes
+from pytest_promptfmt.formats import Attempt, attempts, layout_notes
 from pytest_promptfmt.formats.apply import template_type
-from pytest_promptfmt.plugin.items import LOADED
-from pytest_promptfmt.plugin.items.item import ClassItem, LoadItem, PromptItem, node_name
+from pytest_promptfmt.plugin.items.item import ClassItem, LoadItem, node_name
+from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode
 from pytest_promptfmt.plugin.printed_output import silenced
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.worker_processes import try_in_worker
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems, recognized, shapes
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import TaskFile, TaskIndex, load_function
@@ -155,79 +151,6 @@ def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:
         return TaskFileNode.from_parent(parent, path=path)
     shown = escape_controls(os.path.relpath(path, parent.config.rootpath).replace(os.sep, "/"))
     return TaskFileNode.from_parent(parent, path=path, nodeid=node_name(shown))
-
-
-class TaskNode(pytest.Class):
-    """One task@format; its children are the items of every kind of test that applies to it.
-
-    To pytest it is a class, because editors show the names of tests only below classes.
-    """
-
-    obj: Any = None
-    """The Python class behind it: none."""
-
-    def __init__(self, *, task: Task, error: PromptfmtError | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.task = task
-        self.error = error
-        self.file: FileView | None = None
-        self.profiles: tuple[Profile, ...] = ()
-
-    def __repr__(self) -> str:
-        """Return the line of --collect-only: `<Task arc@mcqa>`."""
-        return f"<Task {self.name}>"
-
-    def collect(self) -> Iterator[pytest.Item]:
-        """Yield the items of each kind, or one failing item for a task that cannot be tested."""
-        run = self.config.stash[RUN]
-        try:
-            if self.error is not None:
-                raise self.error
-            self.profiles = run.folders.profiles_for(self.task)
-        except PromptfmtError as error:
-            yield self.make(LoadItem, "load", error=error)
-            return
-        for kind in self.config.stash[LOADED]:
-            yield from kind.items(self)
-
-    @property
-    def settings(self) -> Settings:
-        """Return the settings of the task's folder."""
-        return self.config.stash[RUN].folders.settings_for(self.path)
-
-    @property
-    def is_variant(self) -> bool:
-        """Return whether the format is a variant of another one."""
-        return is_variant(self.task.format)
-
-    @cached_property
-    def imported(self) -> Task | None:
-        """Return the task; a class is imported if only its code defines how it reads and scores answers.
-
-        None if that fails, which the snapshot items report.
-        """
-        if self.task.assembly.describes_scoring:
-            return self.task
-        try:
-            with silenced(self.config):
-                return Study(self.task, self.settings).bound_for_scoring
-        except PromptfmtError:
-            return None
-
-    def make(self, item: type[PromptItem], name: str, **given: Any) -> pytest.Item:
-        """Return an item of the task."""
-        return item.from_parent(self, name=name, task=self.task, **given)
-
-    def make_with_snapshot(self, kind: str, item: type[PromptItem], name: str, **given: Any) -> pytest.Item:
-        """Return an item that has a snapshot of this name, or one that fails because it cannot have it."""
-        profile_id = self.settings.run_id(kind)
-        try:
-            run = self.config.stash[RUN]
-            place = run.expected.claim(self.path, self.task.id, profile_id)
-            run.cache.watched.claim(self.path, self.task.id, profile_id)
-        except SnapshotError as error:
-            return self.make(LoadItem, f"load[{profile_id}]", error=error)
-        return self.make(item, name, place=place, **given)
 
 
 def warn_of_file(path: Path, note: str) -> None:

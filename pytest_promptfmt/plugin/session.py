@@ -31,7 +31,6 @@ from pytest_promptfmt.inputs.store import Store, store_folder
 from pytest_promptfmt.plugin.caching import cache_of, collapses, with_new_collected
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
-    TaskNode,
     irregular_files,
     lost_its_tasks,
     task_file_node,
@@ -39,8 +38,9 @@ from pytest_promptfmt.plugin.collection import (
 )
 from pytest_promptfmt.plugin.collection_errors import CollectionErrors
 from pytest_promptfmt.plugin.interruption import Interruption
-from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
+from pytest_promptfmt.plugin.items import KINDS
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
+from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode, load_kinds
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run

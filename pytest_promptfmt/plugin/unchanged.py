@@ -12,10 +12,9 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.cached_files import CachedFile, Counted
+from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, problems
 from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.inputs.folders import KnownTask
-from pytest_promptfmt.inputs.store import mapping
 from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
@@ -301,12 +300,9 @@ def _is_explained(cached: CachedFile, explained: set[tuple[str, str]]) -> bool:
     """Return whether all failures of a file have their text, or repeat one that is `explained`; adds its problems."""
     is_whole = cached.is_complete
     for shown in cached.loud():
-        for report in shown["reports"]:
-            outcome = mapping(report.get("promptfmt"))
-            problem = str(outcome.get("category")), str(outcome.get("key"))
-            if report.get("outcome") == "failed":
-                is_whole = is_whole and (bool(outcome.get("detail")) or problem in explained)
-                explained.add(problem)
+        for problem, has_text in problems(shown):
+            is_whole = is_whole and (has_text or problem in explained)
+            explained.add(problem)
     cached.pack()
     return is_whole
 

@@ -24,11 +24,10 @@ from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.affected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
 from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
-from pytest_promptfmt.revisions.renames import Renaming, renamings
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
 from pytest_promptfmt.revisions.task_changes import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
-from pytest_promptfmt.revisions.trees import Trees
+from pytest_promptfmt.revisions.trees import Renaming, Trees, renamings
 from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.snapshots.content import COLUMNS

@@ -1,19 +1,22 @@
-"""Both sides of a comparison as folders, with the files that rendering may need."""
+"""Both sides of a comparison as folders, with the files that rendering may need, and the tasks that were renamed."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from pytest_promptfmt.revisions.affected import (
     IDLE_SUFFIXES,
     TASK_SUFFIXES,
     Affected,
     TaskSource,
+    bytes_of,
     included_by,
     is_searched,
     is_setting,
@@ -107,19 +110,64 @@ def _without_snapshots(blobs: Mapping[str, str]) -> dict[str, str]:
     return {name: blob for name, blob in blobs.items() if DIRECTORY not in name.split("/")}
 
 
-def single_tasks(sources: Mapping[str, TaskSource]) -> dict[str, TaskSource]:
-    """Return the sources that define one task each, and nothing else."""
-    return {name: source for name, source in sources.items() if source.name}
+# -- tasks with another name or file -----------------------------------------------------------------------------------
+
+_ALIKE: Final = 0.75
+"""The share of equal lines from which a file counts as another one under a new name: git has 0.5; these are short."""
+
+_MOST_PAIRS: Final = 200_000
 
 
-def moves(trees: Trees) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the tasks that another file defines now: name of the task to the old and new file."""
-    now: dict[str, list[str]] = {}
-    then: dict[str, list[str]] = {}
-    for found, names in ((trees.sources, now), (trees.earlier, then)):
-        for name, source in single_tasks(found).items():
-            names.setdefault(source.name, []).append(name)
-    for task, files in then.items():
-        new = now.get(task, [])
-        if len(files) == len(new) == 1 and files != new and new[0] not in trees.blobs[0]:
-            yield task, (files[0], new[0])
+class Renaming(NamedTuple):
+    """Where the first revision has a task, and where, and under which name, the second one has it."""
+
+    old_file: str
+    new_file: str
+    task: str
+
+
+def renamings(trees: Trees) -> dict[str, Renaming]:
+    """Return the tasks that have another file or name now, by their names in the first revision."""
+    now, then = (
+        {file: source.name for file, source in sources.items() if source.name}  # those that define one task each
+        for sources in (trees.sources, trees.earlier)
+    )
+    counts = Counter(now.values()), Counter(then.values())
+    files = {task: file for file, task in now.items() if counts[0][task] == 1 and file not in trees.blobs[0]}
+    moved = {file: task for file, task in then.items() if task in files and counts[1][task] == 1}
+    found = {task: Renaming(file, files[task], task) for file, task in moved.items()}
+    known = {*then.values(), *(now[file] for file in now.keys() - trees.changed)}
+    gone = {file: task for file, task in then.items() if task not in counts[0]}
+    come = {file: task for file, task in now.items() if file in trees.changed and task not in known}
+    for file in gone.keys() & come.keys():
+        found[gone.pop(file)] = Renaming(file, file, come.pop(file))
+    for old, new in _alike(_lines(trees.before, gone), _lines(trees.after, come), gone, come):
+        found[gone[old]] = Renaming(old, new, come[new])
+    return found
+
+
+def _lines(tree: Path, files: Collection[str]) -> dict[str, frozenset[bytes]]:
+    return {file: frozenset(bytes_of(tree / file).splitlines()) for file in files}
+
+
+def _alike(
+    gone: Mapping[str, frozenset[bytes]],
+    come: Mapping[str, frozenset[bytes]],
+    old_names: Mapping[str, str],
+    new_names: Mapping[str, str],
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs of files, those most alike first; each file once."""
+    if len(gone) * len(come) > _MOST_PAIRS:
+        return
+    pairs = [
+        (share, SequenceMatcher(None, old_names[old], new_names[new]).ratio(), old, new)
+        for old, lines in gone.items()
+        for new, others in come.items()
+        if (share := 2 * len(lines & others) / (len(lines) + len(others) or 1)) >= _ALIKE
+    ]
+    left, right = {*gone}, {*come}
+    for _, _, old, new in sorted(pairs, reverse=True):
+        if old in left and new in right:
+            left.remove(old)
+            right.remove(new)
+            yield old, new

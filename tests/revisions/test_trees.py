@@ -11,7 +11,7 @@ from promptfmt_command import git, write_task
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.git import GitError
 from pytest_promptfmt.revisions.git import Repository
-from pytest_promptfmt.revisions.trees import Trees, moves
+from pytest_promptfmt.revisions.trees import Renaming, Trees, renamings
 
 Compared = Callable[[], Trees]
 
@@ -146,7 +146,8 @@ def test_docs_that_one_side_has_are_given_to_both(repository: Path, compared: Co
 def test_a_task_whose_file_has_another_name_has_moved(repository: Path, compared: Compared) -> None:
     (repository / "tasks/deep").mkdir()
     (repository / "tasks/alone.yaml").rename(repository / "tasks/deep/single.yaml")
-    assert dict(moves(compared())) == {"alone": ("tasks/alone.yaml", "tasks/deep/single.yaml")}
+    moved = Renaming("tasks/alone.yaml", "tasks/deep/single.yaml", "alone")
+    assert renamings(compared()) == {"alone": moved}
 
 
 def test_the_work_tree_has_the_ids_of_a_commit_with_the_same_content(repository: Path) -> None:

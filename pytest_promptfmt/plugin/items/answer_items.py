@@ -16,9 +16,9 @@ from pytest_promptfmt.answers.replaying import transcribed
 from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.plugin.items import Kind, TaskLike
 from pytest_promptfmt.plugin.items.item import AnswersItem, ItemFailedError, LoadItem, TaskItem, node_name, reading
 from pytest_promptfmt.plugin.items.lint_items import ScoringItem
+from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.results.failures import (
     change_of,
     differing_verdicts,
@@ -204,7 +204,7 @@ class RecordedScoresItem(AnswersItem):
 class ExtractionKind(Kind):
     """Whether the answers of a task that generates are read as they should."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield an item for a task that generates, where answers are tried."""
         task = _asked(node)
         if task is not None and task.generates and _tries_answers(node):
@@ -214,7 +214,7 @@ class ExtractionKind(Kind):
 class ScoringKind(Kind):
     """Whether the metrics of a task separate right from wrong answers."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield an item if answers are tried; for multiple choice if that was requested."""
         task, is_asked = _asked(node), node.settings.answers == "all"
         if task is None:
@@ -228,7 +228,7 @@ class ScoringKind(Kind):
 class RecordingKind(Kind):
     """Recordings next to a task that generates, replayed."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield an item per recording; its snapshot is claimed even if answers are not tried."""
         task = _asked(node)
         if task is None or not task.generates:
@@ -250,7 +250,7 @@ class RecordingKind(Kind):
 class RecordedKind(Kind):
     """The run that a task's own file recorded, repeated."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield an item for recorded prompts, and one for recorded answers."""
         assembly = node.task.assembly
         if assembly.has_recorded_prompts:
@@ -259,14 +259,14 @@ class RecordedKind(Kind):
             yield node.make_with_snapshot(RECORDED, RecordedScoresItem, "recorded[scores]")
 
 
-def _asked(node: TaskLike) -> Task | None:
+def _asked(node: TaskNode) -> Task | None:
     """Return the task with its output type; None if its reading of answers is not tried."""
     if node.is_variant:
         return None
     return node.task if node.settings.answers == "none" else node.imported
 
 
-def _tries_answers(node: TaskLike) -> bool:
+def _tries_answers(node: TaskNode) -> bool:
     """Return whether the run and the task try how the task reads and scores answers."""
     answers, task = node.settings.answers, node.imported
     if answers == "none" or task is None:

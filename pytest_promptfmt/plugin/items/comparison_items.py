@@ -14,8 +14,8 @@ import pytest
 
 from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.inputs.places import digest_of
-from pytest_promptfmt.plugin.collection import TaskNode
 from pytest_promptfmt.plugin.items.item import LoadItem, TaskItem
+from pytest_promptfmt.plugin.items.task_node import TaskNode
 from pytest_promptfmt.study.request_comparison import compared_releases, compared_with_harness
 
 

@@ -13,8 +13,8 @@ from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.plugin.items import Kind, TaskLike
 from pytest_promptfmt.plugin.items.item import ItemFailedError, PromptItem, Selectable, TaskItem
+from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.failures import repeated_findings
@@ -147,7 +147,7 @@ def raise_errors(run: Run, outcome: Outcome) -> None:
 class LintKind(Kind):
     """The findings of the rules about a task, and about a file without tasks."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield the item of the task."""
         if node.settings.lint and not node.is_variant:
             yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)

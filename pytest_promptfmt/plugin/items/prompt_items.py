@@ -15,9 +15,9 @@ from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.plugin.items import Kind, TaskLike
 from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem, answering
 from pytest_promptfmt.plugin.items.lint_items import raise_errors, with_findings
+from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.failures import explanation, outcome_of
 from pytest_promptfmt.results.text_changes import (
@@ -181,7 +181,7 @@ def _text_change(comparison: SnapshotComparison, seen: ProfileView) -> TextChang
 class SnapshotKind(Kind):
     """The prompts of a task, for each profile of the run."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield one item per profile; variants have no snapshots."""
         for profile in () if node.is_variant else node.profiles:
             name = f"snapshot[{node.settings.run_id(profile.name)}]"
@@ -191,7 +191,7 @@ class SnapshotKind(Kind):
 class VariantKind(Kind):
     """The prompts of a variant, for each profile of the run."""
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield one item per profile."""
         for profile in node.profiles if node.is_variant else ():
             yield node.make(VariantItem, f"variant[{node.settings.run_id(profile.name)}]", profile=profile)
@@ -289,7 +289,7 @@ class ModelKind(Kind):
         super().__init__(run)
         self.model = open_model_run(self.run.config)
 
-    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield one item per profile that a model can have, so without the tokenizer of an archetype."""
         if self.model is None or node.is_variant or not node.task.has_question:
             return

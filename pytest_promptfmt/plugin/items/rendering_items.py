@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.plugin.collection import TaskNode
 from pytest_promptfmt.plugin.items.item import TaskItem
+from pytest_promptfmt.plugin.items.task_node import TaskNode
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan, path_of, rendering_of
 from pytest_promptfmt.study import Study
 
