@@ -176,11 +176,11 @@ class PromptfmtPlugin:
         gc.freeze()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Keep pytest out of our snapshot folders, and note that this run has visited them."""
+        """Keep pytest out of folders that are left out, and of our snapshot folders, which count as visited."""
         if collection_path.name == DIRECTORY:
             self._run.expected.visit(collection_path)
             return True
-        return None
+        return str(collection_path) in (self._run.outputs.left_out or ()) or None
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for an unchanged folder, which is not searched for files."""

@@ -33,6 +33,7 @@ from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, c
 from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
+from pytest_promptfmt.systems import systems_for
 
 _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and not promptfmt_recording"
 
@@ -145,7 +146,7 @@ class _Sides:
         self._all_match = all(any(fnmatchcase(name, glob) for name in trees.tasks.values()) for glob in tasks)
         if not self._all_match:
             trees.lay_out_all()
-        self.unaffected = trees.unaffected
+        self.unaffected, self._modules = trees.unaffected, trees.modules
         moved = {each.new_file: each.old_file for each in self._renamings.values()}
         affected = trees.sources.keys() - trees.unaffected
         # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
@@ -275,7 +276,8 @@ class _Sides:
             none: dict[str, Any] = {"counts": {}, "clusters": [], "findings": [], "skipped": []}
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
-        left_out.write_bytes(b"\0".join(os.fsencode(f"{tree}{os.sep}{name}") for name in sorted(self.unaffected)))
+        names = sorted({*self.unaffected, *self._idle_folders(tree)})
+        left_out.write_bytes(b"\0".join(os.fsencode(f"{tree}{os.sep}{name}") for name in names))
         outputs = [
             "--promptfmt-snapshots-beside",
             f"--promptfmt-json={result}",
@@ -294,6 +296,18 @@ class _Sides:
                 hint="run pytest --promptfmt to see why; perhaps a conftest.py or a plugin",
             )
         return found
+
+    def _idle_folders(self, tree: Path) -> Iterator[str]:
+        """Yield the uppermost folders of a tree in which nothing is tested: pytest would search each of them."""
+        files = [PurePosixPath(name) for name in files_below(tree)] if self.unaffected else []
+        entered = {folder for file in files if self._may_be_tested(file) for folder in file.parents}
+        folders = {folder for file in files for folder in file.parents} - entered
+        yield from (str(folder) for folder in folders if folder.parent in entered)
+
+    def _may_be_tested(self, file: PurePosixPath) -> bool:
+        if file.suffix == ".py":
+            return str(file) in self._modules or file.name == "conftest.py"
+        return bool(systems_for(Path(file))) and str(file) not in self.unaffected
 
     def _renamed(self, task_id: str) -> tuple[Renaming, str] | None:
         """Return where a task@format of the first side is now, and under which name; None where nothing changed."""

@@ -25,8 +25,8 @@ from pytest_promptfmt.revisions.code_changes import (
     code_changes,
     file_of,
 )
-from pytest_promptfmt.systems.task_files import load_tasks
-from pytest_promptfmt.tasks import kind_of, read_if_task
+from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks import TaskIndex, kind_of, read_if_task
 
 Use = Literal["prompt", "docs", "reading"]
 """The effect of a key: how docs are shown, which docs there are, how answers are read and scored."""
@@ -206,10 +206,9 @@ def _read(tree: Path, name: str) -> Mapping[str, WrittenTask]:
     file = read_if_task(path) if name.endswith(TASK_SUFFIXES) else None
     if file is None:
         return {}
-    if kind_of(file.config) == "group":
+    if kind_of(file.config) == "group" and (found := read_task_file(path, _index_of(tree))) is not None:
         tasks = [
-            WrittenTask(each.name, dict(_values(each.config)), tree, each.config, each.locate)
-            for each in load_tasks(path)
+            WrittenTask(each.name, dict(_values(each.config)), tree, each.config, each.locate) for each in found.tasks
         ]
         group = WrittenTask(str(file.config["group"]), {}, tree, file.config, file.locate)
         return {each.name: each for each in (*tasks, group)}
@@ -219,6 +218,11 @@ def _read(tree: Path, name: str) -> Mapping[str, WrittenTask]:
     values |= {"class": known[0]} if known else {}
     task = str(file.config.get("task", refs[0].name if refs else None))
     return {task: WrittenTask(task, values, tree, file.config, file.locate)}
+
+
+@cache
+def _index_of(tree: Path) -> TaskIndex:
+    return TaskIndex([tree])  # else the members of a group would be looked up in an installed lm-eval
 
 
 def _values(config: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
