@@ -248,13 +248,12 @@ def _first_token(labels: ChoiceLabels) -> Scorer:
     regex = {"function": "regex", "regex_pattern": _leading_label(labels), "fallback": "[invalid]"}
     if labels is None:
         extracts = (
-            "the whole response without outer whitespace (as upstream), and in addition the text after the last"
-            " 'The final answer is'"
+            "the stripped response, as upstream, and, as a second filter, the text after the last 'The final answer is'"
         )
         return Scorer("first_token", extracts, (upstream, _pipeline("final_answer", regex)))
     extracts = (
-        "the label that the response begins with ('C', '(C)', 'C. Paris'), and in addition, as upstream, the whole"
-        " response without outer whitespace"
+        "the label that the response begins with ('C', '(C)', 'C. Paris'), and, as a second filter, the stripped"
+        " response, as upstream"
     )
     return Scorer("first_token", extracts, (_pipeline("first_token", regex), upstream))
 
@@ -280,12 +279,12 @@ def _leading_label(labels: ChoiceLabels) -> str:
 
 def _regex(_labels: ChoiceLabels, **arguments: Any) -> Scorer:
     pattern = arguments.get("regex_pattern")
-    what = f"what {pattern!r} matches" if pattern else "what lm-eval's default pattern matches ('#### ' and a number)"
+    what = f"the match of {pattern!r}" if pattern else "the match of lm-eval's default pattern ('#### ' and a number)"
     return Scorer("regex", what, (_pipeline("regex", {"function": "regex", **arguments}),))
 
 
 def _choice_match(_labels: ChoiceLabels) -> Scorer:
-    extracts = "nothing: the response as it is must equal the answer, without case and punctuation"
+    extracts = "the whole response, which must equal the answer up to case and punctuation"
     return Scorer("choice_match", extracts, (_pipeline("choice_match"),))
 
 

@@ -25,6 +25,7 @@ _PARTS: Final = ("Why", "Example", "Silent example", "Silent with", "Fix", "Real
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
 _INCLUDE: Final = re.compile(r"^# include: (\S+)(?:\n|\Z)", re.MULTILINE)
 _FILE: Final = re.compile(r"^# file: (\S+)\n", re.MULTILINE)
+_PROJECTS: Final = ("lm-eval", "eval-framework", "transformers", "llama.cpp")
 _KEY: Final = re.compile(r"^(?=([A-Za-z_]\w*):)", re.MULTILINE)
 
 
@@ -118,7 +119,7 @@ def page(rule: Rule) -> str:
     fixable = " `promptfmt fix` fixes it where one edit does." if is_fixable else ""
     lines += [f"Severity: {rule.severity}. Family: {rule.family}.{fixable}", ""]
     if parts.why:
-        lines += ["## Why", "", parts.why, ""]
+        lines += ["## Why", "", _sentence(parts.why), ""]
     others = [documentation_of(part) for part in rule.parts]
     if others:
         lines += ["## Other forms of it", "", *(f"- {_form(each)}" for each in others), ""]
@@ -128,7 +129,7 @@ def page(rule: Rule) -> str:
         same = ["The same with:", ""] if parts.changes else []
         lines += ["## Example that does not", "", *same, "```yaml", parts.changes or parts.silent, "```", ""]
     if parts.fix:
-        lines += ["## How to fix", "", parts.fix, ""]
+        lines += ["## How to fix", "", _sentence(parts.fix), ""]
     if parts.real:
         lines += ["## Seen in", "", parts.real, ""]
     return "\n".join(lines)
@@ -137,7 +138,12 @@ def page(rule: Rule) -> str:
 def _form(part: Documentation) -> str:
     """Return one line about a further part of a rule: what it reports, and how to fix that."""
     summary = part.summary.removeprefix("Report ").removeprefix("that ")
-    return f"{summary[:1].upper()}{summary[1:]}{f' Fix: {part.fix}' if part.fix else ''}"
+    return f"{_sentence(summary)}{f' Fix: {part.fix}' if part.fix else ''}"
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a capital at its start, unless it begins with the name of a project."""
+    return text if text.startswith(_PROJECTS) else text[:1].upper() + text[1:]
 
 
 def _flowing(text: str) -> str:
