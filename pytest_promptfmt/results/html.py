@@ -40,8 +40,9 @@ CHUNK: Final = 100
 NAMED_TASKS: Final = 30
 """Tasks of one change that are named; the others are counted."""
 
-_ORDER: Final = (*CATEGORIES, "finding")
-_WEIGHTS: Final = {"passed": 0, "skipped": 1, "finding": 2}
+_NEW: Final = CATEGORIES.index("new")
+_ORDER: Final = (*CATEGORIES[:_NEW], "finding", *CATEGORIES[_NEW:])
+_WEIGHTS: Final = {"passed": 0, "skipped": 1, "new": 2, "finding": 3}
 """The categories that any other takes the place of, the most harmless first."""
 _SIDES: Final = ("--- ", "+++ ")
 
@@ -116,6 +117,7 @@ def _made_of(
 ) -> str:
     """Return a page of these rows; `sides` are the heads of before and after."""
     numbers = {cause: number for number, cause in enumerate(result.causes)}
+    explained = {[*numbers][number]: group for number, group in result.explained.items()}
     index = {
         "title": title,
         "sides": sides,
@@ -129,8 +131,9 @@ def _made_of(
                 "tasks": len(cause.tasks),
                 "names": cause.tasks[:NAMED_TASKS],
                 "new": result.is_new(cause.identity),
+                "because": f"{explained[key].code} {explained[key].message}" if key in explained else "",
             }
-            for cause in result.causes.values()
+            for key, cause in result.causes.items()
         ],
         "chunk": CHUNK,
     }

@@ -86,7 +86,7 @@ function paint() {
       class: "item", role: "option", id: `row-${place}`, "aria-selected": place === state.at ? "true" : "false",
       "aria-posinset": place + 1, "aria-setsize": state.shown.length,
     }, make("span", {}, `${item[0]} [${item[2]}]`, make("span", { class: "dim" }, others(item[5]))),
-    make("span", { class: "what" }, badge(item[4]), newBadge(isNew(item[5]) || item[8]), ` ${item[6].join(" ")} ${others(item[5]) ? state.index.causes[item[5]].title : item[3]}`));
+    make("span", { class: "what" }, badge(item[4]), newBadge(isNew(item[5]) || item[8]), ` ${item[6].join(" ")} ${item[5] !== null ? state.index.causes[item[5]].title : item[3]}`));
     row.style.top = `${place * ROW}px`;
     row.addEventListener("click", () => choose(place));
     rows.push(row);
@@ -135,12 +135,14 @@ async function show(number) {
   const data = await body(number);
   if (ticket !== state.ticket) return;
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
-  parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(isNew(item[5])), data.title ? " " : "", ...titleNodes(data.title || "")));
+  parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(isNew(item[5])), " ", ...titleNodes(data.findings.some((found) => found[4] === data.title) ? "" : data.title || "")));
+  if (item[5] !== null && state.index.causes[item[5]].because) parts.push(make("p", {}, `explained by ${state.index.causes[item[5]].because}`));
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   if (data.remarks) parts.push(make("pre", {}, data.remarks));
   if (data.comparison) parts.push(...comparisonNodes(data.comparison, data.conversation));
-  if (data.docs) parts.push(...promptNodes(data));
+  // A changed prompt is in the comparison already.
+  if (data.docs) parts.push(...(data.comparison ? [make("details", {}, make("summary", {}, "whole prompts"), ...promptNodes(data))] : promptNodes(data)));
   if (data.docs && data.docs.some((doc) => doc.requests.some((request) => "text" in request))) {
     const matrix = await choiceMatrix(number, item);
     if (ticket !== state.ticket) return;
