@@ -42,6 +42,7 @@ MOST_FILES: Final = 8
 ELSEWHERE: Final = {
     "answers/run_*.py": "tests/cli/test_cli_compare.py",
     "cli/[dov]*.py": "tests/cli/test_cli_show.py tests/cli/test_cli_check.py tests/cli/test_cli_versions.py",
+    "cli/review.py": "tests/cli/test_cli_accept.py",
     "core/finding.py": "tests/results/test_findings_ranked.py tests/rules/test_rules_engine.py",
     "core/json_values.py": "tests/results/test_outcomes.py",
     "core/sandbox.py": "tests/tasks/test_rendering_jinja.py tests/hostile/test_hostile_cases.py",

@@ -218,6 +218,11 @@ def test_a_score_that_is_too_slow_counts_each_time(monkeypatch: pytest.MonkeyPat
 
 # -- choices -----------------------------------------------------------------------------------------------------------
 
+
+def hinted(doc: Mapping[str, Any], results: Any) -> dict[str, float]:
+    return {"acc": float(doc["hint"])}
+
+
 TEXT = {"doc_to_text": "{{q}}", "doc_to_target": "{{gold}}", "doc_to_choice": "{{choices}}"}
 CHOICES: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
     ({}, {"q": "?", "gold": 0, "choices": ["ab", "c"]}),
@@ -229,6 +234,14 @@ CHOICES: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
     ({"metric_list": metric("acc_mutual_info")}, {"q": "?", "gold": 0, "choices": ["ab", "c"]}),
     ({"doc_to_text": "slot"}, {"slot": 0, "gold": 0, "choices": ["ab", "c"]}),
     ({"doc_to_text": "slot"}, {"slot": 1, "gold": 0, "choices": ["ab", "c"]}),
+    (
+        {"process_results": hinted, "metric_list": metric("acc")},
+        {"q": "?", "gold": 0, "choices": ["ab", "c"], "hint": 0},
+    ),
+    (
+        {"process_results": hinted, "metric_list": metric("acc")},
+        {"q": "?", "gold": 0, "choices": ["ab", "c"], "hint": 1},
+    ),
 ]
 
 

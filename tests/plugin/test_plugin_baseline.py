@@ -8,6 +8,12 @@ from plugin_project import Project
 
 pytestmark = pytest.mark.slow
 
+FRIENDLY = """\
+{% if messages[0].role != 'system' %}<|im_start|>system
+You are a patient and friendly helper.<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}"""
 OPTIONS = ("--promptfmt-baseline", "baseline.jsonl", "-o", "promptfmt_lint=true")
 
 
@@ -143,9 +149,16 @@ def test_fixed_findings_are_told_and_prune_takes_out_only_those(old: Project) ->
     assert "no longer occur" not in old.run(*OPTIONS).stdout.str()
 
 
-def test_a_rule_that_was_not_chosen_is_not_called_fixed(old: Project) -> None:
-    write(old)
-    assert "PF201" not in old.run(*OPTIONS, "--promptfmt-select", "PF1").stdout.str()
+def test_a_rule_or_profile_that_was_not_chosen_is_not_called_fixed(old: Project) -> None:
+    old.write("mine.txt", FRIENDLY)
+    old.write("promptfmt.yaml", "profiles: {mine: {chat_template: mine.txt}}\n")
+    mine = (*OPTIONS, "--promptfmt-profile=mine")
+    old.run(*mine, "--promptfmt-baseline-update", "write")
+    assert {"PF201", "PF401"} <= {entry["code"] for entry in entries(old)}
+    for other in ((*mine, "--promptfmt-select", "PF1"), OPTIONS):
+        said = old.run(*other).stdout.str()
+        assert "PF401" not in said
+        assert "no longer occur" not in said
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def test_errors_come_first_and_know_line_and_fix() -> None:
     assert check_template(PLAIN)[-1].severity is Severity.INFO
 
 
+@pytest.mark.parametrize(
+    ("text", "is_reported"), [("Answer each question in words.", True), ("Answer in few words.", False)]
+)
+def test_a_text_of_the_template_next_to_the_system_message_is_noted(text: str, is_reported: bool) -> None:
+    said = "a text of the template remains next to the given system text"
+    assert (said in found(f"{text}\n{PLAIN}", "PF401")) == is_reported
+
+
 def test_a_rule_that_raises_is_one_finding_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(trial: TemplateTrial) -> Iterator[Finding]:
         raise KeyError(trial.source)

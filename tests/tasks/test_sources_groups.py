@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.core.errors import Position, SourceError
-from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 from pytest_promptfmt.tasks.task_file import TaskFile
 from pytest_promptfmt.tasks.task_index import TaskIndex
 
@@ -181,6 +181,12 @@ def test_groups_of_the_wrong_shape_are_refused_with_their_place(
     assert said in str(error)
     assert error.position is not None
     assert (error.position.path.name, error.position.line) == ("g.yaml", line)
+
+
+def test_a_group_that_is_no_file_is_refused_without_a_place() -> None:
+    with pytest.raises(SourceError, match="a member of a group is a name or a mapping, not 1") as caught:
+        load_tasks({"group": "g", "task": [1]})
+    assert caught.value.position is None
 
 
 def test_groups_that_contain_each_other_are_refused(tmp_path: Path) -> None:
