@@ -6,8 +6,8 @@ A mutant is one changed expression of one module, drawn at random, kinds evenly,
 nearest tests of a module are
 
 1. of a module with rules the examples of its codes (tests/rules/test_rules_examples.py -k),
-2. the test files called by its name or listed in ELSEWHERE, then those that name it or one of its codes, those that do
-   it most often first,
+2. the test files called by its name or listed in ELSEWHERE, then those that name it or one of its codes, first those of
+   its package, and those that do it most often,
 3. the files of the folder that mirrors its package (tests/rules of rules/chat, tests/system_helm of systems/helm), up
    to eight files in all; the smallest first.
 
@@ -62,6 +62,7 @@ ELSEWHERE: Final = {
     "plugin/worker_*.py": "tests/hostile/test_limits_of_workers.py tests/plugin/test_plugin_causes.py",
     "profiles/conversation.py": "tests/profiles/test_chat_prompt.py tests/system_templates/test_template_rules.py",
     "profiles/*trial*.py": "tests/system_templates/test_template_rules.py",
+    "profiles/*tokenizer*.py": "tests/profiles/test_loading.py",
     "results/lint_lines.py": "tests/cli/test_cli_check.py",
     "results/terminal.py": "tests/plugin/test_plugin_clusters.py",
     "revisions/*.py": "tests/cli/test_cli_diff.py",
@@ -181,7 +182,8 @@ def nearest_tests(module: Path) -> list[list[str]]:
     called = re.compile(rf"_{name}(_|\b)")
     order = sorted((path for path in files if called.search(path.stem)), key=lambda path: path.stat().st_size)
     order += [ROOT / test for pattern, tests in ELSEWHERE.items() if module.match(pattern) for test in tests.split()]
-    order += sorted((path for path, n in naming.items() if n and path not in order), key=lambda path: -naming[path])
+    named = [path for path, count in naming.items() if count and path not in order]
+    order += sorted(named, key=lambda path: (not path.is_relative_to(mirror), -naming[path]))
     if parts:
         near = (path for path in files if path.is_relative_to(mirror) and path not in order and path != ROOT / EXAMPLES)
         order += sorted(near, key=lambda path: path.stat().st_size)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pytest_promptfmt.cli import app
+from pytest_promptfmt.cli.output import print_lines, styled
 
 TASK = """\
 task: metals
@@ -30,6 +31,14 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def promptfmt(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
+
+
+def test_lines_of_any_length_are_left_to_the_terminal_to_break(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_lines([styled("+" + " word" * 30, "green")])
+    assert capsys.readouterr().out == "+" + " word" * 30 + "\n"
 
 
 def test_the_difference_is_shown_and_nothing_written(task: Path) -> None:

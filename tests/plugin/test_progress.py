@@ -43,9 +43,8 @@ def test_a_terminal_shows_a_changing_line_and_no_more_after_the_end() -> None:
         progress.show_tests(7, 50, 0)
         progress.show_tests(50, 200, 0)
         progress.end()
-    assert os.read(ours, 4096).decode() == (
-        "\r\x1b[2Kpromptfmt: 10 files, folders and tasks read\r\x1b[2Kpromptfmt: 50 of 200 tests\r\x1b[2K"
-    )
+        shown = os.read(ours, 4096).decode()  # what a closed terminal holds may be lost
+    assert shown == "\r\x1b[2Kpromptfmt: 10 files, folders and tasks read\r\x1b[2Kpromptfmt: 50 of 200 tests\r\x1b[2K"
     os.close(ours)
 
 
