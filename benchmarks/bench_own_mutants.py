@@ -9,7 +9,8 @@ nearest tests of a module are
 2. the test files called by its name or listed in ELSEWHERE, then those that name it or one of its codes, first those of
    its package, and those that do it most often,
 3. the files of the folder that mirrors its package (tests/rules of rules/chat, tests/system_helm of systems/helm), up
-   to eight files in all; the smallest first.
+   to eight files in all; the smallest first,
+4. the trials of these files that are marked slow.
 
 They run with -x. Each mutant is `killed` by the test that is printed and passes without the mutant, or has `survived`,
 or is `undecided`: the time was over, or that test fails without the mutant as well.
