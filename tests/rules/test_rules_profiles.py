@@ -53,6 +53,23 @@ def test_what_is_wrong_with_a_template_is_said_once_and_for_no_task(tmp_path: Pa
     assert done.returncode == 0
 
 
+def test_three_tokens_on_each_side_of_a_split_one_are_shown(tmp_path: Path) -> None:
+    config = {
+        "task": "metals",
+        "output_type": "multiple_choice",
+        "test_split": "test",
+        "doc_to_text": "Which metal rusts, {{metals}}\nAnswer:\n",
+        "doc_to_choice": ["A metal of the north", "B"],
+        "doc_to_target": 0,
+        "target_delimiter": "",
+        "metadata": {"promptfmt": {"docs": [{"metals": "iron or gold?"}]}},
+    }
+    study = study_of(task_from_config(config, path=None, locate=locate_nowhere))
+    profile = Profile(name="mine", tokenizer="archetype:bytelevel-llama3")
+    [found] = linted(study, Selection(rules=known_rules(), select=("PF302",)), profile).findings
+    assert found.saw == "?⏎ Answer : A ␣m et for ?⏎ Answer :⏎ A ␣m et"
+
+
 def test_a_tokenizer_of_another_model_fails_the_first_task_alone(tmp_path: Path) -> None:
     write_profiles(tmp_path, mixed={"tokenizer": "archetype:bytelevel-gpt2", "chat_template": "chatml"})
     write_task(tmp_path, "first")

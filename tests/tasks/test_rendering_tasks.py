@@ -177,6 +177,11 @@ def test_evaluated_doc_is_left_out_when_the_split_names_are_equal() -> None:
     for dataset in (Dataset(test_split="t", fewshot_split="t"), Dataset(validation_split="v")):
         for instance in instances(choice_task(num_fewshot=7, dataset=dataset)):
             assert instance.prompts[0].messages[-1].text not in shots_of(instance)
+    rng = random.Random(1234)
+    for instance in instances(choice_task(num_fewshot=2, dataset=Dataset(test_split="t", fewshot_split="t"))):
+        own = instance.prompts[0].messages[-1].text
+        drawn = (f"Question: {DOCS[index]['question']}\nAnswer:" for index in rng.sample(range(8), 3))
+        assert shots_of(instance) == [shot for shot in drawn if shot != own][:2]
     leaking = choice_task(num_fewshot=8, dataset=Dataset(test_split="t"))
     assert instances(leaking)[0].prompts[0].messages[-1].text in shots_of(instances(leaking)[0])
 
