@@ -291,6 +291,15 @@ def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_re
         list(task.render())
 
 
+@pytest.mark.parametrize("index", [None, "0", -1, 1])
+def test_a_state_about_a_reference_that_the_instance_lacks_is_bad(tmp_path: Path, index: object) -> None:
+    spec = {"method": "multiple_choice_separate_original", "max_train_instances": 0}
+    states = [state(1, reference_index=index, request={"prompt": "1+1? 2"})]
+    (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": states}).tasks
+    [error] = task.assembly.recorded_prompts().bad
+    assert f"reference_index {index!r} is not a reference of the instance" in str(error)
+
+
 def test_instances_to_evaluate_without_training_split_show_no_shots(tmp_path: Path) -> None:
     states = [state(1), state(2)]
     states[1]["instance"]["split"] = "valid"
