@@ -26,6 +26,7 @@ from typing import Final
 import pytest_promptfmt
 
 FILES: Final = 3
+PROFILES: Final = 2
 PACKAGE: Final = Path(pytest_promptfmt.__file__).parent
 TASK: Final = """\
 task: {name}
@@ -223,7 +224,7 @@ SWITCHES: Final[Mapping[str, Callable[[Place], Place]]] = {
 
 def unchanged(output: str) -> int:
     """Return the number of files that a run showed as unchanged."""
-    return sum(int(one or other) for one, other in SUMMARY.findall(output))
+    return sum(int(tests) // PROFILES if tests else int(files) for tests, files in SUMMARY.findall(output))
 
 
 def main() -> None:
