@@ -35,9 +35,6 @@ _SUMMARIES: Final = "summaries"
 _ITEMS: Final = "items"
 """Rows of a file: the inputs of the outcomes of each variant, and for one variant the counts and each item's result."""
 
-MET: Final = "met"
-"""The names of the items of a file in any earlier run."""
-
 _ENTRIES: Final = "entries"
 _REFUSED: Final = "refused"
 """The reason why the outcomes of a file are not cached."""
@@ -148,6 +145,10 @@ class OutcomeCache:
         """Return the rows of a file for the states of its inputs, the newest first."""
         rows = self.store.row(_OUTCOMES, name)
         return [mapping(row) for row in rows[:_MOST_VARIANTS]] if isinstance(rows, list) else []
+
+    def knows(self, path: Path) -> bool:
+        """Return whether an earlier run tested a file, so that there are outcomes, or a reason for none."""
+        return any(self.store.row(kind, str(path)) for kind in (_OUTCOMES, _REFUSED))
 
     def _refusal(self, name: str) -> str:
         row = self.store.row(_REFUSED, name)
@@ -380,8 +381,8 @@ class OutcomeCache:
     def _remove_missing(self) -> None:
         """Remove the rows of files and folders that no longer exist, those of other contexts, and unused inputs."""
         self.store.forget_others()
-        is_missing = cache(lambda path: not os.path.lexists(path))  # a file has five rows
-        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES, _REFUSED, MET):
+        is_missing = cache(lambda path: not os.path.lexists(path))  # a file has several rows
+        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES, _REFUSED):
             for path in self.store.paths(kind):
                 if is_missing(path.partition(_VARIANT)[0]):
                     self.store.put(kind, path, None)

@@ -7,8 +7,7 @@ import gc
 import os
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
@@ -25,9 +24,7 @@ from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.formats import base_format
-from pytest_promptfmt.inputs.outcome_cache import MET
-from pytest_promptfmt.inputs.places import Places
-from pytest_promptfmt.inputs.store import Store, store_folder
+from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
 from pytest_promptfmt.plugin.caching import cache_of, collapses, with_new_collected
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
@@ -107,7 +104,7 @@ def activate(config: pytest.Config) -> None:
         ReadingLines(config),
         WorkerRuns(run, workers),
         OutcomeReports(config, run.tally),
-        NewFirst(config, run.cache.store),
+        NewFirst(config, run.cache),
         *kinds,
     ]
     for plugin in plugins if is_worker else (*plugins, Interruption(run), Closing(run)):
@@ -365,15 +362,15 @@ def _nothing(option: str, number: int, hint: str | None) -> str:
 
 
 class NewFirst:
-    """The hooks for `--new-first`: the names of known items are in the `store`, by file.
+    """The hooks for `--new-first`: files with cached outcomes are known, so pytest need not keep the ids of our items.
 
-    pytest reads, sorts and writes the ids of all known items in each run: in a large tree that takes longer than to
-    detect that nothing has changed. Without a store, pytest keeps them.
+    It reads, sorts and writes all ids in each run: in a large tree that takes longer than to detect that nothing has
+    changed. Without a cache, pytest keeps them.
     """
 
-    def __init__(self, config: pytest.Config, store: Store) -> None:
+    def __init__(self, config: pytest.Config, cache: OutcomeCache) -> None:
         self._config = config
-        self._store = store
+        self._cache = cache
 
     @property
     def _known(self) -> set[Any]:
@@ -384,45 +381,15 @@ class NewFirst:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Add known items to pytest's set if it sorts by that."""
-        cache = getattr(self._config, "cache", None)
-        if cache is None or not self._config.option.newfirst:
-            return
-        root = self._config.rootpath
-        store = self._store if self._store.is_on else Store(store_folder(root), Places(root))
-        for path, names in _by_file(items).items():
-            self._known.update(names[name] for name in names.keys() & _met(store, path))
-        if not self._store.is_on:
-            store.close()
+        if getattr(self._config.option, "newfirst", False):
+            ours = (item for item in items if isinstance(item, PromptItem) and self._cache.knows(item.path))
+            self._known.update(map(_id_of, ours))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Store the names of our items, and remove them from pytest's set."""
-        if not self._store.is_on or self._config.option.collectonly:
-            return
-        for path, names in _by_file(session.items).items():
-            met = _met(self._store, path)
-            if not names.keys() <= met:
-                self._store.put(MET, str(path), sorted(met.union(names)))
-        ours = [item for item in session.items if isinstance(item, PromptItem | Unchanged)]
-        self._known.difference_update(map(_id_of, ours))
-        folders = ((item.parent, item.files) for item in ours if not isinstance(item, PromptItem))
-        unchanged = {f"{at.nodeid}/{file}".lstrip("/") for at, files in folders if at is not None for file in files}
-        gone = [each for each in self._known if str(each).partition("::")[0] in unchanged]  # from runs without a store
-        self._known.difference_update(gone)
-
-
-def _by_file(items: Iterable[pytest.Item]) -> Mapping[Path, Mapping[str, Any]]:
-    """Return the ids of our items by their names, and these by file."""
-    found: defaultdict[Path, dict[str, Any]] = defaultdict(dict)
-    for item in items:
-        if isinstance(item, PromptItem):
-            found[item.path][item.nodeid.partition("::")[2]] = _id_of(item)
-    return found
-
-
-def _met(store: Store, path: Path) -> set[str]:
-    """Return the names of the items of a file in any earlier run; the row is untrusted."""
-    row = store.row(MET, str(path))
-    return {each for each in row if isinstance(each, str)} if isinstance(row, list) else set()
+        """Remove our items from pytest's set."""
+        if self._cache.is_on and not self._config.option.collectonly:
+            ours = (item for item in session.items if isinstance(item, PromptItem | Unchanged))
+            self._known.difference_update(map(_id_of, ours))
 
 
 def _id_of(item: pytest.Item) -> Any:

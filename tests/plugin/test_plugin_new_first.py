@@ -1,11 +1,10 @@
-"""`--new-first` knows our items as it knows others, while pytest itself keeps only those of others."""
+"""`--new-first` knows our files by their cached outcomes, while pytest itself keeps only the items of others."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -66,12 +65,6 @@ def kept(project: Project) -> set[str]:
     return {Path(each.partition("::")[0]).stem for each in ids}
 
 
-def met(project: Project) -> dict[str, list[str]]:
-    """Return what the store keeps as known."""
-    rows = sqlite3.connect(project.store).execute("SELECT path, content FROM rows WHERE kind = 'met'").fetchall()
-    return {Path(path).stem: json.loads(content) for path, content in rows}
-
-
 @pytest.mark.parametrize("options", [pytest.param([], marks=needs_store, id="store"), ["--promptfmt-no-cache"]])
 def test_items_of_files_that_no_run_met_come_first(tree: Project, options: list[str]) -> None:
     tree.run("tasks", *options)
@@ -87,27 +80,11 @@ def test_items_of_files_that_no_run_met_come_first(tree: Project, options: list[
 
 
 @needs_store
-def test_a_run_without_the_store_to_write_to_knows_what_is_in_it(tree: Project) -> None:
-    tree.run("tasks")
-    add_old_files(tree)
-    for options, worker in ((["--promptfmt-no-cache", "--collect-only"], "here"), (["-n", "2"], "gw1")):
-        tree.run("tasks", "--nf", *options).assert_outcomes(passed=0 if worker == "here" else 8)
-        assert order(tree, worker) == ["added", "test_added", "boolq", "test_one", "arc"]
-
-
-@needs_store
-def test_what_pytest_kept_of_ours_goes_into_the_store(tree: Project) -> None:
+def test_pytest_keeps_no_ids_of_ours_where_outcomes_are_cached(tree: Project) -> None:
     tree.run("tasks", "--promptfmt-no-cache")
     assert kept(tree) == {"arc", "boolq", "test_one"}
-    tree.run("tasks", "-k", "arc or test_it")
-    assert kept(tree) == {"boolq", "test_one"}
-    assert met(tree) == {"arc": ["arc::lint", "arc::snapshot[plain]"]}
     tree.run("tasks")
-    tree.run("tasks", "--promptfmt-no-cache")
-    assert kept(tree) == {"arc", "boolq", "test_one"}
-    assert tree.run("tasks").parseoutcomes()["unchanged"] > 0
     assert kept(tree) == {"test_one"}
-    assert met(tree).keys() == {"arc", "boolq"}
 
 
 @needs_store
