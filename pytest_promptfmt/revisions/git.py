@@ -267,8 +267,7 @@ def files_below(folder: Path) -> Iterator[str]:
 def _pointers_below(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files below a folder that are pointers of Git LFS, with what they hold."""
     for name in files_below(folder):
-        path = folder / name
-        if not name.endswith((".yaml", ".yml", ".py", ".md")) and not path.is_symlink():
+        if not name.endswith((".yaml", ".yml", ".py", ".md")) and not (path := folder / name).is_symlink():
             with suppress(OSError):
                 if path.stat().st_size <= _MAX_POINTER and (content := gate.read_bytes(path)).startswith(_POINTER):
                     yield name, content

@@ -299,15 +299,19 @@ class _Sides:
 
     def _idle_folders(self, tree: Path) -> Iterator[str]:
         """Yield the uppermost folders of a tree in which nothing is tested: pytest would search each of them."""
-        files = [PurePosixPath(name) for name in files_below(tree)] if self.unaffected else []
-        entered = {folder for file in files if self._may_be_tested(file) for folder in file.parents}
-        folders = {folder for file in files for folder in file.parents} - entered
-        yield from (str(folder) for folder in folders if folder.parent in entered)
+        found: dict[str, bool] = {}
+        for name in files_below(tree) if self.unaffected else ():
+            folder = name.rpartition("/")[0]
+            found[folder] = found.get(folder, False) or self._may_be_tested(name)
+        above = {(each, is_tested) for name, is_tested in found.items() for each in _with_parents(name)}
+        entered = {folder for folder, is_tested in above if is_tested}
+        idle = {folder for folder, _ in above} - entered
+        yield from (str(folder) for folder in idle if folder.parent in entered)
 
-    def _may_be_tested(self, file: PurePosixPath) -> bool:
-        if file.suffix == ".py":
-            return str(file) in self._modules or file.name == "conftest.py"
-        return bool(systems_for(Path(file))) and str(file) not in self.unaffected
+    def _may_be_tested(self, name: str) -> bool:
+        if name.endswith(".py"):
+            return name in self._modules or name.rpartition("/")[2] == "conftest.py"
+        return name not in self.unaffected and bool(systems_for(Path(name)))
 
     def _renamed(self, task_id: str) -> tuple[Renaming, str] | None:
         """Return where a task@format of the first side is now, and under which name; None where nothing changed."""
@@ -370,6 +374,11 @@ class _Sides:
     def _below_cwd(self, name: str) -> str:
         below = "" if self._inside == Path() else f"{self._inside.as_posix()}/"
         return name.removeprefix(below)
+
+
+def _with_parents(name: str) -> tuple[PurePosixPath, ...]:
+    folder = PurePosixPath(name)
+    return folder, *folder.parents
 
 
 def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
