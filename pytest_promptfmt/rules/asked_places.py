@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain
@@ -12,10 +12,10 @@ from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.rules import Finding, Severity, Study
+from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
+from pytest_promptfmt.rules.page import Page, generating, query
 from pytest_promptfmt.rules.patterns import calls_reached
-from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match
 from pytest_promptfmt.study.contract import REASONING_TAG
 from pytest_promptfmt.study.gold import gold_kind
@@ -36,20 +36,22 @@ _ASKED_TWICE: Final = 2
 _NUMBERS: Final = ("3", "81")
 
 
-@also("PF525", severity=Severity.WARNING, scores=True)
-def asked_place_not_read(study: Study) -> Iterator[Finding]:
-    """Report filters that take an answer from another place than the one that the prompt requests."""
+def _judged(study: Study) -> Sequence[Study]:
+    """Return a task that generates an answer, which is compared with a text, after a prompt whose text is known."""
+    is_judged = study.generates and not study.has_guessed_text and gold_kind(study) not in ("tests", "nothing")
+    return (study,) if is_judged else ()
+
+
+@query("PF525", "the answer is not read from the place that the prompt requests", _judged, scores=True)
+def _asked_place_not_read(study: Study) -> Iterator[Finding]:
     place = study.contract.place
-    if place is None or not study.generates or study.has_guessed_text or gold_kind(study) in ("tests", "nothing"):
-        return
-    if not looks_for_answers(study.task) and not study.has_own_scorer:
+    if place is None or not (looks_for_answers(study.task) or study.has_own_scorer):
         return
     chain, trials = scored_answers(study) or (None, ())
     for trial in trials[:1]:
-        other = _other(trial)
+        other, gold = _other(trial), trial.answers.labels[trial.answers.gold]
         if chain is None or other is None or trial.error:
             return
-        gold = trial.answers.labels[trial.answers.gold]
         for form in study.contract.wrapped or study.contract.of("letter"):
             if place == "last" and first_text(trial.instance).count(form.said) < _ASKED_TWICE:
                 continue  # the form comes once, unless a draft is requested as well
@@ -57,9 +59,7 @@ def asked_place_not_read(study: Study) -> Iterator[Finding]:
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{wrong}\nNo, not so.\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
                 saw = f"the {place} answer is requested, but {gold!r} is not read from {longer!r}"
-                at = "filter_list" if study.task.filter_list else "process_results"
-                yield finding("the answer is not read from the place that the prompt requests", saw, at, trial.instance)
-                return
+                yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
 
 
 def _other(trial: AnswerTrial) -> str | None:
@@ -85,14 +85,12 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     return False
 
 
-@also("PF525", severity=Severity.WARNING, scores=True)
-def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
-    """Report filters that take the answer from the block of reasoning that the prompt requests before it."""
-    asked = study.own_text if study.generates else ""
-    tag = next((one[1] for one in _CLOSED.finditer(asked) if REASONING_TAG.fullmatch(one[1])), None)
-    if tag is None or study.has_guessed_text or study.has_own_scorer or gold_kind(study) in ("tests", "nothing"):
+@query("PF525", "the answer is read from the reasoning before it", _judged, at="filter_list", scores=True)
+def _answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
+    tag = next((one[1] for one in _CLOSED.finditer(study.own_text) if REASONING_TAG.fullmatch(one[1])), None)
+    if tag is None or study.has_own_scorer or not looks_for_answers(study.task):
         return
-    chain, trials = (scored_answers(study) if looks_for_answers(study.task) else None) or (None, ())
+    chain, trials = scored_answers(study) or (None, ())
     if chain is None or any(tag in pattern for pipeline in chain.pipelines for pattern in pipeline.patterns):
         return
     for trial in trials[:1]:
@@ -101,30 +99,24 @@ def answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
             # the tag of another name, because models' own reasoning is cut off before filters
             longer = f"<notes>It may be {other}, or not.</notes>\n{text}"
             if other and _is_right(chain, trial, text) and not _is_right(chain, trial, longer):
-                saw = f"<{tag}>It may be {other}, or not.</{tag}> {text}"
-                yield finding("the answer is read from the reasoning before it", saw, "filter_list", trial.instance)
-                return
+                yield finding("", f"<{tag}>It may be {other}, or not.</{tag}> {text}", doc=trial.instance)
 
 
-@also("PF525", severity=Severity.WARNING, scores=True)
-def one_of_several_read(study: Study) -> Iterator[Finding]:
-    """Report filters that read only one answer, if the prompt requests several in the same form."""
-    asked = study.own_text if study.generates else ""
-    wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")] if asked else []
-    forms = [form for form in wrapped if _EACH.search(_sentence_of(asked, form.said))]
+@query("PF525", "one answer is read where the prompt requests several", generating, at="filter_list", scores=True)
+def _one_of_several_read(study: Study) -> Iterator[Finding]:
+    wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")]
+    forms = [form for form in wrapped if _EACH.search(_sentence_of(study.own_text, form.said))]
     if not forms or not looks_for_answers(study.task) or study.has_guessed_text or study.has_own_scorer:
         return
     chain, trials = scored_answers(study) or (None, ())
+    if chain is None:
+        return
     for trial in trials[:1]:
-        if chain is None:
-            return
         text = " and ".join(map(forms[0].written, _NUMBERS))
         read = [str(chain.read(one, text, trial.instance.doc, "two answers").extracted) for one in chain.pipelines]
-        if any(all(number in one for number in _NUMBERS) for one in read):
-            return
-        if any(number in one for one in read for number in _NUMBERS):
-            saw = f"{text} is read as {read[0]}"
-            yield finding("one answer is read where the prompt requests several", saw, "filter_list", trial.instance)
+        is_one = any(number in one for one in read for number in _NUMBERS)
+        if is_one and not any(all(number in one for number in _NUMBERS) for one in read):
+            yield finding("", f"{text} is read as {read[0]}", doc=trial.instance)
 
 
 def _sentence_of(text: str, said: str) -> str:
@@ -134,63 +126,52 @@ def _sentence_of(text: str, said: str) -> str:
     return text[begin : start + len(said)] + re.split(r"[.?!\n]", text[start + len(said) :], maxsplit=1)[0]
 
 
-@also("PF525", severity=Severity.WARNING)
-def format_read_otherwise(study: Study) -> Iterator[Finding]:
-    """Report a scorer that parses another format than the prompt requests, such as JSON where that is YAML."""
+@query("PF525", "the scorer parses another format than the prompt requests", generating)
+def _format_read_otherwise(study: Study) -> Iterator[Finding]:
     scorer = study.config.get("process_results")
-    if not study.generates or not isinstance(scorer, FunctionRef) or study.has_guessed_text:
+    if not isinstance(scorer, FunctionRef) or study.has_guessed_text:
         return
     asked = [one[0].upper() for one in _FORMAT.finditer(study.own_text)]
     calls = [(ast.unparse(call.func), position) for call, position in calls_reached([scorer])]
     read = {name: position for call, position in calls for name, known in _PARSERS.items() if call in known}
     if asked and read and not set(asked) & set(read) and not ("JSON" in asked and "YAML" in read):
         name, position = next(iter(read.items()))
-        yield finding("the scorer parses another format than the prompt requests", f"{asked[0]} and {name}", position)
+        yield finding("", f"{asked[0]} and {name}", position)
 
 
-@also("PF525", severity=Severity.WARNING)
-def no_room_for_length(study: Study) -> Iterator[Finding]:
-    """Report a token budget with fewer tokens than the prompt requests words."""
+@query("PF525", "the token budget has no room for the length that is requested", generating, at="generation_kwargs")
+def _no_room_for_length(study: Study) -> Iterator[str]:
     budget, words = token_budget(study.task), study.contract.least_words
-    if study.generates and budget is not None and words is not None and budget < words:
-        saw = f"{study.contract.length}, {budget} tokens"
-        yield finding("the token budget has no room for the length that is requested", saw, "generation_kwargs")
+    if budget is not None and words is not None and budget < words:
+        yield f"{study.contract.length}, {budget} tokens"
 
 
-@also("PF714")
-def gold_longer_than_asked(study: Study) -> Iterator[Finding]:
-    """Report gold answers that all have more words than the prompt allows."""
-    most = study.contract.most_words
-    if most is None or not study.generates or study.has_own_scorer or gold_kind(study) != "text":
-        return
-    golds = [str(instance.target) for instance in study.real_instances]
-    if golds and all(len(gold.split()) > most for gold in golds):
-        saw = f"{study.contract.length}; gold is {golds[0][:50]!r}"
-        yield finding("the gold answers have more words than the prompt allows", saw, "doc_to_target")
+def _golds_as_text(study: Study) -> Sequence[Study]:
+    """Return a task whose gold answers are texts that a model has to write."""
+    is_text = study.generates and not study.has_own_scorer and gold_kind(study) == "text"
+    return (study,) if is_text and study.real_instances else ()
 
 
-@also("PF714")
-def gold_in_other_format(study: Study) -> Iterator[Finding]:
-    """Report gold answers that all lack the format that the prompt requests: a date, a number, a list."""
-    if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or gold_kind(study) != "text":
-        return
+@query("PF714", "the gold answers have more words than the prompt allows", _golds_as_text, at="doc_to_target")
+def _gold_longer_than_asked(study: Study) -> Iterator[str]:
+    most, golds = study.contract.most_words, [str(instance.target) for instance in study.real_instances]
+    if most is not None and all(len(gold.split()) > most for gold in golds):
+        yield f"{study.contract.length}; gold is {golds[0][:50]!r}"
+
+
+@query("PF714", "the gold answers do not have the format that the prompt requests", _golds_as_text, at="doc_to_target")
+def _gold_in_other_format(study: Study) -> Iterator[str]:
     golds = [str(instance.target).strip() for instance in study.real_instances]
-    asked = study.own_text if golds and scores_exact_match(study) else ""
-    table: list[list[str]] = data_table("contract")["formats"]
-    for wording, written in table if asked else ():
-        found = re.search(wording, asked, re.IGNORECASE)
+    is_whole = scores_exact_match(study) and not looks_for_answers(study.task)
+    for wording, written in data_table("contract")["formats"] if is_whole else ():
+        found = re.search(wording, study.own_text, re.IGNORECASE)
         if found is not None and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
-            saw = f"{found[0]}; gold is {golds[0][:40]!r}"
-            yield finding("the gold answers do not have the format that the prompt requests", saw, "doc_to_target")
-            return
+            yield f"{found[0]}; gold is {golds[0][:40]!r}"
 
 
-@also("PF714")
-def letter_and_text(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for the letter of an option in one sentence, and for its text in another."""
-    letters = [form for form in study.contract.of("letter") if form.is_certain]
-    for instance in study.instances[:1] if letters and study.generates and not study.has_guessed_text else ():
-        text = _TEXT.search(study.own_text)
-        if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
-            saw = f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
-            yield finding("the prompt requests both a letter and the text of an option", saw, "doc_to_text", instance)
+@query("PF714", "the prompt requests both a letter and the text of an option")
+def _letter_and_text(page: Page) -> Iterator[str]:
+    letters = [form for form in page.study.contract.of("letter") if form.is_certain]
+    text = _TEXT.search(page.study.own_text) if letters and page.study.generates else None
+    if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
+        yield f"{letters[0].said[:60]} and {text[0].strip()[:60]}"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.page import part_of, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
@@ -40,15 +41,15 @@ _CODE: Final = re.compile(r"^\s*(?:def|class|import|from|return|#include|public|
 _MOJIBAKE: Final = pattern("characters", "mojibake")
 
 
-@also("PF240")
-def full_width_punctuation(study: Study) -> Iterator[Finding]:
+@query("PF240", "", task)
+def _full_width_punctuation(study: Study) -> Iterator[Finding]:
     """Report full-width punctuation after a Latin word in a template without Chinese or Japanese text."""
     for template in study.templates:
         text = "".join(template.text.constants)
         found = _WIDE_PUNCTUATION.search(text)
         if found is not None and not _CJK.search(text):
-            name = unicodedata.name(found[1]).lower()
-            yield finding(f"a {name} after a Latin word", around(text, found, 10), template.keys)
+            message = f"a {unicodedata.name(found[1]).lower()} after a Latin word"
+            yield finding(message, around(text, found, 10), template.keys)
 
 
 @rule("PF238", "odd-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
@@ -116,39 +117,28 @@ def damaged_text(study: Study) -> Iterator[Finding]:
                 return
 
 
-@also("PF247")
-def letter_of_another_script(study: Study) -> Iterator[Finding]:
-    """Report a single Latin letter that is glued to a word of another script."""
+@query("PF247", "a Latin letter is glued to a word of another script", task)
+def _letter_of_another_script(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         text = skeleton(template.source)
         for found in _LETTER.finditer(text):
             if any(_is_of_alphabet(char) for char in around(text, found, 1)):
-                saw = around(text, found, 15).replace("\0", "…")
-                yield finding("a Latin letter is glued to a word of another script", saw, template.keys)
-                return
+                yield finding("", part_of(text, found, 15), template.keys)
 
 
 def _is_of_alphabet(char: str) -> bool:
     return unicodedata.category(char)[0] in "LM" and _ALPHABETS.match(unicodedata.name(char, "")) is not None
 
 
-@also("PF247")
-def carriage_return(study: Study) -> Iterator[Finding]:
+@query("PF247", "the prompt contains a carriage return", task)
+def _carriage_return(study: Study) -> Iterator[Finding]:
     """Report Windows line endings in a prompt, from the data or from few-shot examples that are written out."""
     for instance in (*study.instances, *study.with_shots[:1]):  # synthetic docs have none
         for prompt in instance.prompts:
             at = prompt.text.find("\r")
             if at >= 0:
                 span = prompt.span_at(at)
-                yield finding(
-                    "the prompt contains a carriage return",
-                    around(prompt.text, at, 20, 10),
-                    span.origin.keys if span is not None else (),
-                    instance,
-                    field=span.origin.field if span is not None else None,
-                    span=(at, at + 1),
-                )
-                return
+                yield finding("", around(prompt.text, at, 20, 10), span, instance, span=(at, at + 1))
 
 
 @also("PF247")

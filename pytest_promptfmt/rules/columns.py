@@ -12,6 +12,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, listed_labels, literal_of, words
 from pytest_promptfmt.study.layout import follow_each_other
@@ -164,24 +165,18 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         yield finding("the answer is made of the keys of a mapping", saw, "doc_to_target", field=path[0])
 
 
-@also("PF702")
-def first_character(study: Study) -> Iterator[Finding]:
-    """Report an answer of one character that is the beginning of a longer text."""
+@query("PF702", "the answer is one character of a longer text", task, at="doc_to_target")
+def _first_character(study: Study) -> Iterator[Finding]:
     written = study.written.doc_to_target
-    if not isinstance(written, str) or not _INDEX.search(written):
-        return
-    for instance in study.real_instances:
+    is_taken = isinstance(written, str) and _INDEX.search(written) is not None
+    for instance in study.real_instances if is_taken else ():
         target = instance.target
-        if not isinstance(target, str) or len(target.strip()) != 1:
+        if not isinstance(target, str) or len(target.strip()) != 1 or target in listed_labels(instance):
             continue
         for name, value in instance.doc.items():
-            if not isinstance(value, str) or name not in written or not re.match(rf"{re.escape(target)}\w", value):
-                continue
-            if target in listed_labels(instance) or _names(instance, target):
-                continue
-            saw = f"{target!r} of {value[:40]!r}"
-            yield finding("the answer is one character of a longer text", saw, "doc_to_target", instance, field=name)
-            return
+            is_longer = isinstance(value, str) and name in written and re.match(rf"{re.escape(target)}\w", value)
+            if is_longer and not _names(instance, target):
+                yield finding("", f"{target!r} of {value[:40]!r}", doc=instance, field=name)
 
 
 def _names(instance: Instance, letter: str) -> bool:
@@ -190,8 +185,15 @@ def _names(instance: Instance, letter: str) -> bool:
     return re.search(rf"(?<![\w']){re.escape(letter)}(?!\w)", text) is not None
 
 
-@rule("PF723", "list-kept-as-text", severity=Severity.ERROR, family=Family.ANSWERS)
-def list_kept_as_text(study: Study) -> Iterator[Finding]:
+@query(
+    "PF723",
+    "a template takes elements of a list that is kept as text",
+    task,
+    name="list-kept-as-text",
+    severity=Severity.ERROR,
+    family=Family.ANSWERS,
+)
+def _list_kept_as_text(study: Study) -> Iterator[Finding]:
     """Report a column with a list written as text, of which a template takes elements.
 
     Why: `"['iron', 'gold']"` has an element for each character: a loop lists `[`, `'`, `i`, and `{{options[0]}}` is
@@ -201,46 +203,51 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
 
     Real: MMMU and other datasets that keep their options as text.
     """
-    for doc in study.real_docs[:1]:
-        for name, value in doc.items():
-            if not isinstance(value, str) or not value.startswith("[") or len(value) > _LONG:
-                continue
-            if not isinstance(literal_of(value), list):
-                continue
-            taken = re.compile(
-                rf"\bin +{re.escape(str(name))}\b|\b{re.escape(str(name))} *(?:\[ *\w|\| *(?:join|first))"
-            )
-            for keys, spec in study.field_specs():
-                if isinstance(spec, str) and taken.search(spec):
-                    yield finding(
-                        "a template takes elements of a list that is kept as text", value[:60], keys, 0, field=name
-                    )
-                    return
+    columns = ((re.escape(str(name)), name, value) for doc in study.real_docs[:1] for name, value in doc.items())
+    for column, name, value in columns:
+        is_text = isinstance(value, str) and value.startswith("[") and len(value) <= _LONG
+        if not is_text or not isinstance(literal_of(value), list):
+            continue
+        taken = re.compile(rf"\bin +{column}\b|\b{column} *(?:\[ *\w|\| *(?:join|first))")
+        for keys, spec in study.field_specs():
+            if isinstance(spec, str) and taken.search(spec):
+                yield finding("", value[:60], keys, 0, field=name)
 
 
-@also("PF701", severity=Severity.ERROR, scores=True)
-def column_names_as_choices(study: Study) -> Iterator[Finding]:
-    """Report a list of choices that holds names of columns instead of their values."""
+@query(
+    "PF701",
+    "the choices are names of columns",
+    task,
+    at="doc_to_choice",
+    severity=Severity.ERROR,
+    scores=True,
+)
+def _column_names_as_choices(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:
         return
     for doc, instance in zip(study.real_docs[:1], study.real_instances, strict=False):
         named = all(isinstance(choice, str) and choice in doc for choice in choices)
         if named and not all(_is_shown(instance, str(choice)) for choice in choices):
-            yield finding("the choices are names of columns", ", ".join(choices), "doc_to_choice", 0)
+            yield finding("", ", ".join(choices), doc=0)
 
 
-@also("PF701", severity=Severity.ERROR, scores=True)
-def option_text_as_label(study: Study) -> Iterator[Finding]:
-    """Report a target that is the text of a listed option, where the labels of the options are scored."""
+@query(
+    "PF701",
+    "the target is the text of an option, but labels are scored",
+    task,
+    at="doc_to_target",
+    severity=Severity.ERROR,
+    scores=True,
+)
+def _option_text_as_label(study: Study) -> Iterator[str]:
     target, choices, text = study.written.doc_to_target, study.written.doc_to_choice, study.written.doc_to_text
     is_listed = isinstance(choices, list) and follow_each_other([str(choice) for choice in choices])
     taken = _ELEMENT.fullmatch(target.strip()) if isinstance(target, str) and is_listed else None
     if taken is None or not isinstance(text, str) or study.has_real_docs:
         return
     if len(re.findall(rf"^\W?\w\W+{{{{ *{taken[1]} *\[ *\d *\] *}}}}", text, re.MULTILINE)) > 1:
-        saw = f"{target}; scored are {', '.join(map(str, choices or ()))}"
-        yield finding("the target is the text of an option, but labels are scored", saw, "doc_to_target")
+        yield f"{target}; scored are {', '.join(map(str, choices or ()))}"
 
 
 def _is_shown(instance: Instance, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
 from pytest_promptfmt.rules.task_code import definitions
@@ -239,9 +240,8 @@ def _changes_letters(node: ast.AST) -> bool:
     return node.func.attr in ("capitalize", "title") and is_column
 
 
-@also("PF223")
-def text_cut_off(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that a template cuts inside a sentence."""
+@query("PF223", "a text is cut inside a sentence", task)
+def _text_cut_off(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         for found in _SLICE.finditer(template.source) if template.keys[-1] == "doc_to_text" else ():
             name, limit = found[1] or found[3], int(found[2] or 255)
@@ -249,5 +249,4 @@ def text_cut_off(study: Study) -> Iterator[Finding]:
                 text = doc.get(name)
                 if isinstance(text, str) and len(text.rstrip()) > limit > 1 and text[limit - 1] not in ".!?\n":
                     saw = f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}"
-                    yield finding("a text is cut inside a sentence", saw, template.keys, number, field=name)
-                    return
+                    yield finding("", saw, template.keys, number, field=name)

@@ -12,7 +12,20 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
-from pytest_promptfmt.rules.page import Page, Text, asked_first, known, own, part_of, query, shown, task, texts
+from pytest_promptfmt.rules.page import (
+    Page,
+    Text,
+    asked_first,
+    demonstrated,
+    first,
+    known,
+    own,
+    part_of,
+    query,
+    shown,
+    task,
+    texts,
+)
 from pytest_promptfmt.rules.rule_views import (
     BRANCH,
     COLUMN,
@@ -21,7 +34,6 @@ from pytest_promptfmt.rules.rule_views import (
     pattern,
     question_template,
     severity_of_shots,
-    shots_of,
     skeleton,
 )
 from pytest_promptfmt.study.contract import is_instruction
@@ -127,7 +139,7 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
 @query("PF242", "the answer of a few-shot example begins with the label before it", shown, at="fewshot_config")
 def _cue_in_shot(page: Page) -> Iterator[Finding]:
     begin = f"{page.cue.name}{page.cue.colon}" if page.cue is not None else COLUMN
-    answers = [shot.answer.strip() for shot in shots_of(page.instance) if shot.answer and begin in shot.question]
+    answers = [shot.answer.strip() for shot in page.shots if shot.answer and begin in shot.question]
     twice = next((answer for answer in answers if answer.startswith(begin)), None)
     if twice is not None and not any(_cue_in_answer(page.study)):
         yield finding("", f"{begin} and {twice[:40]}", severity=severity_of_shots(page.study))
@@ -167,20 +179,11 @@ def _uneven_options(text: Text) -> Iterator[str]:
             yield f"{before.lead}… and {after.lead}…"
 
 
-def _first_prompt(study: Study) -> list[Page]:
-    """Return the page whose whole prompt is read: one with few-shot examples, where they are the user's own."""
-    return (
-        []
-        if study.has_guessed_text
-        else [
-            Page(study, one, one.prompts[0].messages[-1])
-            for one in (study.demonstrated or study.instances)[:1]
-            if one.prompts
-        ]
-    )
-
-
-@query("PF240", "labels have two kinds of colon", _first_prompt)
+@query(
+    "PF240",
+    "labels have two kinds of colon",
+    lambda study: () if study.has_guessed_text else demonstrated(study) or first(study),
+)
 def _mixed_colons(page: Page) -> Iterator[str]:
     kinds: dict[str, dict[str, str]] = {}
     for label in layout_of(page.instance.prompts[0].text).labels:
@@ -280,12 +283,6 @@ def _repeated_description(study: Study) -> Iterator[str]:
         yield lead
 
 
-@query("PF242", "the same paragraph appears twice in a row", asked_first)
-def _repeated_block(page: Page) -> Iterator[str]:
-    blocks = [block.strip() for block in page.instance.prompts[0].text.split("\n\n")]
-    yield from (before for before, after in pairwise(blocks) if before == after and len(before) >= 30)
-
-
 @query("PF242", "a text of the data is shown twice in the question", lambda study: own(study)[:1])
 def _text_shown_twice(page: Page) -> Iterator[Finding]:
     values = {name: value.strip() for name, value in page.instance.doc.items() if isinstance(value, str)}
@@ -355,7 +352,7 @@ def _open_place(text: str) -> int | None:
     return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
 
 
-@query("PF235", "", texts)
+@query("PF235", "", texts, every=True)
 def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
     """Report a template that opens a quotation or bold text and does not close it."""
     written = text.text if BRANCH not in text.text else ""
@@ -403,7 +400,7 @@ def _open_fence(page: Page) -> Iterator[str]:
 def _broken_formula(page: Page) -> Iterator[Finding]:
     """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash."""
     at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ()
-    for shot in shots_of(page.instance):
+    for shot in page.shots:
         text = f"{shot.question}{shot.answer or ''}"
         problem = _problem(text) if _COMMAND.search(text) else None
         if problem is not None:

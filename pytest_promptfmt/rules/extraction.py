@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import asks_for_label_alone
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -34,8 +35,6 @@ _FEW_TOKENS: Final = 10
 _LONGEST: Final = 200
 
 _NUMBERS: Final = ("42", "18")
-
-Numbered = Iterable[tuple[int, FilterPipeline]]
 
 
 @rule("PF112", "filters-without-generation", severity=Severity.ERROR, family=Family.CONFIG)
@@ -119,24 +118,18 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
             )
 
 
-@also("PF504", scope="scoring")
-def fence_with_language(study: Study) -> Iterator[Finding]:
-    """Report filters that find code only in a block that names its language, which the prompt does not ask for."""
+@query("PF504", "a filter finds code only in a block that names its language", task, scope="scoring")
+def _fence_with_language(study: Study) -> Iterator[Finding]:
     filters = filters_of(study)
-    if filters is None:
-        return
-    prompt = trials_of(study).scoring.instances[0].prompts[0].text
-    tags = [one for one in _LANGUAGES if f"```{one}" not in prompt]
     missed = []
-    for number, pipeline in enumerate(filters.chain.pipelines):
-        if not pipeline.patterns or filters.read(pipeline, f"```\n{_CODE}\n```") == _CODE:
+    for number, pipeline in enumerate(filters.chain.pipelines if filters is not None else ()):
+        if filters is None or not pipeline.patterns or filters.read(pipeline, f"```\n{_CODE}\n```") == _CODE:
             return
-        tag = next((one for one in tags if filters.read(pipeline, f"```{one}\n{_CODE}\n```") == _CODE), None)
-        if tag is not None:
-            missed.append((number, tag))
-    for number, tag in missed[:1]:
-        saw = f"```{tag} is read, ``` is not"
-        yield finding("a filter finds code only in a block that names its language", saw, ("filter_list", number))
+        prompt = trials_of(study).scoring.instances[0].prompts[0].text
+        tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
+        missed += [(number, tag) for tag in tags if filters.read(pipeline, f"```{tag}\n{_CODE}\n```") == _CODE][:1]
+    for number, tag in missed:
+        yield finding("", f"```{tag} is read, ``` is not", ("filter_list", number))
 
 
 @also("PF504", severity=Severity.ERROR, scores=True)
@@ -198,29 +191,23 @@ def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: st
     return stages.problem is None and chain.is_right(trial.question, doc, stages.extracted)
 
 
-@also("PF504", severity=Severity.ERROR, scope="scoring")
-def text_of_option_misread(study: Study) -> Iterator[Finding]:
-    """Report a filter that finds options by their texts, and takes the text of one for another."""
-    if not study.generates or not study.has_real_docs or not looks_for_answers(study.task):
-        return
-    chain, trials = _trials(study)
+@query(
+    "PF504", "a filter takes the text of an option for another option", task, severity=Severity.ERROR, scope="scoring"
+)
+def _text_of_option_misread(study: Study) -> Iterator[Finding]:
+    is_read = study.generates and study.has_real_docs and looks_for_answers(study.task)
+    chain, trials = _trials(study) if is_read else (None, ())
     for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
         for trial in trials:
-            answers = trial.answers
-            if chain is None or not all(answers.texts) or max(map(len, answers.texts)) > _LONGEST:
+            texts, targets = trial.answers.texts, [str(target) for target in trial.answers.targets]
+            if chain is None or not all(texts) or max(map(len, texts)) > _LONGEST:
                 continue
-            targets = [str(target) for target in answers.targets]
-            read = [str(chain.read(pipeline, text, trial.instance.doc, "a probe").extracted) for text in answers.texts]
-            own = [one == target for one, target in zip(read, targets, strict=True)]
-            wrong = next((at for at, one in enumerate(read) if not own[at] and one in targets), None)
-            if wrong is not None and sum(own) >= len(own) // 2:
-                yield finding(
-                    "a filter takes the text of an option for another option",
-                    f"{answers.texts[wrong]!r} is read as {read[wrong]!r}, and is {targets[wrong]!r}",
-                    ("filter_list", number),
-                    trial.instance,
-                )
-                return
+            read = [str(chain.read(pipeline, text, trial.instance.doc, "a probe").extracted) for text in texts]
+            right = [one == target for one, target in zip(read, targets, strict=True)]
+            wrong = next((at for at, one in enumerate(read) if not right[at] and one in targets), None)
+            if wrong is not None and sum(right) >= len(right) // 2:
+                saw = f"{texts[wrong]!r} is read as {read[wrong]!r}, and is {targets[wrong]!r}"
+                yield finding("", saw, ("filter_list", number), trial.instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,21 +257,30 @@ class Misread(NamedTuple):
     text: str
     read: str
 
-    def finding(self, message: str, severity: Severity | None = None) -> Finding:
-        """Return a finding with this message."""
+    def finding(self, severity: Severity | None = None) -> Finding:
+        """Return a finding without its message."""
         saw = f"{self.text!r} is read as {self.read!r}"
-        return finding(message, saw, ("filter_list", self.number), severity=severity)
+        return finding("", saw, ("filter_list", self.number), severity=severity)
 
 
-def misread_by_all(pipelines: Numbered, probe: Callable[[FilterPipeline], tuple[str, str] | None]) -> Misread | None:
-    """Return what the first pipeline misreads; None where `probe` gives no misread text for one of them."""
-    found = []
-    for number, pipeline in pipelines:
-        wrong = probe(pipeline)
-        if wrong is None:
-            return None
-        found.append(Misread(number, *wrong))
-    return found[0] if found else None
+def misread_by_all(
+    reader: Reader, probe: Callable[[Reader, FilterPipeline], tuple[str, str] | None]
+) -> Iterator[Misread]:
+    """Yield what the first pipeline misreads, if `probe` gives a misread text for each of them, and what is read."""
+    found = [(number, probe(reader, pipeline)) for number, pipeline in reader.pipelines]
+    if found and all(wrong is not None for _, wrong in found):
+        yield from (Misread(number, *wrong) for number, wrong in found[:1] if wrong is not None)
+
+
+def readers(study: Study) -> Sequence[Reader]:
+    """Return what reads the answers of a task; nothing where code judges them, or any text may be one."""
+    reader = reader_of(study)
+    return () if reader is None else (reader,)
+
+
+def readers_of_numbers(study: Study) -> Sequence[Reader]:
+    """Return what reads the answers of a task, if those are numbers."""
+    return [reader for reader in readers(study) if reader.answers.kind == "number"]
 
 
 def bare_answer(text: str) -> str:

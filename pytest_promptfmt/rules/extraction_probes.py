@@ -11,10 +11,18 @@ from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import UNSET
-from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.extraction import Misread, Reader, bare_answer, misread_by_all, reader_of
+from pytest_promptfmt.rules import Family, Finding, Severity, Study
+from pytest_promptfmt.rules.extraction import (
+    Misread,
+    Reader,
+    bare_answer,
+    misread_by_all,
+    reader_of,
+    readers,
+    readers_of_numbers,
+)
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.patterns import unescaped_dot
-from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
 from pytest_promptfmt.tasks import FilterPipeline
 
@@ -28,35 +36,27 @@ _WITHOUT_SEPARATOR: Final = 3
 """Digits of a number that has no separator."""
 
 
-@also("PF525", scope="scoring")
-def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
-    """Report filters that only read an answer after words that nothing in the prompt requests."""
-    reader = reader_of(study)
-    if reader is None:
-        return
+@query("PF525", "the filter needs words that nothing in the prompt requests", task, scope="scoring")
+def _phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     are_known = study.shots == 0 or has_given_shots(study)
-    shown = reader.subject.instances[0].prompts[0].text if are_known else reader.subject.prompt
-    prompt = " ".join(shown.casefold().split())
-    answer = reader.examples[0]
-    missing = []
-    for number, pipeline in reader.pipelines:
-        forms = (answer, f"({answer})", f"{answer}.", f"The {answer}")
-        if any(reader.is_read(pipeline, form, answer) for form in forms):
-            continue
-        words = [one for pattern in pipeline.patterns for one in _WORDS.findall(_CLASSES.sub(" ", pattern))]
-        are_answers = any(reader.is_read(pipeline, word, word) for word in words)
-        if words and not are_answers and not any(word.casefold() in prompt for word in words):
-            missing.append((number, words))
-    is_sure = are_known and len(missing) == len(reader.chain.pipelines)
-    for number, words in missing[:1]:
-        is_sure = is_sure or _never_shown(study, words)
-        natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
-        yield finding(
-            "the filter needs words that nothing in the prompt requests",
-            ", ".join(dict.fromkeys(words)),
-            ("filter_list", number),
-            severity=None if is_sure and not natural else Severity.INFO,
-        )
+    for reader in readers(study):
+        shown = reader.subject.instances[0].prompts[0].text if are_known else reader.subject.prompt
+        prompt, answer = " ".join(shown.casefold().split()), reader.examples[0]
+        missing = []
+        for number, pipeline in reader.pipelines:
+            forms = (answer, f"({answer})", f"{answer}.", f"The {answer}")
+            if any(reader.is_read(pipeline, form, answer) for form in forms):
+                continue
+            words = [one for pattern in pipeline.patterns for one in _WORDS.findall(_CLASSES.sub(" ", pattern))]
+            are_answers = any(reader.is_read(pipeline, word, word) for word in words)
+            if words and not are_answers and not any(word.casefold() in prompt for word in words):
+                missing.append((number, words))
+        is_sure = are_known and len(missing) == len(reader.chain.pipelines)
+        for number, words in missing[:1]:
+            is_sure = is_sure or _never_shown(study, words)
+            natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
+            severity = None if is_sure and not natural else Severity.INFO
+            yield finding("", ", ".join(dict.fromkeys(words)), ("filter_list", number), severity=severity)
 
 
 def _never_shown(study: Study, words: Sequence[str]) -> bool:
@@ -74,8 +74,17 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
     return not any(word in str(pattern) or word in target for word in words for pattern in ignored or ("",))
 
 
-@rule("PF504", "filter-misreads", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
-def some_options_unread(study: Study) -> Iterator[Finding]:
+@query(
+    "PF504",
+    "a filter reads some options and not others",
+    task,
+    name="filter-misreads",
+    severity=Severity.ERROR,
+    family=Family.EXTRACTION,
+    scope="scoring",
+    every=True,
+)
+def _some_options_unread(study: Study) -> Iterator[Finding]:
     """Report a filter that misreads an answer, such as one that reads some labels and not others.
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
@@ -102,12 +111,8 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
             is_read = [reader.is_read(pipeline, text, label) for text, label in pairs]
             if False in is_read and any(is_read):
                 unread, right = texts[is_read.index(False)], texts[is_read.index(True)]
-                yield finding(
-                    "a filter reads some options and not others",
-                    f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
-                    ("filter_list", number),
-                    severity=None if place < demanded else free,
-                )
+                saw = f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right"
+                yield finding("", saw, ("filter_list", number), severity=None if place < demanded else free)
                 break
 
 
@@ -117,23 +122,21 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
 
-@also("PF504", scope="scoring")
-def depends_on_full_stop(study: Study) -> Iterator[Finding]:
-    """Report a filter that reads another answer if the full stop or the last newline of a sentence is missing."""
-    reader = reader_of(study)
-    if reader is None or any(unescaped_dot(study)) or any(form.after.startswith(".") for form in study.contract.forms):
+@query("PF504", "what is read depends on the full stop or newline after the answer", task, scope="scoring", every=True)
+def _depends_on_full_stop(study: Study) -> Iterator[Finding]:
+    if any(unescaped_dot(study)) or any(form.after.startswith(".") for form in study.contract.forms):
         return  # the last: the full stop is requested
-    for number, pipeline in reader.pipelines:
+    for reader in readers(study):
         answer = reader.examples[-1]
-        for text in reader.sentences(answer):
-            bare = text.rstrip(".")
-            forms = [bare, f"{bare}.", f"{bare}.\n", f"{bare}\n"]
-            right = [_is_right(reader, pipeline, form, answer) for form in forms]
-            if any(right) and not all(right):
-                wrong = forms[right.index(False)]
-                misread = Misread(number, wrong, reader.read(pipeline, wrong))
-                yield misread.finding("what is read depends on the full stop or newline after the answer")
-                break
+        for number, pipeline in reader.pipelines:
+            for text in reader.sentences(answer):
+                bare = text.rstrip(".")
+                forms = [bare, f"{bare}.", f"{bare}.\n", f"{bare}\n"]
+                right = [_is_right(reader, pipeline, form, answer) for form in forms]
+                if any(right) and not all(right):
+                    wrong = forms[right.index(False)]
+                    yield Misread(number, wrong, reader.read(pipeline, wrong)).finding()
+                    break
 
 
 def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) -> bool:
@@ -154,44 +157,41 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) 
         return False
 
 
-@also("PF504", severity=Severity.ERROR, scope="scoring")
-def first_of_reasoning(study: Study) -> Iterator[Finding]:
-    """Report filters that read a number or letter of the reasoning instead of the answer after it."""
-    reader = reader_of(study)
-    if reader is None or not study.asks_for_reasoning:
-        return
-    *others, answer = reader.examples
-    kind = "option_reasoning" if reader.answers.kind == "choice" else "number_reasoning"
-    reasoning = _PROBES[kind].format(" and ".join(others[:2]))
-    misread = []
-    for number, pipeline in reader.pipelines:
-        sentence = next((each for each in reader.sentences(answer) if reader.is_read(pipeline, each, answer)), None)
-        if sentence is None:
-            continue
-        text = reasoning + sentence
-        if reader.is_read(pipeline, text, answer):
-            return  # one of the pipelines reads it
-        if reader.chain.begun(text).stopped != text:
-            return  # a stop sequence cuts it, which PF903 reports
-        misread.append(Misread(number, text, reader.read(pipeline, text)))
-    for wrong in misread[:1]:
-        if any(char.isalnum() for char in wrong.read) and len(wrong.read) < len(wrong.text) // 2:
-            severity = None if len(misread) == len(reader.pipelines) else Severity.WARNING
-            yield wrong.finding("a filter reads a part of the reasoning, not the answer", severity)
+@query(
+    "PF504",
+    "a filter reads a part of the reasoning, not the answer",
+    task,
+    severity=Severity.ERROR,
+    scope="scoring",
+)
+def _first_of_reasoning(study: Study) -> Iterator[Finding]:
+    for reader in readers(study) if study.asks_for_reasoning else ():
+        *others, answer = reader.examples
+        kind = "option_reasoning" if reader.answers.kind == "choice" else "number_reasoning"
+        reasoning = _PROBES[kind].format(" and ".join(others[:2]))
+        misread = []
+        for number, pipeline in reader.pipelines:
+            sentence = next((each for each in reader.sentences(answer) if reader.is_read(pipeline, each, answer)), None)
+            if sentence is None:
+                continue
+            text = reasoning + sentence
+            if reader.is_read(pipeline, text, answer):
+                return  # one of the pipelines reads it
+            if reader.chain.begun(text).stopped != text:
+                return  # a stop sequence cuts it, which PF903 reports
+            misread.append(Misread(number, text, reader.read(pipeline, text)))
+        for wrong in misread[:1]:
+            if any(char.isalnum() for char in wrong.read) and len(wrong.read) < len(wrong.text) // 2:
+                yield wrong.finding(None if len(misread) == len(reader.pipelines) else Severity.WARNING)
 
 
-@also("PF504", scope="scoring")
-def number_cut(study: Study) -> Iterator[Finding]:
-    """Report filters that cut a number at its thousands separator, or take a comma for a number."""
-    reader = reader_of(study)
-    if reader is None or reader.answers.kind != "number":
-        return
-    wrong = misread_by_all(reader.pipelines, partial(_cut_number, reader))
-    if wrong is not None:
-        golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
-        are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
-        severity = Severity.INFO if are_small and "1,234" in wrong.text else None
-        yield wrong.finding("a filter reads only a part of a number, or a comma", severity)
+@query("PF504", "a filter reads only a part of a number, or a comma", task, scope="scoring")
+def _number_cut(study: Study) -> Iterator[Finding]:
+    golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
+    are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
+    for reader in readers_of_numbers(study):
+        for wrong in misread_by_all(reader, _cut_number):
+            yield wrong.finding(Severity.INFO if are_small and "1,234" in wrong.text else None)
 
 
 def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
@@ -210,56 +210,49 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
     return None
 
 
-@also("PF504", scope="scoring")
-def letter_of_a_word(study: Study) -> Iterator[Finding]:
-    """Report filters that take a letter of an ordinary word for the label of an option."""
-    reader = reader_of(study)
-    if reader is None or reader.answers.kind != "choice" or not all(one.isupper() for one in reader.examples):
-        return
-    if any(some_options_unread(study)):
-        return  # which explains it
-    answer = reader.examples[1]
-    texts = [form.format(answer) for form in _PROBES["letter_forms"]]
-    demanded = reader.sentences(answer)[:-_USUAL]
-    begun = [text[: text.rindex(answer)] for text in demanded if study.asks_for_reasoning]
-    texts += [f"{text}{text}{answer}" for text in begun if text.rstrip().endswith((":", "："))]  # the cue twice
-    texts += [_PROBES["letter_i_form"].format(answer)] if "I" in reader.examples else []
+@query("PF504", "a filter takes a letter of a word for an option", task, scope="scoring")
+def _letter_of_a_word(study: Study) -> Iterator[Finding]:
+    for reader in readers(study):
+        are_capitals = reader.answers.kind == "choice" and all(one.isupper() for one in reader.examples)
+        if not are_capitals or any(_some_options_unread(study)):
+            return  # the last explains it
+        answer = reader.examples[1]
+        texts = [form.format(answer) for form in _PROBES["letter_forms"]]
+        demanded = reader.sentences(answer)[:-_USUAL]
+        begun = [text[: text.rindex(answer)] for text in demanded if study.asks_for_reasoning]
+        texts += [f"{text}{text}{answer}" for text in begun if text.rstrip().endswith((":", "："))]  # the cue twice
+        texts += [_PROBES["letter_i_form"].format(answer)] if "I" in reader.examples else []
+        for wrong in misread_by_all(reader, partial(_other_label, answer=answer, texts=texts)):
+            yield wrong.finding(_of_free_answers(study, reader))
 
-    def other_label(pipeline: FilterPipeline) -> tuple[str, str] | None:
-        readings = ((text, reader.read(pipeline, text)) for text in texts)
-        return next(((text, read) for text, read in readings if _is_other(bare_answer(read), answer)), None)
 
-    wrong = misread_by_all(reader.pipelines, other_label)
-    if wrong is not None:
-        yield wrong.finding("a filter takes a letter of a word for an option", _of_free_answers(study, reader))
+def _other_label(reader: Reader, pipeline: FilterPipeline, answer: str, texts: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first text of which another letter than the answer is read, and what is read."""
+    readings = ((text, reader.read(pipeline, text)) for text in texts)
+    return next(((text, read) for text, read in readings if _is_other(bare_answer(read), answer)), None)
 
 
 def _is_other(label: str, answer: str) -> bool:
     return len(label) == 1 and label.isalpha() and label.upper() != answer
 
 
-@also("PF504", scope="scoring")
-def depends_on_case(study: Study) -> Iterator[Finding]:
-    """Report filters that read the sentence with the answer only if it begins with a capital letter."""
-    reader = reader_of(study)
-    if reader is None:
-        return
-    answer = reader.examples[-1]
-    missed = []
-    for number, pipeline in reader.pipelines:
-        capital = [text for text in reader.sentences(answer) if text.startswith("The ")]
-        lower = (f"So t{text[1:]}" for text in capital if reader.is_read(pipeline, text, answer))
-        wrong = next((text for text in lower if not reader.is_read(pipeline, text, answer)), None)
-        if wrong is not None:
-            missed.append(Misread(number, wrong, reader.read(pipeline, wrong)))
-            continue
-        forms = (f"So the answer is {form}" for form in (answer, f"({answer})", f"{answer}."))
-        if any(reader.is_read(pipeline, form, answer) for form in forms):
-            return  # one of the pipelines reads it
-    if missed:
-        is_sure = study.asks_for_reasoning and _is_tried_by_all(reader, missed[0].text)
-        severity = None if is_sure else Severity.INFO
-        yield missed[0].finding("a filter misses the answer after a lower-case beginning", severity)
+@query("PF504", "a filter misses the answer after a lower-case beginning", task, scope="scoring")
+def _depends_on_case(study: Study) -> Iterator[Finding]:
+    for reader in readers(study):
+        answer, missed = reader.examples[-1], []
+        for number, pipeline in reader.pipelines:
+            capital = [text for text in reader.sentences(answer) if text.startswith("The ")]
+            lower = (f"So t{text[1:]}" for text in capital if reader.is_read(pipeline, text, answer))
+            wrong = next((text for text in lower if not reader.is_read(pipeline, text, answer)), None)
+            if wrong is not None:
+                missed.append(Misread(number, wrong, reader.read(pipeline, wrong)))
+                continue
+            forms = (f"So the answer is {form}" for form in (answer, f"({answer})", f"{answer}."))
+            if any(reader.is_read(pipeline, form, answer) for form in forms):
+                return  # one of the pipelines reads it
+        for first in missed[:1]:
+            is_sure = study.asks_for_reasoning and _is_tried_by_all(reader, first.text)
+            yield first.finding(None if is_sure else Severity.INFO)
 
 
 def _is_tried_by_all(reader: Reader, text: str) -> bool:

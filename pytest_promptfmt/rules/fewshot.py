@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.page import Page, demonstrated, given_shots, own, query, shown, task, with_shots
 from pytest_promptfmt.rules.rule_views import (
     Shot,
+    around,
     finding,
     has_given_shots,
-    listed_labels,
-    question_message,
     scores_exact_match,
     severity_of_shots,
     shots_of,
@@ -65,16 +64,6 @@ def unused_samples(study: Study) -> Iterator[Finding]:
         )
 
 
-@also("PF801")
-def ignored_indices(study: Study) -> Iterator[Finding]:
-    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and ignores."""
-    written = study.config.get("fewshot_config")
-    if isinstance(written, dict) and "fewshot_indices" in written:
-        yield finding(
-            "fewshot_indices have no effect", str(written["fewshot_indices"]), ("fewshot_config", "fewshot_indices")
-        )
-
-
 @rule("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
 def shots_from_test(study: Study) -> Iterator[Finding]:
     """Report few-shot examples from the evaluated split.
@@ -112,32 +101,28 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         )
 
 
-@also("PF803", severity=Severity.INFO)
-def extra_shot_drawn(study: Study) -> Iterator[Finding]:
-    """Report a task whose few-shot examples lm-eval draws as if they came from the test split."""
-    task = study.written
-    if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
-        yield finding(
-            "lm-eval draws one extra few-shot example: test_split and fewshot_split are missing",
-            at="num_fewshot" if task.num_fewshot else "validation_split",
-        )
+@query(
+    "PF803",
+    "lm-eval draws one extra few-shot example: test_split and fewshot_split are missing",
+    task,
+    severity=Severity.INFO,
+)
+def _extra_shot_drawn(study: Study) -> Iterator[Finding]:
+    written = study.written
+    if leaves_evaluated_doc_out(written) and written.dataset.test_split is None and written.num_fewshot != 0:
+        yield finding("", at="num_fewshot" if written.num_fewshot else "validation_split")
 
 
-@also("PF803", severity=Severity.ERROR)
-def own_shot(study: Study) -> Iterator[Finding]:
-    """Report a doc that is one of its own few-shot examples, with its answer."""
-    if not has_given_shots(study) or study.shots == 0:
-        return
-    for instance in study.real_instances:
-        asked = question_message(instance)
-        if asked is None or len(asked.text.strip()) < 12:
-            continue
-        for shot in shots_of(instance):
-            if shot.messages[0].text == asked.text and shot.answer:
-                yield finding(
-                    "a doc appears as one of its own few-shot examples", asked.text[-60:], "fewshot_split", instance
-                )
-                return
+@query(
+    "PF803",
+    "a doc appears as one of its own few-shot examples",
+    lambda study: own(study) if has_given_shots(study) and study.shots else (),
+    at="fewshot_split",
+    severity=Severity.ERROR,
+)
+def _own_shot(page: Page) -> Iterator[str]:
+    if any(shot.messages[0].text == page.text and shot.answer for shot in page.shots) and len(page.text.strip()) > 11:
+        yield page.text[-60:]
 
 
 @rule("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -158,23 +143,21 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
         message = "few-shot answers are in the user's turn: their target is empty"
         yield finding(message, saw, ("fewshot_config", "doc_to_target"))
         return
-    for instance in study.demonstrated[:1]:
-        shots = shots_of(instance)
-        empty = [shot for shot in shots if shot.answer is None or not shot.answer.strip()]
-        if empty:
+    for page in demonstrated(study):
+        empty = next((shot for shot in page.shots if not (shot.answer or "").strip()), None)
+        if empty is not None:
             yield finding(
                 "a few-shot example has no answer: its target is empty",
-                empty[0].question[-60:],
+                empty.question[-60:],
                 ("fewshot_config", "doc_to_target"),
-                instance,
+                page.instance,
                 severity=severity_of_shots(study),
                 do="give every few-shot example a target",
             )
-            return
 
 
-@rule("PF807", "shots-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
-def unlike_question(study: Study) -> Iterator[Finding]:
+@query("PF807", "", shown, at=("fewshot_config", "doc_to_text"), name="shots-unlike-question", family=Family.FEWSHOT)
+def _unlike_question(page: Page) -> Iterator[Finding]:
     """Report few-shot examples unlike the question, such as ones that end with another cue.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
@@ -184,26 +167,23 @@ def unlike_question(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2587 (mgsm), #1055.
     """
-    for instance in () if study.has_guessed_text else study.with_shots[:1]:
-        asked = question_message(instance)
-        shots = [shot for shot in shots_of(instance) if (shot.answer or "").strip()]  # PF806 reports the others
-        if asked is None or not shots or study.task.gen_prefix:
-            return
-        questions = [asked, *(shot.messages[0] for shot in shots)]
-        if study.asks_by_code and not all(any(span.origin.field for span in each.content) for each in questions):
-            return  # it is not known where the columns are
-        cue = _cue(asked)
-        other = next((_cue(shot.messages[0]) for shot in shots if not _goes_on_as(cue, shot)), None)
-        if other is None or not (_is_cue(cue) or _is_cue(other)):
-            return
-        if cue.strip() == other.strip():
-            message = "few-shot examples and the question have different spaces next to their cue"
-        elif not other.strip() or not cue.strip():
-            message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
-        else:
-            message = "few-shot examples end with another cue than the question"
-        saw = f"{other!r} in a few-shot example, {cue!r} in the question"
-        yield finding(message, saw, ("fewshot_config", "doc_to_text"), instance)
+    shots = [shot for shot in page.shots if (shot.answer or "").strip()]  # PF806 reports the others
+    asked = [page.message, *(shot.messages[0] for shot in shots)]
+    if not shots or page.study.task.gen_prefix:
+        return
+    if page.study.asks_by_code and not all(any(span.origin.field for span in each.content) for each in asked):
+        return  # it is not known where the columns are
+    cue = _cue(page.message)
+    other = next((_cue(shot.messages[0]) for shot in shots if not _goes_on_as(cue, shot)), None)
+    if other is None or not (_is_cue(cue) or _is_cue(other)):
+        return
+    if cue.strip() == other.strip():
+        message = "few-shot examples and the question have different spaces next to their cue"
+    elif not other.strip() or not cue.strip():
+        message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
+    else:
+        message = "few-shot examples end with another cue than the question"
+    yield finding(message, f"{other!r} in a few-shot example, {cue!r} in the question")
 
 
 def _goes_on_as(cue: str, shot: Shot) -> bool:
@@ -238,8 +218,8 @@ def _in_one_file(task: Task, *keys: tuple[str, ...]) -> bool:
     return len({position.path for position in positions if position is not None}) <= 1
 
 
-@rule("PF814", "shot-repeated", severity=Severity.WARNING, family=Family.FEWSHOT)
-def shot_repeated(study: Study) -> Iterator[Finding]:
+@query("PF814", "a few-shot example is shown twice", given_shots, name="shot-repeated", family=Family.FEWSHOT)
+def _shot_repeated(page: Page) -> Iterator[Finding]:
     """Report a few-shot example that the prompt shows twice.
 
     Why: it was copied and not changed. The prompt has one example less than intended, and the model sees one answer
@@ -249,37 +229,25 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
 
     Real: hand-written examples, and few-shot splits with duplicate rows.
     """
-    is_given = has_given_shots(study)
-    for instance in study.demonstrated[:1] if is_given else ():
-        seen: set[str] = set()
-        for shot in shots_of(instance):
-            text = f"{shot.question}{shot.answer}".strip()
-            if text in seen and len(text) > 12:
-                yield finding(
-                    "a few-shot example is shown twice",
-                    shot.question[-60:],
-                    ("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("fewshot_split",),
-                    instance,
-                )
-                return
-            seen.add(text)
+    at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ("fewshot_split",)
+    seen: set[str] = set()
+    for shot in page.shots:
+        text = f"{shot.question}{shot.answer}".strip()
+        if text in seen and len(text) > 12:
+            yield finding("", shot.question[-60:], at)
+        seen.add(text)
 
 
-@also("PF807")
-def other_labels(study: Study) -> Iterator[Finding]:
+@query("PF807", "", shown, at=("fewshot_config", "doc_to_text"))
+def _other_labels(page: Page) -> Iterator[Finding]:
     """Report few-shot examples that begin with another label than the question, or with other spaces after it."""
-    for instance in () if study.has_guessed_text else study.with_shots[:1]:
-        asked = question_message(instance)
-        own = _first_label(asked) if asked is not None else None
-        for shot in shots_of(instance):
-            other = _first_label(shot.messages[0])
-            if own is None or other is None or own == other:
-                continue
+    own = _first_label(page.message)
+    for other in (_first_label(shot.messages[0]) for shot in page.shots):
+        if own is not None and other is not None and own != other:
             what = "another label than" if own[0] != other[0] else "another space after their label than"
-            message = f"few-shot examples have {what} the question"
             saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
-            yield finding(message, saw, ("fewshot_config", "doc_to_text"), instance, severity=severity_of_shots(study))
-            return
+            severity = severity_of_shots(page.study)
+            yield finding(f"few-shot examples have {what} the question", saw, severity=severity)
 
 
 def _first_label(message: Message) -> tuple[str, str] | None:
@@ -293,75 +261,63 @@ def _first_label(message: Message) -> tuple[str, str] | None:
     return None
 
 
-@also("PF807")
-def answer_otherwise(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that answer in sentences where the gold answers are single words or numbers."""
-    if not study.generates or study.has_own_scorer or looks_for_answers(study.task):
-        return
-    if not scores_exact_match(study) or not study.has_real_docs:
-        return
-    golds = [instance.target for instance in study.real_instances]
-    if not golds or not all(isinstance(gold, str) and len(gold.split()) == 1 for gold in golds):
-        return
-    for instance in study.demonstrated[:1]:
-        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
-        if answers and all(len(answer.split()) >= _SENTENCE for answer in answers):
-            yield finding(
-                "few-shot examples answer in sentences, but single words are scored",
-                f"{answers[0][:50]!r}, gold is {golds[0]!r}",
-                ("fewshot_config", "doc_to_target"),
-                instance,
-                severity=severity_of_shots(study),
-            )
+def _compared(study: Study) -> Sequence[Page]:
+    """Return the page with few-shot examples of a task whose whole completions are compared with the user's golds."""
+    is_whole = study.generates and not study.has_own_scorer and not looks_for_answers(study.task)
+    return demonstrated(study) if is_whole and study.has_real_docs and scores_exact_match(study) else ()
 
 
-@also("PF807", severity=Severity.ERROR)
-def shots_of_another_kind(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that answer with the label of an option where its text is scored, or the reverse."""
-    if not study.generates or study.has_own_scorer or looks_for_answers(study.task) or not study.has_real_docs:
+@query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"), severity=Severity.ERROR)
+def _answer_otherwise(page: Page) -> Iterator[Finding]:
+    """Report few-shot examples that answer in sentences, labels or texts of options where something else is scored."""
+    golds = [str(instance.target).strip() for instance in page.study.real_instances]
+    answers = [shot.answer.strip() for shot in page.shots if shot.answer]
+    labels, severity = page.listed, severity_of_shots(page.study)
+    if not answers or not golds:
         return
-    golds = [str(instance.target).strip() for instance in study.real_instances]
-    for instance in study.demonstrated[:1] if scores_exact_match(study) and has_given_shots(study) else ():
-        labels = listed_labels(instance)
-        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
-        sides = [{text in labels for text in texts} for texts in (answers, golds)]
-        if len(labels) > 1 and {True} in sides and {False} in sides:
-            shown, scored = ("labels", "texts") if sides[0] == {True} else ("texts", "labels")
-            yield finding(
-                f"few-shot examples answer with {shown} of options, but {scored} are scored",
-                f"{answers[0][:50]!r}, gold is {golds[0][:50]!r}",
-                ("fewshot_config", "doc_to_target"),
-                instance,
-                severity=severity_of_shots(study),
-            )
+    saw = f"{answers[0][:50]!r}, gold is {golds[0][:50]!r}"
+    sides = [{text in labels for text in texts} for texts in (answers, golds)]
+    if len(labels) > 1 and {True} in sides and {False} in sides and has_given_shots(page.study):
+        how, scored = ("labels", "texts") if sides[0] == {True} else ("texts", "labels")
+        message = f"few-shot examples answer with {how} of options, but {scored} are scored"
+        yield finding(message, saw, severity=severity)
+    if all(len(gold.split()) == 1 for gold in golds) and all(len(one.split()) >= _SENTENCE for one in answers):
+        message = "few-shot examples answer in sentences, but single words are scored"
+        yield finding(message, saw, severity=severity or Severity.WARNING)
 
 
-@also("PF807")
-def shots_without_reasoning(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that have the bare answer after a cue for reasoning."""
-    target, shots = study.written.doc_to_target, study.task.fewshot
-    if not study.generates or study.has_own_scorer or not looks_for_answers(study.task):
+@query(
+    "PF807",
+    "few-shot examples show only the answer, but the prompt requests reasoning",
+    lambda study: with_shots(study) if looks_for_answers(study.task) else (),
+    at="doc_to_target",
+)
+def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
+    study, target, shots = page.study, page.study.written.doc_to_target, page.study.task.fewshot
+    if not study.generates or study.has_own_scorer or not scores_exact_match(study):
         return
-    if not scores_exact_match(study) or shots.samples is not None or shots.doc_to_target:
+    if shots.samples is not None or shots.doc_to_target:
         return
     if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
         return
     if any(len(str(instance.target).split()) > _FEW for instance in study.real_instances):
         return
-    for instance in study.with_shots[:1]:
-        asked = question_message(instance)
-        if asked is not None and _STEPS.search(asked.text.rstrip()) and any(shot.answer for shot in shots_of(instance)):
-            yield finding(
-                "few-shot examples show only the answer, but the prompt requests reasoning",
-                f"{asked.text.rstrip()[-40:]}, and the target is {target.strip()}",
-                "doc_to_target",
-                instance,
-                severity=None if study.shots or ANNOUNCED.search(instance.prompts[0].text) else Severity.INFO,
-            )
+    if _STEPS.search(page.text.rstrip()) and any(shot.answer for shot in page.shots):
+        is_shown = study.shots or ANNOUNCED.search(page.instance.prompts[0].text)
+        saw = f"{page.text.rstrip()[-40:]}, and the target is {target.strip()}"
+        yield finding("", saw, severity=None if is_shown else Severity.INFO)
 
 
-@rule("PF819", "delimiter-in-shots", severity=Severity.INFO, family=Family.FEWSHOT)
-def delimiter_in_shots(study: Study) -> Iterator[Finding]:
+@query(
+    "PF819",
+    "a column of a few-shot example contains the delimiter between examples",
+    given_shots,
+    at="fewshot_delimiter",
+    name="delimiter-in-shots",
+    severity=Severity.INFO,
+    family=Family.FEWSHOT,
+)
+def _delimiter_in_shots(page: Page) -> Iterator[str]:
     """Report a few-shot example with a column that contains the delimiter between examples.
 
     Why: the model sees more examples than there are, some without an answer. Where the delimiter is also what stops the
@@ -371,25 +327,23 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
 
     Real: passages with blank lines in tasks whose delimiter is a blank line.
     """
-    delimiter = study.task.fewshot_delimiter
-    is_given = has_given_shots(study)
-    for instance in study.demonstrated[:1] if is_given and delimiter.strip(" ") else ():
-        for shot in shots_of(instance):
-            spans = (span for message in shot.messages for span in message.content)
-            inside = next((span for span in spans if span.origin.field is not None and delimiter in span.text), None)
-            if inside is not None:
-                at = inside.text.index(delimiter)
-                yield finding(
-                    "a column of a few-shot example contains the delimiter between examples",
-                    inside.text[max(0, at - 24) : at + len(delimiter) + 16],
-                    "fewshot_delimiter",
-                    instance,
-                )
-                return
+    delimiter = page.study.task.fewshot_delimiter
+    messages = (message for shot in page.shots for message in shot.messages)
+    columns = (span.text for message in messages for span in message.content if span.origin.field is not None)
+    for text in columns if delimiter.strip(" ") else ():
+        if delimiter in text:
+            yield around(text, text.index(delimiter), 24, len(delimiter) + 16)
 
 
-@rule("PF841", "shot-answers-with-question", severity=Severity.ERROR, family=Family.FEWSHOT)
-def shot_answers_with_question(study: Study) -> Iterator[Finding]:
+@query(
+    "PF841",
+    "few-shot examples answer with a text of their question",
+    lambda study: with_shots(study) if study.generates or _own_target(study) else (),
+    name="shot-answers-with-question",
+    severity=Severity.ERROR,
+    family=Family.FEWSHOT,
+)
+def _shot_answers_with_question(page: Page) -> Iterator[Finding]:
     """Report few-shot examples whose answer is a text that the question before it prints.
 
     Why: the target names the column of the question, or the source of a translation instead of the translation. The
@@ -399,20 +353,16 @@ def shot_answers_with_question(study: Study) -> Iterator[Finding]:
 
     Real: lukemelas/mtob #2 (examples of a translation that repeat the source).
     """
+    shots = page.shots
+    if len(shots) > 1 and all(shot.answer and _prints(shot, shot.answer.strip()) for shot in shots):
+        at = ("fewshot_config", "doc_to_target") if _own_target(page.study) else ("doc_to_target",)
+        yield finding("", (shots[0].answer or "").strip()[:60], at, severity=severity_of_shots(page.study))
+
+
+def _own_target(study: Study) -> bool:
+    """Return whether few-shot examples have a target of their own."""
     written = study.config.get("fewshot_config")
-    is_written = isinstance(written, Mapping) and "doc_to_target" in written
-    if not (is_written or study.generates):
-        return
-    for instance in study.with_shots[:1]:
-        shots = shots_of(instance)
-        if len(shots) > 1 and all(shot.answer and _prints(shot, shot.answer.strip()) for shot in shots):
-            yield finding(
-                "few-shot examples answer with a text of their question",
-                (shots[0].answer or "").strip()[:60],
-                ("fewshot_config", "doc_to_target") if is_written else ("doc_to_target",),
-                instance,
-                severity=severity_of_shots(study),
-            )
+    return isinstance(written, Mapping) and "doc_to_target" in written
 
 
 def _prints(shot: Shot, answer: str) -> bool:

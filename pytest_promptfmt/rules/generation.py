@@ -17,12 +17,11 @@ from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, Study
 from pytest_promptfmt.rules.extraction import limited_answers
 from pytest_promptfmt.rules.fixes import respelt
 from pytest_promptfmt.rules.gold_values import local_questions
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.page import Page, asked_first, generating, own, query
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
     first_text,
-    questions,
     severity_of_shots,
     shots_of,
     words,
@@ -50,8 +49,14 @@ _SENTENCES: Final[Sequence[str]] = data_table("rules")["after_reasoning"]
 _NUMBERS: Final = ("42", "17")
 
 
-@rule("PF229", "reasoning-without-room", severity=Severity.INFO, family=Family.PROMPT)
-def reasoning_then_cue(study: Study) -> Iterator[Finding]:
+@query(
+    "PF229",
+    "the prompt requests reasoning but ends with an answer cue",
+    asked_first,
+    name="reasoning-without-room",
+    severity=Severity.INFO,
+)
+def _reasoning_then_cue(page: Page) -> Iterator[str]:
     """Report a prompt that asks for reasoning and ends with `Answer:`.
 
     Why: the cue asks for the answer immediately, and models that follow it skip the reasoning.
@@ -60,14 +65,16 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
 
     Real: eval-framework's chain-of-thought tasks that keep the cue of the tasks without reasoning.
     """
-    if not study.asks_for_reasoning:
-        return
-    for instance in study.instances[:1]:
-        text = first_text(instance)
-        if _CUE.search(text):
-            yield finding(
-                "the prompt requests reasoning but ends with an answer cue", text[-40:], "doc_to_text", instance
-            )
+    text = first_text(page.instance)
+    if page.study.asks_for_reasoning and _CUE.search(text):
+        yield text[-40:]
+
+
+@query("PF229", "the prompt requests reasoning, but the choices are scored right after it")
+def _reasoning_without_generation(page: Page) -> Iterator[str]:
+    found = _STEPS.search(page.study.own_text) if page.study.has_choices else None
+    if found is not None:
+        yield found[0]
 
 
 @rule("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
@@ -110,33 +117,37 @@ def _cuts(stop: str, answer: str) -> bool:
     return bool(stop) and (stop == answer or stop in answer.removesuffix(stop))
 
 
-@also("PF903", severity=Severity.ERROR)
-def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
+def _reasoning(study: Study) -> Sequence[Study]:
+    """Return a task that requests reasoning."""
+    return (study,) if study.asks_for_reasoning else ()
+
+
+@query(
+    "PF903",
+    "the prompt requests reasoning, but a stop sequence ends it early",
+    _reasoning,
+    severity=Severity.ERROR,
+    every=True,
+)
+def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that requests it."""
-    if not study.asks_for_reasoning:
-        return
-    gold_ends = study.task.gen_prefix is not None  # the answer follows the prefix, without reasoning
-    for number, stop in enumerate(study.stop_texts):
-        if not gold_ends and stop and stop in data_table("rules")["reasoning"]:
-            yield finding(
-                "the prompt requests reasoning, but a stop sequence ends it early",
-                stop,
-                (*UNTIL, number),
-                severity=Severity.WARNING if stop == "\n" else None,
-            )
+    for number, stop in enumerate(study.stop_texts if study.task.gen_prefix is None else ()):
+        # else the answer follows the prefix, without reasoning
+        if stop and stop in data_table("rules")["reasoning"]:
+            severity = Severity.WARNING if stop == "\n" else None
+            yield finding("", stop, (*UNTIL, number), severity=severity)
 
 
-@also("PF903")
-def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
+@query("PF903", "", _reasoning)
+def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences."""
-    if not study.asks_for_reasoning or study.shots > 0:
+    if study.shots > 0:
         return  # few-shot examples show how long the reasoning is, and that it has no blank lines
     if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
         yield finding("the prompt requests reasoning, but stops at blank lines by default", at="generation_kwargs")
     elif "\n\n" in study.stop_texts:
-        yield finding(
-            "the prompt requests reasoning, but stops at blank lines", at=(*UNTIL, study.stop_texts.index("\n\n"))
-        )
+        at = (*UNTIL, study.stop_texts.index("\n\n"))
+        yield finding("the prompt requests reasoning, but stops at blank lines", at=at)
 
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
@@ -181,42 +192,27 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
 
 
-@also("PF908")
-def sampling_at_zero(study: Study) -> Iterator[Finding]:
-    """Report `do_sample: true` with a temperature of 0."""
+@query("PF908", "do_sample is true at a temperature of 0", generating, at=("generation_kwargs", "do_sample"))
+def _sampling_at_zero(study: Study) -> Iterator[str]:
     kwargs = study.task.generation_kwargs or {}
     temperature = kwargs.get("temperature")
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
-    if study.generates and kwargs.get("do_sample") is True and is_zero:
-        yield finding("do_sample is true at a temperature of 0", at=("generation_kwargs", "do_sample"))
+    if kwargs.get("do_sample") is True and is_zero:
+        yield ""
 
 
-@also("PF907", severity=Severity.ERROR, scores=True)
-def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
-    """Report a gold answer with more words than the task lets a model generate tokens."""
-    budget = token_budget(study.task) if study.generates else None
-    for instance in study.real_instances if budget is not None else ():
-        target = instance.target
-        if budget is not None and isinstance(target, str) and len(target.split()) > budget:
-            saw = f"{len(target.split())} words, {budget} tokens"
-            yield finding(
-                "the gold answer has more words than tokens may be generated", saw, "generation_kwargs", instance
-            )
-            return
-
-
-@also("PF229")
-def reasoning_without_generation(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for reasoning where choices are scored by their likelihood, so that none is written."""
-    if not study.has_choices or study.has_guessed_text:
-        return
-    for instance, _ in questions(study.instances[:1]):
-        found = _STEPS.search(study.own_text)
-        if found is not None:
-            saw = found[0]
-            yield finding(
-                "the prompt requests reasoning, but the choices are scored right after it", saw, "doc_to_text", instance
-            )
+@query(
+    "PF907",
+    "the gold answer has more words than tokens may be generated",
+    lambda study: own(study) if study.generates else (),
+    at="generation_kwargs",
+    severity=Severity.ERROR,
+    scores=True,
+)
+def _gold_longer_than_budget(page: Page) -> Iterator[str]:
+    budget, target = token_budget(page.study.task), page.instance.target
+    if budget is not None and isinstance(target, str) and len(target.split()) > budget:
+        yield f"{len(target.split())} words, {budget} tokens"
 
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_values import local_questions
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import Page, asked_first, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
@@ -159,21 +159,27 @@ def padded_target(study: Study) -> Iterator[Finding]:
             return
 
 
-@also("PF701")
-def several_correct_answers(study: Study) -> Iterator[Finding]:
-    """Report one gold answer although the doc marks several of the choices as correct."""
-    if study.has_own_scorer:
-        return
-    for instance in study.real_instances:
-        choices = [choice.strip() for choice in choices_of(study, instance)]
-        golds = [request for request in instance.requests if request.prompt is not None and request.gold]
-        if len(choices) < 2 or len(golds) != 1:
-            continue
-        marked = _marked_right(instance.doc, choices)
-        if marked is not None and sum(marked) > 1:
-            saw = f"{marked} for {choices!r}"
-            yield finding("one choice counts as correct, but the doc marks several", saw, "doc_to_target", instance)
-            return
+def _written_golds(study: Study) -> Sequence[Study]:
+    """Return a task that compares what is generated, whose text is known."""
+    return (study,) if study.generates and not study.has_own_scorer and not study.has_guessed_text else ()
+
+
+def _compared_golds(study: Study) -> Sequence[Study]:
+    """Return a task that compares what is generated, or what filters read, with the gold answer as text."""
+    return (study,) if study.generates and not study.has_own_scorer and scores_exact_match(study) else ()
+
+
+@query(
+    "PF701",
+    "one choice counts as correct, but the doc marks several",
+    lambda study: () if study.has_own_scorer else own(study),
+    at="doc_to_target",
+)
+def _several_correct_answers(page: Page) -> Iterator[str]:
+    golds = [request for request in page.instance.requests if request.prompt is not None and request.gold]
+    marked = _marked_right(page.instance.doc, page.scored) if len(page.scored) > 1 and len(golds) == 1 else ()
+    if sum(marked or ()) > 1:
+        yield f"{marked} for {page.scored!r}"
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
@@ -212,95 +218,89 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         )
 
 
-@also("PF701", severity=Severity.ERROR)
-def index_as_answer(study: Study) -> Iterator[Finding]:
-    """Report the index of a choice as the answer that a model has to write, where no prompt shows the numbers."""
-    if not study.generates or study.has_own_scorer or study.task.doc_to_choice is not None or study.has_guessed_text:
+@query(
+    "PF701",
+    "the answer that the model must write is the index of a choice",
+    _written_golds,
+    at="doc_to_target",
+    severity=Severity.ERROR,
+)
+def _index_as_answer(study: Study) -> Iterator[Finding]:
+    if study.task.doc_to_choice is not None or not all(map(_is_index, study.real_instances)):
         return
-    for instance in study.real_instances:
-        target = instance.target
-        if isinstance(target, bool) or not str(target).strip().isdigit() or not isinstance(target, int | str):
-            return
-        index = int(str(target).strip())
-        lists = [
-            (name, value)
-            for name, value in instance.doc.items()
-            if isinstance(value, list) and 1 < len(value) <= 10 and all(isinstance(one, str) for one in value)
-        ]
-        shown = first_text(instance)
-        held = [
-            (name, value)
-            for name, value in lists
-            if index < len(value) and (value[index].strip() in shown or name in _CHOICE_COLUMNS)
-        ]
-        if not held or re.search(rf"(?<!\d){index}[.):]", shown) or any(str(index) in value for _, value in held):
-            return
     for instance in study.real_instances[:1]:
-        saw = f"{instance.target!r} is expected"
-        yield finding("the answer that the model must write is the index of a choice", saw, "doc_to_target", instance)
+        yield finding("", f"{instance.target!r} is expected", doc=instance)
 
 
-@query("PF701", "the gold answer is the identifier of the doc", task, at="doc_to_target")
+def _is_index(instance: Instance) -> bool:
+    """Return whether a gold answer is the index of an option, where the prompt does not show the numbers."""
+    target, shown = instance.target, first_text(instance)
+    if isinstance(target, bool) or not isinstance(target, int | str) or not str(target).strip().isdigit():
+        return False
+    index = int(str(target).strip())
+    held = [
+        value
+        for name, value in instance.doc.items()
+        if isinstance(value, list) and max(1, index) < len(value) <= 10 and all(isinstance(one, str) for one in value)
+        if value[index].strip() in shown or name in _CHOICE_COLUMNS
+    ]
+    return bool(held) and not re.search(rf"(?<!\d){index}[.):]", shown) and not any(str(index) in one for one in held)
+
+
+@query("PF701", "the gold answer is the identifier of the doc", _compared_golds, at="doc_to_target")
 def _identifier_as_gold(study: Study) -> Iterator[str]:
-    target = study.written.doc_to_target
-    if not study.generates or study.has_own_scorer or not isinstance(target, str) or not scores_exact_match(study):
-        return
-    name = target.strip().removeprefix("{{").removesuffix("}}").strip()
+    name = str(study.written.doc_to_target).strip().removeprefix("{{").removesuffix("}}").strip()
     golds = [str(doc[name]) for doc in study.real_docs if name in doc]
     are_distinct = len(golds) > 1 and len(set(golds)) == len(golds)
     if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
         yield f"{name}: {golds[0]}"
 
 
-@also("PF702")
-def float_as_gold(study: Study) -> Iterator[Finding]:
-    """Report whole numbers that are written with `.0` as gold answers, and compared as text."""
-    if not study.generates or study.has_own_scorer or not scores_exact_match(study):
-        return
+@query("PF702", "whole numbers are written with .0 in gold answers", _compared_golds, at="doc_to_target")
+def _float_as_gold(study: Study) -> Iterator[str]:
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
-        yield finding("whole numbers are written with .0 in gold answers", ", ".join(golds[:3]), "doc_to_target")
+        yield ", ".join(golds[:3])
 
 
-@also("PF701", severity=Severity.ERROR, scores=True)
-def target_with_other_words(study: Study) -> Iterator[Finding]:
-    """Report a multiple-choice target with words that are in none of the choices."""
+@query(
+    "PF701",
+    "the target has words that are in no choice",
+    task,
+    at="doc_to_target",
+    severity=Severity.ERROR,
+    scores=True,
+)
+def _target_with_other_words(study: Study) -> Iterator[str]:
     spec = study.written.doc_to_target
     if not study.has_choices or not isinstance(spec, str) or "{{" not in spec:
         return
     words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
     choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
     if words and choices and not any(word in choices for word in words):
-        yield finding("the target has words that are in no choice", spec, "doc_to_target")
+        yield spec
 
 
-@also("PF702")
-def gold_with_marks(study: Study) -> Iterator[Finding]:
-    """Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text."""
-    if not study.generates or study.has_own_scorer or study.shots > 0 or looks_for_answers(study.task):
-        return
-    entries = study.task.metric_list or ({"metric": "exact_match"},)
-    if any(one.get("metric") != "exact_match" for one in entries):
+@query("PF702", "gold answers have a mark that is compared as well", _compared_golds, at="doc_to_target")
+def _gold_with_marks(study: Study) -> Iterator[str]:
+    entries = study.task.metric_list or ()
+    if study.shots > 0 or looks_for_answers(study.task):
         return
     if any(one.get("ignore_punctuation") or one.get("regexes_to_ignore") for one in entries):
         return
-    golds = [str(instance.target).strip() for instance in study.real_instances]
-    asked = study.own_text
+    golds, asked = [str(instance.target).strip() for instance in study.real_instances], study.own_text
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
-        yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")
+        yield ", ".join(golds[:3])
 
 
-@also("PF702")
-def accepted_answers_joined(study: Study) -> Iterator[Finding]:
-    """Report all texts of a list as one gold answer, where the prompt requests one thing."""
-    if not study.generates or study.has_own_scorer or not scores_exact_match(study) or looks_for_answers(study.task):
-        return
-    asked = study.own_text
+@query("PF702", "the accepted answers are joined into one", _compared_golds, at="doc_to_target")
+def _accepted_answers_joined(study: Study) -> Iterator[Finding]:
     joined = [(instance, _joined(instance)) for instance in study.real_instances if isinstance(instance.target, str)]
-    if any(joined) and not _SEVERAL.search(asked) and all(name for _, name in joined):
-        instance, name = joined[0]
-        saw = str(instance.target)[:60]
-        yield finding("the accepted answers are joined into one", saw, "doc_to_target", instance, field=name)
+    if not joined or looks_for_answers(study.task) or _SEVERAL.search(study.own_text):
+        return
+    instance, name = joined[0]
+    if all(name for _, name in joined):
+        yield finding("", str(instance.target)[:60], doc=instance, field=name)
 
 
 def _joined(instance: Instance) -> str | None:
@@ -369,41 +369,35 @@ def _words(text: str) -> str:
     return f" {' '.join(_ANY_WORD.findall(text.casefold()))} "
 
 
-@also("PF706", severity=Severity.ERROR)
-def gold_in_question(study: Study) -> Iterator[Finding]:
-    """Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at."""
+@query("PF706", "the question prints the answer", task, severity=Severity.ERROR)
+def _gold_in_question(study: Study) -> Iterator[str]:
     text, target = study.written.doc_to_text, study.written.doc_to_target
     if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
         return
-    if not (study.generates or study.has_choices):
-        return
+    if not (study.generates or study.has_choices) or (study.generates and study.has_own_scorer):
+        return  # a function may run the target, tests that the question shows, on what is generated
     whole = _PRINTED.fullmatch(target.strip())
     gold = _bare(whole[1] if whole is not None else target if target.isidentifier() else "")
-    if not gold or "question" in gold or gold.isdigit() or (study.generates and study.has_own_scorer):
-        return  # a function may run the target, tests that the question shows, on what is generated
-    for found in _PRINTED.finditer(text):
+    for found in _PRINTED.finditer(text) if gold and "question" not in gold and not gold.isdigit() else ():
         shown = _bare(found[1])
         if (shown == gold or shown.endswith(f"[{gold}]")) and not _OPTION.search(text[: found.start()]):
-            yield finding(
-                "the question prints the answer", text[max(0, found.start() - 20) : found.end()], "doc_to_text"
-            )
-            return
+            yield text[max(0, found.start() - 20) : found.end()]
 
 
 def _bare(expression: str) -> str:
     return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
 
 
-@also("PF706", severity=Severity.ERROR)
-def gold_in_one_place(study: Study) -> Iterator[Finding]:
-    """Report a target that is the same number for every doc, where the prompt lists the options in a fixed order."""
-    target, text = study.written.doc_to_target, study.written.doc_to_text
+@query(
+    "PF706",
+    "the right option is at the same place in every doc",
+    asked_first,
+    at="doc_to_target",
+    severity=Severity.ERROR,
+)
+def _gold_in_one_place(page: Page) -> Iterator[str]:
+    target, text = page.study.written.doc_to_target, page.study.written.doc_to_text
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
-    if not is_constant or isinstance(target, bool) or not study.has_choices:
-        return
-    if isinstance(text, str) and "{%" not in text and len(_LISTED.findall(text)) > 1:
-        for instance in study.instances[:1]:
-            if len(choices_of(study, instance)) > 1:
-                yield finding(
-                    "the right option is at the same place in every doc", str(target), "doc_to_target", instance
-                )
+    listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
+    if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
+        yield str(target)

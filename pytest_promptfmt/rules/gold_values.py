@@ -14,6 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
+from pytest_promptfmt.rules.page import Page, asked_first, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout
 from pytest_promptfmt.study.gold import compares_likelihoods, gold_kind
@@ -112,55 +113,45 @@ def same_choices(study: Study) -> Iterator[Finding]:
             yield finding(message, str(choices), "doc_to_choice", instance, severity=None if same else Severity.WARNING)
 
 
-@also("PF714")
-def letters_shown(study: Study) -> Iterator[Finding]:
-    """Report options that are listed with letters although their texts are scored."""
-    if not study.has_choices:
-        return
-    for instance in study.instances[:1]:
-        choices = [choice.strip() for choice in choices_of(study, instance)]
-        if len(choices) < 2:
-            return
-        options = question_layout(instance).options
-        listed = {one.label: one.text.strip() for one in options if one.label in ascii_uppercase and one.space}
-        if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
-            if any(len(choice) == 1 for choice in choices):
-                return
-            saw = f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}"
-            yield finding(
-                "the options are listed with letters, but their texts are scored", saw, "doc_to_choice", instance
-            )
+@query("PF714", "the options are listed with letters, but their texts are scored", asked_first, at="doc_to_choice")
+def _letters_shown(page: Page) -> Iterator[str]:
+    choices, options = page.scored, page.layout.options
+    listed = {one.label: one.text.strip() for one in options if one.label in ascii_uppercase and one.space}
+    is_listed = 1 < len(choices) <= len(listed) and list(listed.values())[-len(choices) :] == choices
+    if page.study.has_choices and is_listed and not any(len(choice) == 1 for choice in choices):
+        yield f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}"
 
 
-@also("PF704", severity=Severity.ERROR, scores=True)
-def single_choice(study: Study) -> Iterator[Finding]:
-    """Report a multiple-choice doc with one choice: it is always right."""
-    for instance in study.real_instances if compares_likelihoods(study) else ():
-        choices = choices_of(study, instance)
-        if len(choices) == 1:
-            yield finding("a doc has one choice, which is always right", choices[0][:60], "doc_to_choice", instance)
-            return
+@query(
+    "PF704",
+    "a doc has one choice, which is always right",
+    lambda study: own(study) if compares_likelihoods(study) else (),
+    at="doc_to_choice",
+    severity=Severity.ERROR,
+    scores=True,
+)
+def _single_choice(page: Page) -> Iterator[str]:
+    if len(page.scored) == 1:
+        yield page.scored[0][:60]
 
 
-@also("PF703")
-def one_choice_unlike(study: Study) -> Iterator[Finding]:
+@query("PF703", "", task)
+def _one_choice_unlike(study: Study) -> Iterator[Finding]:
     """Report a list of short choices in which only one ends with punctuation, or begins in another letter case."""
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
         return
     texts = [each.strip() for each in choices]
     marked = [each for each in texts if each[-1] in ".,;:!?)" and each.count(".") < _FEW_MARKS]
-    if len(marked) == 1 < len(texts) and max(len(each.split()) for each in texts) < _FEW_WORDS:
-        saw = ", ".join(texts)
-        yield finding("one of the choices ends with a mark", saw, ("doc_to_choice", texts.index(marked[0])))
-    if not all(each.isalpha() for each in texts):
-        return
-    capitals = [each for each in texts if each.istitle()]
-    small = [each for each in texts if each.islower()]
+    capitals, small = [each for each in texts if each.istitle()], [each for each in texts if each.islower()]
     odd = capitals if len(capitals) == 1 else small
-    if len(capitals) + len(small) == len(texts) > 1 == len(odd) and min(map(len, texts)) > 1:
-        saw = ", ".join(texts)
-        yield finding("one of the choices begins with another letter case", saw, ("doc_to_choice", texts.index(odd[0])))
+    if len(marked) == 1 < len(texts) and max(len(each.split()) for each in texts) < _FEW_WORDS:
+        at = ("doc_to_choice", texts.index(marked[0]))
+        yield finding("one of the choices ends with a mark", ", ".join(texts), at)
+    are_words = all(each.isalpha() and len(each) > 1 for each in texts)
+    if are_words and len(capitals) + len(small) == len(texts) > 1 == len(odd):
+        at = ("doc_to_choice", texts.index(odd[0]))
+        yield finding("one of the choices begins with another letter case", ", ".join(texts), at)
 
 
 @also("PF701")
@@ -281,31 +272,25 @@ def _pairs() -> Sequence[tuple[str, str]]:
     return [(yes.casefold(), no.casefold()) for yes, no in data_table("contract")["pairs"]]
 
 
-@also("PF701")
-def rating_as_index(study: Study) -> Iterator[Finding]:
-    """Report a rating that counts from 1 as the index of a choice, which counts from 0."""
+@query("PF701", "a rating that starts at 1 is used as an index, which starts at 0", task, at="doc_to_target")
+def _rating_as_index(study: Study) -> Iterator[Finding]:
     column, choices = _only_column(study), study.written.doc_to_choice
-    written = study.written.doc_to_target
     if column is None or not study.has_choices or not isinstance(choices, list) or len(choices) < _FEWEST_CHOICES:
         return
-    if not isinstance(written, str) or written.strip().strip("{}- ") != column:
-        return
     values = [doc.get(column) for doc in study.local_docs]
-    if not all(isinstance(value, int) and 0 < value <= len(choices) for value in values):
+    is_index = str(study.written.doc_to_target).strip().strip("{}- ") == column
+    if not is_index or not all(isinstance(value, int) and 0 < value <= len(choices) for value in values):
         return
-    numbers = [str(number) for number in range(1, len(choices) + 1)]
-    is_named = _RATING.fullmatch(column) is not None and (bool(values) or [*map(str, choices)] == numbers)
-    if is_named or (len(set(values)) > 1 and len(values) >= _ENOUGH and [*map(str, choices)] == numbers):
-        shown = ", ".join(map(str, values[:3])) or column
-        saw = f"{shown}; index 1 is {choices[1]!r}"
-        yield finding("a rating that starts at 1 is used as an index, which starts at 0", saw, "doc_to_target", 0)
+    are_numbers = [*map(str, choices)] == [str(number) for number in range(1, len(choices) + 1)]
+    is_named = _RATING.fullmatch(column) is not None and (bool(values) or are_numbers)
+    if is_named or (len(set(values)) > 1 and len(values) >= _ENOUGH and are_numbers):
+        yield finding("", f"{', '.join(map(str, values[:3])) or column}; index 1 is {choices[1]!r}", doc=0)
 
 
-@also("PF702", severity=Severity.ERROR)
-def text_read_as_list(study: Study) -> Iterator[Finding]:
-    """Report a gold text such as `[1, 2]` that lm-eval reads as a list, so that each of its elements is compared."""
-    column = _only_column(study)
-    if column is None or not study.generates or study.has_own_scorer:
+@query("PF702", "a gold text is read as a list of gold answers", task, at="doc_to_target", severity=Severity.ERROR)
+def _text_read_as_list(study: Study) -> Iterator[Finding]:
+    column = _only_column(study) if study.generates and not study.has_own_scorer else None
+    if column is None:
         return
     read = [instance for instance in study.real_instances if isinstance(instance.target, list)]
     texts = [instance for instance in read if isinstance(instance.doc.get(column), str)]
@@ -313,8 +298,7 @@ def text_read_as_list(study: Study) -> Iterator[Finding]:
         isinstance(one, str) for instance in texts for one in instance.target
     )
     if texts and not are_aliases:
-        saw = str(texts[0].doc[column])[:60]
-        yield finding("a gold text is read as a list of gold answers", saw, "doc_to_target", texts[0], field=column)
+        yield finding("", str(texts[0].doc[column])[:60], doc=texts[0], field=column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from itertools import islice
 from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance, Message
 from pytest_promptfmt.rules import Family, Finding, Severity, Study
 from pytest_promptfmt.rules.fixes import FixRule
-from pytest_promptfmt.rules.rule_registry import also, rule
+from pytest_promptfmt.rules.rule_registry import Scope, also, rule
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
+    Shot,
+    Where,
     around,
     choices_of,
     finding,
+    has_given_shots,
     question_message,
+    shots_of,
     written_texts,
 )
 from pytest_promptfmt.study.configuration import Keys
@@ -48,6 +53,11 @@ class Page:
     def tail(self) -> str:
         """Return the constant text after the last column, with the character of that column before it."""
         return self.constant[max(0, self.constant.rfind(COLUMN)) :]
+
+    @property
+    def shots(self) -> Sequence[Shot]:
+        """Return the few-shot examples before it."""
+        return shots_of(self.instance)
 
     @property
     def layout(self) -> Layout:
@@ -99,12 +109,12 @@ class Text:
 
 def drawn(study: Study) -> Sequence[Page]:
     """Return a page for each rendered doc."""
+    return study.once("pages", lambda: _pages(study, study.instances))
 
-    def make() -> tuple[Page, ...]:
-        asked = ((instance, question_message(instance)) for instance in study.instances)
-        return tuple(Page(study, instance, message) for instance, message in asked if message is not None)
 
-    return study.once("pages", make)
+def _pages(study: Study, instances: Iterable[Instance]) -> tuple[Page, ...]:
+    asked = ((instance, question_message(instance)) for instance in instances)
+    return tuple(Page(study, instance, message) for instance, message in asked if message is not None)
 
 
 def asked_first(study: Study) -> Sequence[Page]:
@@ -129,9 +139,22 @@ def own(study: Study) -> Sequence[Page]:
 
 def shown(study: Study) -> Sequence[Page]:
     """Return the page of the first doc with few-shot examples, if its text is known."""
-    instance = next(iter(study.with_shots), None)
-    message = question_message(instance) if instance is not None and not study.has_guessed_text else None
-    return (Page(study, instance, message),) if instance is not None and message is not None else ()
+    return () if study.has_guessed_text else with_shots(study)
+
+
+def with_shots(study: Study) -> Sequence[Page]:
+    """Return the page of the first doc with few-shot examples, also if code makes it of synthetic docs."""
+    return _pages(study, study.with_shots[:1])
+
+
+def demonstrated(study: Study) -> Sequence[Page]:
+    """Return the page of the first doc with few-shot examples, if those are not synthetic."""
+    return _pages(study, study.demonstrated[:1])
+
+
+def given_shots(study: Study) -> Sequence[Page]:
+    """Return the page of the first doc with few-shot examples, if those are the user's own docs."""
+    return demonstrated(study) if has_given_shots(study) else ()
 
 
 def texts(study: Study) -> Iterator[Text]:
@@ -144,6 +167,11 @@ def task(study: Study) -> tuple[Study]:
     return (study,)
 
 
+def generating(study: Study) -> Sequence[Study]:
+    """Return a task that generates."""
+    return (study,) if study.generates else ()
+
+
 def part_of(text: str, place: object, before: int = _SHOWN, after: int | None = None) -> str:
     """Return the characters around a match or an index, with dots for columns."""
     return around(text, place, before, after).replace(COLUMN, "…")  # type: ignore[arg-type]
@@ -154,46 +182,48 @@ def query(
     message: str,
     of: Callable[[Study], Iterable[Any]] = first,
     *,
-    at: str = "doc_to_text",
+    at: Where = "doc_to_text",
     name: str = "",
     severity: Severity = Severity.WARNING,
     family: Family = Family.PROMPT,
+    scope: Scope = "task",
     scores: bool = False,
     fix: FixRule | None = None,
+    every: bool = False,
 ) -> Callable[[Query], Callable[[Study], Iterator[Finding]]]:
     """Register a function as a rule, if it has a `name`, or as a further part of one.
 
-    The function is given a page, text or task, and yields what is wrong there: what was seen, or a finding that lacks
-    only what all have in common: the message, the place and the doc. The first one is reported, for each text. The
-    documentation of a further part is its message, unless it has a docstring.
+    The function is given a page, a text, a task or whatever else `of` makes of it, and yields what is wrong there: what
+    was seen, or a finding that lacks only what all have in common: the message, the place and the doc. The first one is
+    reported, or `every` one, and for each text. A further part that has no docstring is documented by its message.
     """
 
     def register(ask: Query) -> Callable[[Study], Iterator[Finding]]:
         @wraps(ask)
         def part(study: Study) -> Iterator[Finding]:
             for subject in of(study):
-                seen = next(iter(ask(subject)), None)
-                if seen is None:
-                    continue
-                found = finding("", seen) if isinstance(seen, str) else seen
-                keys = subject.keys if isinstance(subject, Text) else (at,)
-                doc = subject.instance.index if isinstance(subject, Page) else None
-                yield replace(
-                    found,
-                    message=found.message or message,
-                    keys=found.keys or keys,
-                    doc=doc if found.doc is None else found.doc,
-                )
-                if not isinstance(subject, Text):
-                    return
+                found = [*islice(ask(subject), None if every else 1)]
+                yield from (_placed(finding("", one) if isinstance(one, str) else one, subject) for one in found)
+                if found and not isinstance(subject, Text):
+                    break
+
+        def _placed(found: Finding, subject: object) -> Finding:
+            keys = subject.keys if isinstance(subject, Text) else finding("", at=at).keys
+            doc = getattr(subject, "instance", None)
+            return replace(
+                found,
+                message=found.message or message,
+                keys=found.keys or (() if found.position is not None else keys),
+                doc=doc.index if found.doc is None and isinstance(doc, Instance) else found.doc,
+            )
 
         part.__name__ = ask.__name__.lstrip("_")
         part.__qualname__ = f"{ask.__module__}.{part.__name__}"
         part.__doc__ = ask.__doc__ or f"Report that {message}."
         if name:
-            rule(code, name, severity=severity, family=family, scores=scores, fix=fix)(part)
+            rule(code, name, severity=severity, family=family, scope=scope, scores=scores, fix=fix)(part)
         else:
-            also(code, severity=severity, scores=scores, fix=fix)(part)
+            also(code, severity=severity, scope=scope, scores=scores, fix=fix)(part)
         return part
 
     return register

@@ -7,7 +7,7 @@ import re
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,13 +20,16 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import (
     Filters,
+    Misread,
     Reader,
     filters_of,
     misread_by_all,
-    reader_of,
+    readers,
+    readers_of_numbers,
     scored_answers,
 )
 from pytest_promptfmt.rules.fixes import nothing, rewritten
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, mapped
 from pytest_promptfmt.rules.task_code import parsed
@@ -34,9 +37,6 @@ from pytest_promptfmt.tasks import FilterPipeline, functions_of, looks_for_answe
 
 _BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
 _MODULES: Final = ("re", "regex")
-_BEFORE_FLAGS: Final[Mapping[str, int]] = {"sub": 3, "subn": 3, "split": 2}
-"""Functions of `re` whose arguments before `flags` end with a number, and the place of that."""
-
 _TRIMS: Final = ("strip", "lstrip", "rstrip")
 _FORMS: Final = {codes.AT_BEGINNING, codes.AT_BEGINNING_STRING}
 _ENDS: Final = {codes.AT_END, codes.AT_END_STRING}
@@ -199,15 +199,6 @@ def word_stripped(study: Study) -> Iterator[Finding]:
                 yield finding("strip removes characters, not a word", ast.unparse(call)[-60:], position)
 
 
-@also("PF502", severity=Severity.ERROR)
-def flag_as_count(study: Study) -> Iterator[Finding]:
-    """Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs."""
-    for call, position in _calls_of(study):
-        place = _BEFORE_FLAGS.get(_of_re(call), 99)
-        if len(call.args) > place and re.match(r"(?:re|regex)\.[A-Z]+\b", ast.unparse(call.args[place])):
-            yield finding("a flag is taken for the number of replacements", ast.unparse(call)[-60:], position)
-
-
 @also("PF502", severity=Severity.ERROR, fix=_WITH_SINGLE_ESCAPES)
 def escape_doubled(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
@@ -302,20 +293,16 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
     return wrong
 
 
-@also("PF504", scope="scoring")
-def capture_runs_on(study: Study) -> Iterator[Finding]:
-    """Report filters whose pattern runs to the last closing mark of the line instead of the next one."""
-    reader = reader_of(study)
-    if reader is None:
-        return
-    wrong = misread_by_all(reader.pipelines, partial(_read_on, reader, reader.examples[-1]))
-    if wrong is not None:
-        severity = None if study.asks_for_reasoning else Severity.INFO
-        yield wrong.finding("a filter reads on to a closing mark after the answer", severity)
+@query("PF504", "a filter reads on to a closing mark after the answer", task, scope="scoring")
+def _capture_runs_on(study: Study) -> Iterator[Finding]:
+    for reader in readers(study):
+        for wrong in misread_by_all(reader, _read_on):
+            yield wrong.finding(None if study.asks_for_reasoning else Severity.INFO)
 
 
-def _read_on(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str, str] | None:
+def _read_on(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
     """Return a sentence with an answer between marks that is read beyond the closing mark, and what is read."""
+    answer = reader.examples[-1]
     for form in _PROBES["marked_forms"]:
         sentence = f"The answer is {form.format(answer)}."
         text = f"{sentence}{_PROBES['after_marks']}"
@@ -326,20 +313,17 @@ def _read_on(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str
     return None
 
 
-@also("PF504", scope="scoring")
-def part_of_a_word(study: Study) -> Iterator[Finding]:
-    """Report filters that find an answer inside another word."""
-    filters = filters_of(study)
-    if filters is None or not all(pipeline.patterns for pipeline in filters.chain.pipelines):
-        return  # code may read anything
-    wrong = misread_by_all(enumerate(filters.chain.pipelines), partial(_found_in_word, filters))
-    if wrong is not None:
-        yield wrong.finding("a filter finds an answer inside another word")
-
-
-def _found_in_word(filters: Filters, pipeline: FilterPipeline) -> tuple[str, str] | None:
-    readings = ((text, filters.read(pipeline, text)) for text in _PROBES["without_answer"])
-    return next(((text, read) for text, read in readings if _is_inside(read, text)), None)
+@query("PF504", "a filter finds an answer inside another word", task, scope="scoring")
+def _part_of_a_word(study: Study) -> Iterator[Finding]:
+    filters, found = filters_of(study), []
+    for number, pipeline in enumerate(filters.chain.pipelines if filters is not None else ()):
+        texts = _PROBES["without_answer"] if filters is not None and pipeline.patterns else ()  # code may read anything
+        readings = ((text, filters.read(pipeline, text)) for text in texts) if filters is not None else ()
+        wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
+        if wrong is None:
+            return
+        found.append(Misread(number, *wrong))
+    yield from (wrong.finding() for wrong in found[:1])
 
 
 def _is_inside(read: str, text: str) -> bool:
@@ -347,19 +331,15 @@ def _is_inside(read: str, text: str) -> bool:
     return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
 
 
-@also("PF504", scope="scoring")
-def capture_may_be_empty(study: Study) -> Iterator[Finding]:
+@query("PF504", "a pattern also matches without an answer, and captures nothing", readers, scope="scoring")
+def _capture_may_be_empty(reader: Reader) -> Iterator[Finding]:
     """Report a pattern that matches the words before an answer even if no answer follows, and captures nothing."""
-    reader = reader_of(study)
-    if reader is None:
-        return
-    wrong = misread_by_all(reader.pipelines, partial(_taken_empty, reader, reader.examples[-1]))
-    if wrong is not None:
-        yield wrong.finding("a pattern also matches without an answer, and captures nothing")
+    return (wrong.finding() for wrong in misread_by_all(reader, _taken_empty))
 
 
-def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str, str] | None:
+def _taken_empty(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
     """Return a text of which nothing is read: a sentence that is read, after its form with a placeholder."""
+    answer = reader.examples[-1]
     sentences = (each for each in reader.sentences(answer) if each.strip() != answer)
     sentence = next((each for each in sentences if reader.is_read(pipeline, each, answer)), None)
     if sentence is None:
@@ -368,16 +348,12 @@ def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple
     return None if reader.read(pipeline, text).strip("[]() \n") else (text, "")
 
 
-@also("PF504", severity=Severity.ERROR, scope="scoring")
-def sign_not_read(study: Study) -> Iterator[Finding]:
-    """Report filters that read a number without the minus sign before it."""
-    reader = reader_of(study)
-    if reader is None or reader.answers.kind != "number":
-        return
-    wrong = misread_by_all(reader.pipelines, partial(_without_sign, reader))
-    if wrong is not None:
-        is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
-        yield wrong.finding("a filter loses the minus sign of a number", None if is_negative else Severity.INFO)
+@query("PF504", "a filter loses the minus sign of a number", task, severity=Severity.ERROR, scope="scoring")
+def _sign_not_read(study: Study) -> Iterator[Finding]:
+    is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
+    for reader in readers_of_numbers(study):
+        for wrong in misread_by_all(reader, _without_sign):
+            yield wrong.finding(None if is_negative else Severity.INFO)
 
 
 def _without_sign(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import gold_kind
@@ -40,25 +40,25 @@ def empty_gold(study: Study) -> Iterator[Finding]:
             yield finding("the gold answer is empty", repr(trial.gold), "doc_to_target", trial.instance)
 
 
-@also("PF601", severity=Severity.ERROR, scope="scoring")
-def normalises_to_nothing(study: Study) -> Iterator[Finding]:
-    """Report a gold answer that is empty after exact_match has removed the characters it ignores."""
+@query("PF601", "exact_match ignores all characters of an answer", task, severity=Severity.ERROR, scope="scoring")
+def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
-                saw = repr(target)
-                yield finding("exact_match ignores all characters of an answer", saw, _METRICS, trial.instance)
+                yield finding("", repr(target), _METRICS, trial.instance)
 
 
-@also("PF705", severity=Severity.ERROR, scope="scoring")
-def normalise_alike(study: Study) -> Iterator[Finding]:
-    """Report options that differ only in characters that exact_match ignores."""
+@query(
+    "PF705",
+    "some options differ only in characters that exact_match ignores",
+    task,
+    severity=Severity.ERROR,
+    scope="scoring",
+)
+def _normalise_alike(study: Study) -> Iterator[Finding]:
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
-            saw = repr(sorted(texts))
-            yield finding(
-                "some options differ only in characters that exact_match ignores", saw, _METRICS, trial.instance
-            )
+            yield finding("", repr(sorted(texts)), _METRICS, trial.instance)
 
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -123,55 +123,44 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 )
 
 
-@also("PF605", severity=Severity.ERROR, scope="scoring")
-def empty_wins(study: Study) -> Iterator[Finding]:
-    """Report an empty completion that scores as much as the gold answer."""
-    trials = trials_of(study)
-    if scoring_failure(study) is not None:
-        return
-    explained = _explained(trials)
+def _scored(study: Study) -> Sequence[Trials]:
+    """Return what answers score, if scoring does not fail, which other rules report."""
+    return (trials_of(study),) if scoring_failure(study) is None else ()
+
+
+@query(
+    "PF605",
+    "an empty completion scores the same as the gold answer",
+    _scored,
+    severity=Severity.ERROR,
+    scope="scoring",
+)
+def _empty_wins(trials: Trials) -> Iterator[Finding]:
     for trial in trials.answers:
-        if not _is_scored(trial, trials) or not _beats_nonsense(trial) or trial.instance.index in explained:
-            continue
-        if trial.empty is not None and trial.best is not None and trial.empty >= trial.best:
+        is_won = trial.empty is not None and trial.best is not None and trial.empty >= trial.best
+        is_known = trial.instance.index in _explained(trials)
+        if is_won and _is_scored(trial, trials) and _beats_nonsense(trial) and not is_known:
             saw = f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}"
-            yield finding(
-                "an empty completion scores the same as the gold answer", saw, scored_by(trials), trial.instance
-            )
+            yield finding("", saw, scored_by(trials), trial.instance)
 
 
-@also("PF605", severity=Severity.ERROR, scope="scoring")
-def another_choice_wins(study: Study) -> Iterator[Finding]:
-    """Report an option that counts as right where another one is the gold answer."""
-    trials = trials_of(study)
-    if scoring_failure(study) is not None:
-        return
-    explained = _explained(trials)
+@query("PF605", "another option counts as right", _scored, severity=Severity.ERROR, scope="scoring", every=True)
+def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
+    explained, at = _explained(trials), scored_by(trials)
     for trial in trials.answers:
-        for other in trial.others:
-            if not _beats_nonsense(trial) or trial.instance.index in explained:
-                continue
-            yield finding(
-                "another option counts as right",
-                f"{other!r}, gold is {trial.gold!r}",
-                scored_by(trials),
-                trial.instance,
-                do="compare whole answers, not parts of them",
-            )
+        for other in trial.others if _beats_nonsense(trial) and trial.instance.index not in explained else ():
+            saw, do = f"{other!r}, gold is {trial.gold!r}", "compare whole answers, not parts of them"
+            yield finding("", saw, at, trial.instance, do=do)
     for choice in trials.choices:
         choices, right = choice.question.choices, set(choice.golds)
         if len(right) == len(choices) or choices.count(choices[choice.golds[0]]) > 1:
             continue
         for name in _ACCURACIES:
-            other_score = choice.other_best.get(name)
-            if other_score is not None and other_score > 0 and choice.gold_best.get(name) is not None:
-                yield finding(
-                    "another choice counts as right when it is by far the most likely",
-                    f"{name} is {other_score:g}",
-                    scored_by(trials),
-                    choice.instance,
-                    do="compare the most likely choice with the gold one",
-                )
+            score = choice.other_best.get(name)
+            if score is not None and score > 0 and choice.gold_best.get(name) is not None:
+                message = "another choice counts as right when it is by far the most likely"
+                do = "compare the most likely choice with the gold one"
+                yield finding(message, f"{name} is {score:g}", at, choice.instance, do=do)
 
 
 @rule("PF608", "random-fallback", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")

@@ -13,6 +13,7 @@ from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
+from pytest_promptfmt.rules.page import generating, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, pattern, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -31,19 +32,6 @@ _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>
 _TAG: Final = re.compile(r"</?[a-z]\w*>")
 _BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
 _ASKS_BLOCK: Final = pattern("stops", "asks_block")
-
-
-@also("PF903", severity=Severity.ERROR, scope="scoring")
-def stop_in_prefix(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is part of `gen_prefix`, the end of the prompt."""
-    scoring = study.scoring
-    prefix = scoring.task.gen_prefix
-    if not study.generates or not prefix:
-        return
-    end = scoring.instances[0].prompts[0].text[-len(str(prefix)) :]
-    for number, stop in enumerate(scoring.stops):
-        if isinstance(stop, str) and stop and stop in end:
-            yield finding("a stop sequence is at the end of the prompt", f"{stop!r} in {end!r}", (*UNTIL, number))
 
 
 @also("PF910", severity=Severity.ERROR, scores=True)
@@ -122,36 +110,40 @@ def question_labels(study: Study) -> list[str]:
     return [stop for stop in study.stop_texts if stop.strip().endswith((":", "："))]
 
 
-@also("PF903", severity=Severity.ERROR)
-def stop_cuts_block(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence inside the code block that the prompt requests."""
-    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
-        return
-    for instance in study.instances[:1]:
-        asks = _ASKS_BLOCK.search(study.own_text)
-        number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
-        if asks is not None and number is not None:
-            yield finding(
-                "a stop sequence is inside the code block that the prompt requests",
-                study.stop_texts[number],
-                (*UNTIL, number),
-                instance,
-            )
+def _answered_freely(study: Study) -> Sequence[Study]:
+    """Return a task that generates whole answers, after a prompt whose text is known."""
+    return (study,) if study.generates and not study.task.gen_prefix and not study.has_guessed_text else ()
 
 
-@also("PF903", severity=Severity.ERROR)
-def stop_is_asked_tag(study: Study) -> Iterator[Finding]:
+@query("PF903", "a stop sequence is at the end of the prompt", generating, severity=Severity.ERROR, scope="scoring")
+def _stop_in_prefix(study: Study) -> Iterator[Finding]:
+    prefix = str(study.scoring.task.gen_prefix or "")
+    end = study.scoring.instances[0].prompts[0].text[-len(prefix) :] if prefix else ""
+    for number, stop in enumerate(study.scoring.stops if end else ()):
+        if isinstance(stop, str) and stop and stop in end:
+            yield finding("", f"{stop!r} in {end!r}", (*UNTIL, number))
+
+
+@query(
+    "PF903",
+    "a stop sequence is inside the code block that the prompt requests",
+    _answered_freely,
+    severity=Severity.ERROR,
+)
+def _stop_cuts_block(study: Study) -> Iterator[Finding]:
+    for number, stop in enumerate(study.stop_texts if _ASKS_BLOCK.search(study.own_text) else ()):
+        if stop and stop in _BLOCK[:-3]:
+            yield finding("", stop, (*UNTIL, number), 0)
+
+
+@query("PF903", "a stop sequence is a tag that the prompt requests", _answered_freely, severity=Severity.ERROR)
+def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is one of the tags that the prompt requests, before the last one."""
-    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
-        return
-    for instance in study.instances[:1]:
-        tags = _TAG.findall(study.own_text)
-        closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
-        for number, stop in enumerate(study.stop_texts):
-            if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:
-                saw = f"{stop!r}, and then {closed[-1]}"
-                yield finding("a stop sequence is a tag that the prompt requests", saw, (*UNTIL, number), instance)
-                return
+    tags = _TAG.findall(study.own_text)
+    closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
+    for number, stop in enumerate(study.stop_texts):
+        if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:
+            yield finding("", f"{stop!r}, and then {closed[-1]}", (*UNTIL, number), 0)
 
 
 @also("PF902", severity=Severity.ERROR, scores=True)
@@ -195,18 +187,13 @@ def literal_stop(study: Study) -> Iterator[Finding]:
             yield finding("a stop sequence contains a literal backslash escape", stop, (*UNTIL, number))
 
 
-@also("PF902")
-def shadowed_stop(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that never fires because it contains another one."""
-    if not study.generates:
-        return
+@query("PF902", "a stop sequence never fires: it contains another one", generating)
+def _shadowed_stop(study: Study) -> Iterator[Finding]:
     stops = study.stop_texts
     for number, stop in enumerate(stops):
         shadow = next((other for other in stops if other and other != stop and other in stop), None)
         if shadow is not None:
-            saw = f"{stop!r} contains {shadow!r}"
-            yield finding("a stop sequence never fires: it contains another one", saw, (*UNTIL, number))
-            return
+            yield finding("", f"{stop!r} contains {shadow!r}", (*UNTIL, number))
 
 
 @rule("PF910", "stop-unlike-shots", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
@@ -238,42 +225,36 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
             yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
 
 
-@also("PF903", severity=Severity.ERROR, scores=True)
-def stop_before_answer(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is the whitespace with which an answer begins."""
-    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
-        return
-    delimiter = study.task.target_delimiter
-    for instance in study.instances[:1]:
-        text = first_text(instance)
-        for number, stop in enumerate(study.stop_texts):
-            if stop and delimiter.startswith(stop) and text.strip() and not text[-1].isspace():
-                # a chat model begins without a newline
-                severity = Severity.WARNING if stop.startswith("\n") else None
-                saw = f"{stop!r} after {text[-20:]!r}"
-                what = "a stop sequence is the whitespace before the answer"
-                yield finding(what, saw, (*UNTIL, number), instance, severity=severity)
+@query(
+    "PF903",
+    "a stop sequence is the whitespace before the answer",
+    _answered_freely,
+    severity=Severity.ERROR,
+    scores=True,
+    every=True,
+)
+def _stop_before_answer(study: Study) -> Iterator[Finding]:
+    text = first_text(study.instances[0]) if study.instances else ""
+    for number, stop in enumerate(study.stop_texts if text.strip() and not text[-1].isspace() else ()):
+        if stop and study.task.target_delimiter.startswith(stop):
+            # a chat model begins without a newline
+            severity = Severity.WARNING if stop.startswith("\n") else None
+            yield finding("", f"{stop!r} after {text[-20:]!r}", (*UNTIL, number), 0, severity=severity)
 
 
-@also("PF902", scores=True)
-def stop_is_a_space(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is only a space."""
-    number = next((number for number, stop in enumerate(study.stop_texts) if stop and not stop.strip(" ")), None)
-    if study.generates and number is not None and not any(stop_before_answer(study)):
-        yield finding("a stop sequence is a space", study.stop_texts[number], (*UNTIL, number))
-
-
-@also("PF902")
-def stop_of_one_character(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
-    if not study.generates or study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text:
-        return
-    targets = [str(instance.target) for instance in study.instances]
-    if not targets or not all("«" in target for target in targets):
-        return  # labels, or something that code makes
-    shown = first_text(study.instances[0])
-    if _LISTED.search(shown):
-        return
+@query("PF902", "a stop sequence is a space", generating, scores=True)
+def _stop_is_a_space(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(study.stop_texts):
-        if re.fullmatch(r"[^\W_]|[.,'-]", stop):
-            yield finding("a stop sequence of one character cuts ordinary answers", stop, (*UNTIL, number))
+        if stop and not stop.strip(" ") and not any(_stop_before_answer(study)):
+            yield finding("", stop, (*UNTIL, number))
+
+
+@query("PF902", "a stop sequence of one character cuts ordinary answers", generating, every=True)
+def _stop_of_one_character(study: Study) -> Iterator[Finding]:
+    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
+    if study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text or not study.instances:
+        return
+    are_texts = all("«" in str(instance.target) for instance in study.instances)  # no labels, and nothing made by code
+    for number, stop in enumerate(study.stop_texts if are_texts else ()):
+        if re.fullmatch(r"[^\W_]|[.,'-]", stop) and not _LISTED.search(first_text(study.instances[0])):
+            yield finding("", stop, (*UNTIL, number))
