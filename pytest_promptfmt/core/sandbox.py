@@ -20,7 +20,7 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
-from jinja2.utils import generate_lorem_ipsum
+from jinja2.utils import Namespace, generate_lorem_ipsum
 from markupsafe import Markup
 
 from pytest_promptfmt.core.errors import LimitExceededError
@@ -42,6 +42,8 @@ _TEXT_METHODS: Final = frozenset(name for name in dir(str) if name[0] != "_") - 
 _MAPPING_NAMES: Final = frozenset(dir(dict))
 _READING_METHODS: Final = frozenset(("get", "items", "keys", "values"))
 _LOOP_NUMBERS: Final = frozenset(("first", "index", "index0", "last", "length", "revindex", "revindex0"))
+_COUNTING: Final = frozenset(("count", "length"))
+"""Filters that look at no element, and make nothing."""
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -249,7 +251,9 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.filters.update({name: limited_filter(name, function) for name, function in self.filters.items()})
+        self.filters.update(
+            {name: limited_filter(name, each) for name, each in self.filters.items() if name not in _COUNTING}
+        )
         self.globals["lipsum"] = _limited_lipsum
 
     @staticmethod
@@ -300,6 +304,12 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
                 return getattr(obj, attribute)
         elif (kind is str and attribute in _TEXT_METHODS) or (kind is LoopContext and attribute in _LOOP_NUMBERS):
             return getattr(obj, attribute)
+        elif issubclass(kind, Namespace) and attribute[:1] != "_":
+            # All of it is the template's own; Jinja asks a namespace for its class a dozen times, which is slow.
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:

@@ -113,7 +113,7 @@ def compiled_template(source: str) -> JinjaTemplate:
 
 def template_with(source: str, undefined: type[Undefined]) -> JinjaTemplate:
     """Return the template of this source with missing names as `undefined`; raises as `compiled_template`."""
-    return _loaded(_new_environment(undefined), source)
+    return _loaded(_environment().overlay(undefined=undefined), source)
 
 
 def parsed_template(source: str) -> nodes.Template:
@@ -223,7 +223,13 @@ def _loaded(environment: LimitedSandbox, source: str) -> JinjaTemplate:
 
 @cache
 def _environment() -> LimitedSandbox:
-    return _new_environment(Undefined)
+    environment = _ChatSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.template_class = _ChatTemplate
+    environment.filters["tojson"] = _limited_tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["dict"] = _TemplateDict()
+    environment.globals["namespace"] = _TemplateNamespace
+    return environment
 
 
 class _ChatSandbox(LimitedSandbox):
@@ -258,15 +264,3 @@ class _ChatTemplate(JinjaTemplate):
     @cached_property
     def debug_info(self) -> list[tuple[int, int]]:
         return super().debug_info
-
-
-def _new_environment(undefined: type[Undefined]) -> LimitedSandbox:
-    environment = _ChatSandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], undefined=undefined
-    )
-    environment.template_class = _ChatTemplate
-    environment.filters["tojson"] = _limited_tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["dict"] = _TemplateDict()
-    environment.globals["namespace"] = _TemplateNamespace
-    return environment

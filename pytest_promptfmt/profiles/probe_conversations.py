@@ -146,6 +146,19 @@ class Conversation:
         """Return whether a message holds reasoning."""
         return any(unit.kind == "reasoning" for unit in self.units)
 
+    @cached_property
+    def shapes(self) -> frozenset[str]:
+        """Return the names of the shapes of `data/hosts.yaml` that the conversation has."""
+        return frozenset(_shapes(self))
+
+    @cached_property
+    def relaxations(self) -> Sequence[tuple[frozenset[str], Conversation]]:
+        """Return the conversation without one thing that a template may fail on, then without two.
+
+        The names of what is missing are the keys of `_RELAXED`; each conversation says so in `about`.
+        """
+        return tuple(_relaxations(self))
+
     def mildest(self, severity: Severity = Severity.ERROR) -> Severity:
         """Return a severity, no worse than a finding about the conversation can be."""
         return max(severity, self.severity, key=list(Severity).index)
@@ -323,6 +336,47 @@ def _texts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "argument", text
 
 
+def _shapes(conversation: Conversation) -> Iterator[str]:
+    if conversation.has_tools or conversation.tools:
+        yield "tools"
+    if conversation.documents:
+        yield "documents"
+    for tool in conversation.tools or ():
+        function = tool.get("function") or {}
+        yield from ("null_description",) if function.get("description", "") is None else ()
+        yield from ("no_parameters",) if "parameters" not in function else ()
+    for message in conversation.messages:
+        yield from _shapes_of_message(message, keeps_null=conversation.keep_null)
+
+
+def _shapes_of_message(message: Mapping[str, Any], *, keeps_null: bool) -> Iterator[str]:
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if role == "developer":
+        yield "developer"
+    if isinstance(content, list):
+        types = {part.get("type") for part in content if isinstance(part, dict)}
+        yield "result_parts" if role == "tool" else "parts"
+        yield from ("image",) if "image" in types else ()
+        yield from ("image_address",) if "image_url" in types else ()
+    elif role == "tool" and not isinstance(content, str):
+        yield "result_value"
+    elif content is None:
+        yield "null_content"
+    elif isinstance(content, str) and "</think>" in content and "<think>" not in content:
+        yield "lone_thought_end"
+    if calls == []:
+        yield "empty_calls"
+    if keeps_null and "tool_calls" in message and calls is None:
+        yield "null_calls"
+    if keeps_null and message.get("reasoning_content", "") is None:
+        yield "null_reasoning"
+    for call in calls or ():
+        yield from ("arguments_text",) if isinstance((call.get("function") or {}).get("arguments"), str) else ()
+        yield from ("no_id",) if "id" not in call else ()
+    if role == "tool" and "name" not in message:
+        yield "no_result_name"
+
+
 def _read_arguments(written: str) -> Any:
     """Return the value of arguments in JSON, None if they are something else, or nested too deeply."""
     try:
@@ -348,11 +402,7 @@ def _leaves(value: Any) -> Iterator[str]:
 # -- without what a template fails on ----------------------------------------------------------------------------------
 
 
-def relaxations(conversation: Conversation) -> Iterator[tuple[frozenset[str], Conversation]]:
-    """Yield a conversation without one thing that a template may fail on, then without two; each says so in `about`.
-
-    The names are the keys of `_RELAXED`.
-    """
+def _relaxations(conversation: Conversation) -> Iterator[tuple[frozenset[str], Conversation]]:
     for names in [*combinations(_RELAXED, 1), *combinations(_RELAXED, 2)]:
         changed, conditions = conversation, []
         for name in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ def sent_severity(conversation: Conversation, kinds: Collection[str], hosts: Col
     `kinds` are those of the template, of `template_kinds`; `hosts` those in question, by default all.
     """
     chosen = frozenset(hosts or known_hosts())
-    found = [_severity_of(data_table("hosts")["shapes"][shape], kinds, chosen) for shape in shapes_of(conversation)]
+    found = [_severity_of(data_table("hosts")["shapes"][shape], kinds, chosen) for shape in conversation.shapes]
     return max([conversation.severity, *found], key=_MILDNESS.index)
 
 
@@ -35,52 +35,6 @@ def _severity_of(shape: Mapping[str, Any], kinds: Collection[str], hosts: frozen
     if "only_for" in shape and shape["only_for"] not in kinds:
         return Severity.INFO
     return Severity.ERROR if hosts.intersection(shape["hosts"]) else Severity(shape["otherwise"])
-
-
-def shapes_of(conversation: Conversation) -> frozenset[str]:
-    """Return the names of the shapes of `data/hosts.yaml` that a conversation has."""
-    return frozenset(_shapes(conversation))
-
-
-def _shapes(conversation: Conversation) -> Iterator[str]:
-    if conversation.has_tools or conversation.tools:
-        yield "tools"
-    if conversation.documents:
-        yield "documents"
-    for tool in conversation.tools or ():
-        function = tool.get("function") or {}
-        yield from ("null_description",) if function.get("description", "") is None else ()
-        yield from ("no_parameters",) if "parameters" not in function else ()
-    for message in conversation.messages:
-        yield from _shapes_of_message(message, keeps_null=conversation.keep_null)
-
-
-def _shapes_of_message(message: Mapping[str, Any], *, keeps_null: bool) -> Iterator[str]:
-    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
-    if role == "developer":
-        yield "developer"
-    if isinstance(content, list):
-        types = {part.get("type") for part in content if isinstance(part, dict)}
-        yield "result_parts" if role == "tool" else "parts"
-        yield from ("image",) if "image" in types else ()
-        yield from ("image_address",) if "image_url" in types else ()
-    elif role == "tool" and not isinstance(content, str):
-        yield "result_value"
-    elif content is None:
-        yield "null_content"
-    elif isinstance(content, str) and "</think>" in content and "<think>" not in content:
-        yield "lone_thought_end"
-    if calls == []:
-        yield "empty_calls"
-    if keeps_null and "tool_calls" in message and calls is None:
-        yield "null_calls"
-    if keeps_null and message.get("reasoning_content", "") is None:
-        yield "null_reasoning"
-    for call in calls or ():
-        yield from ("arguments_text",) if isinstance((call.get("function") or {}).get("arguments"), str) else ()
-        yield from ("no_id",) if "id" not in call else ()
-    if role == "tool" and "name" not in message:
-        yield "no_result_name"
 
 
 def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """One template tried with every conversation: what it renders, refuses, or fails on, each once.
 
-Where it fails, the conversation is tried again without what may be the cause (`RELAXATIONS`): one failure would hide
+Where it fails, the conversation is tried again without what may be the cause: one failure would hide
 everything behind it.
 """
 
@@ -25,7 +25,6 @@ from pytest_promptfmt.profiles.probe_conversations import (
     Conversation,
     State,
     builtin_conversations,
-    relaxations,
 )
 from pytest_promptfmt.profiles.template_hosts import sent_severity, template_kinds
 
@@ -131,7 +130,7 @@ class TemplateTrial:
         for name, conversation in self.sent.items():
             base = self.sent.get(conversation.base or "")
             removed = self._relaxed(base)[0] if base is not None else frozenset()
-            tried = dict(relaxations(conversation)) if removed else {}
+            tried = dict(conversation.relaxations) if removed else {}
             variant = tried.get(removed)
             if variant is not None and (stopped := self.stopped(variant)) is not None:
                 found[name] = variant, stopped
@@ -142,9 +141,8 @@ class TemplateTrial:
         if conversation.name not in self._tried:
             self._tried[conversation.name] = frozenset(), conversation
             if self.syntax_error is None and self.stopped(conversation) is not None and self.limit is None:
-                variants = relaxations(conversation)
-                found = next(((names, each) for names, each in variants if self.stopped(each) is None), None)
-                self._tried[conversation.name] = found or (frozenset(), conversation)
+                variants = ((names, each) for names, each in conversation.relaxations if self.stopped(each) is None)
+                self._tried[conversation.name] = next(variants, self._tried[conversation.name])
         return self._tried[conversation.name]
 
     def place(self, line: int | None = None) -> Position | None:

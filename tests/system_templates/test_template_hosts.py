@@ -11,7 +11,6 @@ from pytest_promptfmt import SettingsError, SourceError, check_template
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.profiles.probe_conversations import ConversationSpec, builtin_conversations
-from pytest_promptfmt.profiles.template_hosts import shapes_of
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.systems.templates.answers_read_back import loop_table
 
@@ -36,7 +35,7 @@ def severities(findings: list[Reported], code: str) -> dict[str, str]:
 def test_every_shape_of_a_builtin_conversation_has_its_hosts() -> None:
     known = data_table("hosts")
     for conversation in builtin_conversations().values():
-        assert shapes_of(conversation) <= set(known["shapes"])
+        assert conversation.shapes <= set(known["shapes"])
     for shape in known["shapes"].values():
         assert set(shape["hosts"]) <= set(known["hosts"])
 

