@@ -33,6 +33,7 @@ _PIECES_AT_ONCE: Final = 1000
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 """Types that can contain the same value many times over: `[x, x]` with such an `x`, and so on."""
 _TEXTS: Final = (str, bytes)
+_SIZED: Final = (*_CONTAINERS, *_TEXTS)
 _SEQUENCES: Final = (*_TEXTS, list, tuple)
 _SCALARS: Final = frozenset((int, bool, float, type(None)))
 _NUMBER: Final = re.compile(r"\d+")
@@ -60,10 +61,10 @@ def require(size: int) -> None:
 
 def checked(value: Any) -> Any:
     """Return a text or container whose text is not too long, also one that contains a value many times over."""
-    if isinstance(value, _CONTAINERS):
-        require(_size_of(value))
-    elif isinstance(value, _TEXTS):
+    if type(value) is str:
         require(len(value))
+    elif isinstance(value, _SIZED):
+        require(_size_of(value))
     return value
 
 

@@ -106,7 +106,7 @@ def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
 def _more_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
     """Yield the first conversation that begins with two BOS, else the simplest ones with one inside."""
     begins = [each for each in trial.applicable() if (trial.whole(each) or "").startswith(bos * 2)][:1]
-    holds = trial.simplest(lambda each: bos not in str(each.messages) and (trial.whole(each) or "").count(bos) > 1)
+    holds = trial.simplest(lambda each: (trial.whole(each) or "").count(bos) > 1 and bos not in str(each.messages))
     for conversation in begins or holds:
         text, where = trial.whole(conversation) or "", "twice at the beginning" if begins else "in the middle"
         yield conversation.finding(

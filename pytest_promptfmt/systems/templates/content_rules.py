@@ -44,9 +44,9 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """
 
     def lost_in(conversation: Conversation) -> frozenset[str]:
-        bases = trial.bases(conversation)
-        is_known = any("call" in missing(trial, base) for base in bases)
-        return missing(trial, conversation) - ({"reasoning", "argument"} if is_known else {"reasoning"})
+        lost = missing(trial, conversation) - {"reasoning"}
+        is_known = "argument" in lost and any("call" in missing(trial, base) for base in trial.bases(conversation))
+        return lost - {"argument"} if is_known else lost
 
     for conversation, kind in trial.attributed(lost_in):
         text = trial.whole(conversation) or ""

@@ -257,7 +257,7 @@ def spaces_between(
     """
     pieces = list(_pieces(text, conversation, trial))
     for (one, _, end), (other, start, _) in pairwise(pieces):
-        if not text[end:start].strip() and one and other and (_is_marker(one) or _is_marker(other)):
+        if one and other and (_is_marker(one) or _is_marker(other)) and not text[end:start].strip():
             yield (one, other), text[end:start], end
 
 

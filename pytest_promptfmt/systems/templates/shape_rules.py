@@ -117,7 +117,7 @@ def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopp
 
 
 def _spaceless(text: str) -> str:
-    return re.sub(r"\s+", "", text)
+    return "".join(text.split())
 
 
 @template_rule("PF436", "shape-changes-prompt", severity=Severity.WARNING)
@@ -203,11 +203,11 @@ def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
     text, base = trial.whole(conversation), trial.conversations.get(conversation.base or "")
     functions = [call["function"] for message in conversation.messages for call in message.get("tool_calls") or ()]
     given = [each["arguments"] for each in functions if isinstance(each.get("arguments"), dict)]
-    if text is None or len(given) < len(functions) or not (conversation.tools or given):
+    scalars = [value for each in given for value in each.values() if value is None or value is True]
+    if text is None or len(given) < len(functions) or not (scalars or '\\"' in text):
         return {}
     usual = (trial.whole(base) if base is not None else None) or ""
     schemas = [tool["function"] for tool in conversation.tools or ()]
-    scalars = [value for each in given for value in each.values() if value is None or value is True]
     signs = {
         "arguments are": [f'\\"{key}\\"' for each in given for key in each],
         "tools are": [f'\\"{key}\\"' for each in schemas for key in each],
