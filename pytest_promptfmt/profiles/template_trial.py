@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -94,7 +94,9 @@ class TemplateTrial:
         self._hosts = hosts
         self._code = _COMMENT.sub("", profile.chat_template)
         self._asks_for_generation_prompt = _ASKED in profile.chat_template
-        self._made: dict[tuple[str, State], Rendering] = {}
+        settings = (repr(sorted(each.items())) for each in (profile.special_tokens, profile.template_args))
+        # Without conversations of its own a trial is for docs, of which there may be any number.
+        self._made = _renderings(self.source, *settings, profile.clock) if self.given else {}
         self._added: dict[str, str] = {}
         self.limit: Rendering | None = None
         """The first rendering that exceeded a limit: nothing is rendered after it."""
@@ -203,17 +205,21 @@ class TemplateTrial:
         """Return what became of a state of a conversation."""
         if state.generation_prompt and not self._asks_for_generation_prompt:
             state = State(count=state.count, generation_prompt=False, continues=state.continues)
-        key = conversation.requests[state.count], state
-        if key not in self._made:
-            known = self.limit or self.syntax_error or self._cut(conversation, state)
-            self._made[key] = known or self._rendered(conversation, state)
-        return self._made[key]
+        key = conversation.requests[state.count], state, self.takes_only_parts
+        made = self._made.get(key)
+        if made is None:
+            made = self.limit or self.syntax_error or self._cut(conversation, state)
+            made = made or self._rendered(conversation, state)
+            if self.limit is None:
+                self._made[key] = made
+        return made
 
     def _cut(self, conversation: Conversation, state: State) -> Rendering | None:
         """Return a rendering with generation prompt without that, where it is the same text after all prompts."""
         if state.generation_prompt or not self._ends_with_generation_prompt:
             return None
-        opened = self._made.get((conversation.requests[state.count], state._replace(generation_prompt=True)))
+        opened_state = state._replace(generation_prompt=True)
+        opened = self._made.get((conversation.requests[state.count], opened_state, self.takes_only_parts))
         if opened is None or opened.text is None or opened.mask:
             return None
         arguments = repr((conversation.template_args, conversation.clock))
@@ -360,6 +366,12 @@ class TemplateTrial:
                 return Rendering(refusal=str(error), line=line)
             return Rendering(error=described(error)[:300], line=line)
         return Rendering(text=text, mask=mask)
+
+
+@lru_cache(maxsize=16)
+def _renderings(*_settings: Hashable) -> dict[tuple[str, State, bool], Rendering]:
+    """Return where the renderings of a template with these settings are kept, for all its trials."""
+    return {}
 
 
 def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,34 +13,42 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.study import Study
 
 _SHOWN: Final = 80
 
 TrialRule = Callable[[TemplateTrial], Iterable[Finding]]
+Subject = LoadedProfile | Study | TemplateTrial
 
 
 def on_trial(
     for_tasks: Severity = Severity.INFO, do: str = ""
-) -> Callable[[TrialRule], Callable[[LoadedProfile], Iterator[Finding]]]:
-    """Make a rule about loaded profiles of one about the trial of a chat template.
+) -> Callable[[TrialRule], Callable[[Subject], Iterator[Finding]]]:
+    """Make a rule about loaded profiles, or about templates under test, of one about the trial of a chat template.
 
     A profile of tasks has the template of a model that others made: its findings are `for_tasks` at most, with their
-    own remedy.
+    own remedy. Nothing is found in a template that does not compile.
     """
 
-    def made(function: TrialRule) -> Callable[[LoadedProfile], Iterator[Finding]]:
+    def made(function: TrialRule) -> Callable[[Subject], Iterator[Finding]]:
         @wraps(function)
-        def of_profile(loaded: LoadedProfile) -> Iterator[Finding]:
-            for each in function(loaded.trial) if loaded.trial is not None else ():
-                if loaded.tested is None:
+        def of_subject(subject: Subject) -> Iterator[Finding]:
+            trial = subject.trial if isinstance(subject, LoadedProfile) else trial_of(subject)
+            for each in function(trial) if trial is not None and trial.syntax_error is None else ():
+                if isinstance(subject, LoadedProfile) and subject.tested is None:
                     milder = max(each.severity or for_tasks, for_tasks, key=list(Severity).index)
                     yield replace(each, severity=milder, do=each.do or do)
                 else:
                     yield each
 
-        return of_profile
+        return of_subject
 
     return made
+
+
+def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
+    """Return the trial of a template's task; None for tasks of other systems."""
+    return subject if isinstance(subject, TemplateTrial) else subject.tested
 
 
 @rule("PF401", "default-system-text", severity=Severity.WARNING, family=Family.CHAT, scope="template")

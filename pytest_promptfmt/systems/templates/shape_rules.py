@@ -11,10 +11,11 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, missing, python_in
+from pytest_promptfmt.rules.chat_templates import trial_of
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.template_subjects import template_rule, trial_of
+from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _NEAR: Final = 8
 

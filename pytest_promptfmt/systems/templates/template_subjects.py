@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.finding import Family, Severity
 from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import ProfileView, Study
+from pytest_promptfmt.rules.chat_templates import TrialRule, on_trial, trial_of
+from pytest_promptfmt.rules.rule_registry import RuleFunction, rule
+from pytest_promptfmt.study import ProfileView
 
-TemplateRule = Callable[[TemplateTrial], Iterable[Finding]]
 
-
-def template_rule(code: str, name: str, *, severity: Severity) -> Callable[[TemplateRule], TemplateRule]:
+def template_rule(code: str, name: str, *, severity: Severity) -> Callable[[TrialRule], RuleFunction]:
     """Register a rule about the chat templates under test: it is given the trial of each that compiles."""
-
-    def register(function: TemplateRule) -> TemplateRule:
-        @rule(code, name, severity=severity, family=Family.CHAT)
-        @wraps(function)
-        def of_study(study: Study | TemplateTrial) -> Iterable[Finding]:
-            trial = trial_of(study)
-            return () if trial is None or trial.syntax_error is not None else function(trial)
-
-        return function
-
-    return register
-
-
-def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
-    """Return the trial of a template's task; None for tasks of other systems."""
-    if isinstance(subject, TemplateTrial):
-        return subject
-    return subject.tested
+    return lambda function: rule(code, name, severity=severity, family=Family.CHAT)(on_trial()(function))
 
 
 def trial_of_view(view: ProfileView) -> TemplateTrial | None:
