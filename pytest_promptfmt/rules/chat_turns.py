@@ -247,6 +247,22 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding(
             "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
         )
+    if trial.text("thinking-off", generation_prompt=True) not in (None, opened):
+        yield from _without_reasoning(trial, trial.conversations["thinking-off-answer"])
+
+
+def _without_reasoning(trial: TemplateTrial, answered: Conversation) -> Iterator[Finding]:
+    """Yield how the empty reasoning of a finished answer has other whitespace than that of its prompt."""
+    opened, text = trial.render(answered, answered.states[-2]).text or "", trial.whole(answered) or ""
+    begun = text.rpartition(answered.units[-1].text)[0]
+    if begun != opened and begun.split() and "".join(begun.split()) == "".join(opened.split()):
+        at = first_difference(opened, begun)
+        yield answered.finding(
+            "without reasoning finished answers begin with other whitespace than the generation prompt",
+            f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}",
+            trial.place_of("enable_thinking"),
+            Severity.INFO,
+        )
 
 
 def _is_always_written(layout: TurnLayout) -> bool:

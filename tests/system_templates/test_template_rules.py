@@ -333,6 +333,18 @@ def test_a_last_answer_that_is_lost_is_an_error_where_earlier_ones_are_written()
     assert ("PF433", "an assistant text is lost: a finished answer") in errors_of(changed) - errors_of(THINKING)
 
 
+@pytest.mark.parametrize(("gap", "is_told"), [("", True), ("\\n", False)])
+def test_empty_reasoning_has_the_same_whitespace_in_prompts_and_answers(gap: str, is_told: bool) -> None:
+    turn = TURN.replace(
+        "message.content", "(message.role == 'assistant' and '<think></think>\\n' or '') + message.content"
+    )
+    prompt = PROMPT.replace(
+        "{% endif", f"{{% if enable_thinking is false %}}{{{{ '<think></think>{gap}' }}}}{{% endif %}}{{% endif"
+    )
+    messages = found(f"{{% for message in messages %}}{turn}{{% endfor %}}{prompt}", "PF442")
+    assert any("without reasoning" in message for message in messages) == is_told
+
+
 def test_a_tool_result_is_closed_before_the_generation_prompt() -> None:
     calls = "{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
     text = "{{ '<|begin|>' + message.role + '\\n' + (message.content or '') }}" + calls
