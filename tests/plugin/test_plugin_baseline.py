@@ -155,7 +155,7 @@ def test_a_rule_or_profile_that_was_not_chosen_is_not_called_fixed(old: Project)
     mine = (*OPTIONS, "--promptfmt-profile=mine")
     old.run(*mine, "--promptfmt-baseline-update", "write")
     assert {"PF201", "PF401"} <= {entry["code"] for entry in entries(old)}
-    for other in ((*mine, "--promptfmt-select", "PF1"), OPTIONS):
+    for other in ((*mine, "--promptfmt-select", "PF1"), (*OPTIONS, "--promptfmt-profile=plain")):
         said = old.run(*other).stdout.str()
         assert "PF401" not in said
         assert "no longer occur" not in said
