@@ -18,6 +18,7 @@ from pathlib import Path
 import forked_runs
 import pytest
 from promptfmt_command import git, promptfmt
+from slices import needs
 
 TASK = """\
 task: NAME
@@ -341,6 +342,7 @@ def _until(running: subprocess.Popen[bytes], end: str) -> str:
     return said.decode()
 
 
+@needs("templates")
 def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(
         "{% for m in messages %}<|begin|>{{ m.role + '\n' + (m.content or '') }}"

@@ -12,6 +12,7 @@ import forked_runs
 import pytest
 from loopback_hub import COMMIT, LoopbackHub
 from promptfmt_command import promptfmt, write_task
+from slices import needs
 
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
@@ -45,6 +46,7 @@ def publish(hub: LoopbackHub, template: str) -> None:
     hub.head = NEWER
 
 
+@needs("templates")
 def test_the_lock_says_where_a_tokenizer_is_from_and_a_newer_revision_shows_what_it_changes(
     hub: LoopbackHub, tmp_path: Path
 ) -> None:
@@ -68,6 +70,7 @@ def test_the_lock_says_where_a_tokenizer_is_from_and_a_newer_revision_shows_what
     assert lock.read_bytes() == before
 
 
+@needs("templates")
 def test_a_template_that_was_copied_is_followed_once_its_origin_is_given(hub: LoopbackHub, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()

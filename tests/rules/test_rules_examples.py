@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from linting import study_of
 from rule_examples import write_example
+from slices import MISSING
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import MissingResourceError, PromptfmtError
@@ -51,6 +52,8 @@ def findings_in(
     found: list[Reported] = []
     for path in files:
         file = read_task_file(path, index)
+        if file is None and path.suffix == ".jinja" and "templates" in MISSING:
+            pytest.skip("the example is a chat template, which a slice reads")
         assert file is not None
         view = None if file.yaml is None else FileView(path=path, yaml=file.yaml, file=file, index=index)
         tasks = [task for base in file.tasks for task in laid_out(base, ())]

@@ -24,6 +24,12 @@ def test_completions_are_in_the_yaml_or_next_to_it(tmp_path: Path) -> None:
     assert [(one.id, one.expected) for one in expected_completions(task)] == [("mine", None), ("line-1", "C")]
 
 
+def test_a_completion_may_be_for_one_pipeline_and_one_doc() -> None:
+    entry = {"completion": "C", "correct": True, "pipeline": "strict", "doc": 1}
+    [found] = expected_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
+    assert (found.pipeline, found.doc, found.correct) == ("strict", 1, True)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -1,0 +1,46 @@
+"""Words for messages: foreign values, and names that are close to known ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_promptfmt.core.errors import (
+    described,
+    did_you_mean,
+    is_misspelt,
+    named_value,
+    quoted,
+    shortened,
+    without_task,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (None, "null"), ([], "a list"), ({}, "a mapping"), (True, "true"), (7, "7"), ("7", "'7'"),
+        ("x" * 58, f"'{'x' * 58}'"), ("x" * 59, f"'{'x' * 56}…"),
+    ],
+)  # fmt: skip
+def test_a_value_is_named_as_yaml_writes_it(value: object, name: str) -> None:
+    assert named_value(value) == name
+
+
+def test_foreign_text_is_shortened_only_where_it_is_long() -> None:
+    assert [quoted("x" * 60), quoted("x" * 61)] == [repr("x" * 60), repr("x" * 57 + "…")]
+    assert [shortened("x" * 500), shortened("x" * 501)] == ["x" * 500, "x" * 500 + "… (501 characters)"]
+    assert described(ValueError("a\n b")) == "ValueError: a b"
+    assert described(ValueError()) == "ValueError"
+
+
+def test_only_close_names_are_suggested_and_only_closer_ones_are_mistakes() -> None:
+    assert did_you_mean("doc_to_txt", ["doc_to_text", "task"]) == "did you mean 'doc_to_text'?"
+    assert did_you_mean("colour", ["doc_to_text", "task"]) is None
+    assert is_misspelt("doc_to_txt", ["doc_to_text"])
+    assert is_misspelt("atsk", ["task"])  # its letters in another order
+    assert not is_misspelt("text", ["task", "tests"])
+
+
+def test_the_cause_of_a_message_names_neither_task_nor_doc() -> None:
+    assert without_task("the target of 'arc@mcqa', doc 2, shot 1 is empty", "arc@mcqa") == "the target is empty"
+    assert without_task("'arc' has no docs", "arc@mcqa") == "the task has no docs"
