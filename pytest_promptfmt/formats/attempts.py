@@ -64,8 +64,7 @@ def _attempt(task: Task, name: str | None, resolve: Resolve | None) -> Attempt:
     try:
         return Attempt(lay_out_as(task, name, resolve=resolve))
     except PromptfmtError as error:
-        bare = split_name(task.name)[0] if split_name(task.name)[1] == name else task.name
-        return Attempt(dataclasses.replace(as_written(task), name=bare or task.name, format=name), error)
+        return Attempt(dataclasses.replace(as_written(task), name=split_name(task.name)[0], format=name), error)
 
 
 def laid_out(

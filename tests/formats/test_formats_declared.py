@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ def test_format_that_does_not_fit_hides_no_other() -> None:
     }
     with pytest.raises(FormatError, match="needs doc_to_choice"):
         laid_out(task, ["mcqa"])
+    named = attempts(dataclasses.replace(task, name="t@mcqa"), variants=["answer_gap"])
+    assert [attempt.task.id for attempt in named] == ["t@mcqa", "t@mcqa+answer_gap-none", "t@mcqa+answer_gap-newline"]
 
 
 def test_members_of_groups_choose_formats_by_suffix(tmp_path: Path) -> None:
