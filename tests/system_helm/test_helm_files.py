@@ -258,10 +258,10 @@ def test_a_split_under_the_references_counts(tmp_path: Path) -> None:
         tmp_path,
         {
             "adapter_spec": {"method": "generation", "max_train_instances": 1},
-            "request_states": [state(), state(3), shot],
+            "request_states": [state(), state(3), state(4), shot],
         },
     )
-    (instance, _) = found.tasks[0].render()
+    instance = next(found.tasks[0].render())
     assert instance.prompts[0].text == "Input: 2+2?\nOutput: 4\n\nInput: 1+1?\nOutput:"
     assert "PF154" in [code for code, _ in deviations(found)]
 
