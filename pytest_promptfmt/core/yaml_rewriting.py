@@ -376,7 +376,8 @@ def _spellings(source: str, style: str | None, old: str, new: str) -> Iterator[s
     last = shared_end(old[first:], new[first:])
     start, end = offsets.get(first), offsets.get(len(old) - last)
     middle = new[first : len(new) - last]
-    if start is not None and end is not None and start <= end and (style == '"' or "\n" not in middle):
+    is_plain = not {"\n", "\t"} & {*middle}  # Python's own scanner refuses some tabs that libyaml reads
+    if start is not None and end is not None and start <= end and (style == '"' or is_plain):
         written = _escaped(middle) if style == '"' else middle.replace("'", "''") if style == "'" else middle
         yield source[:start] + written + source[end:]
     ending = source[len(source.rstrip()) :] if style == ">" else ""

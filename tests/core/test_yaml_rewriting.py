@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.yaml_rewriting import with_key, with_keys, with_quotes, with_value, without_earlier
@@ -103,6 +103,7 @@ STYLES = st.sampled_from(["'", '"', "|", ">", None])
 
 
 @given(old=TEXTS, new=TEXTS, style=STYLES)
+@example(old="\\", new="é\t>", style=None)
 def test_every_text_in_every_style_becomes_any_other_or_is_refused(old: str, new: str, style: str | None) -> None:
     page = "# c\n" + yaml.dump({"a": 1, "key": {"k": old}, "z": "é"}, default_style=style, allow_unicode=True)
     line = next(
