@@ -70,7 +70,9 @@ class _Output:
     def require_valid(self) -> None:
         """Raise SettingsError before the work is done."""
         if self.as_json + sum(str(file) == "-" for file in self.files) > 1:
-            raise SettingsError("--json, --html - and --markdown - all print", hint="choose one, and files for others")
+            raise SettingsError(
+                "--json, --html - and --markdown - all print", hint="choose one, and name files for the others"
+            )
         for file in self.files:
             if file is not None and not file.parent.is_dir():
                 raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
@@ -125,9 +127,8 @@ def diff(
     """
     if harness is not None:
         if any((old, new, bump, versions, findings, markdown, html, in_browser)):
-            raise SettingsError(
-                "--harness compares releases", hint="of the other options, --path, --task, --profile, --json"
-            )
+            allowed = "--path, --task, --profile, --no-code, --json and -v"
+            raise SettingsError(f"--harness can only be combined with {allowed}")
         asked = pytest_options(tasks=task, profiles=profile, no_code=no_code)
         diff_releases(harness, [Path(path) for path in paths or ()], asked, as_json=as_json, verbose=verbose)
         return

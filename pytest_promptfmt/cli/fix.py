@@ -173,7 +173,7 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
     found = read_task_file(path) if path.exists() else None
     if found is not None and found.kind != "task":
         raise SourceError(
-            f"this file defines the {found.kind} {found.names[0]!r}, whose layout is not written here",
+            f"the {found.kind} {found.names[0]!r} has no layout to convert",
             position=Position(path, 1),
             hint="convert the files of its tasks" if found.kind == "group" else None,
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tasks import Redaction, Rows
 
 ORIGIN: Final = ".docs.origin.json"
-"""The suffix of the file that names the source of frozen docs; it is never read as docs."""
+"""The suffix of the file that describes where frozen docs come from; it is never read as docs."""
 
 
 def freeze(
@@ -59,11 +59,11 @@ def freeze(
     if not file.is_dir() and len(tasks) != 1:
         raise SourceError("only one task of a file can be frozen", position=Position(file), hint="give its own file")
     if file.is_dir() and (source is not None or rows is not None or stdout):
-        raise SettingsError("--from, --rows and --stdout are about one task", hint="give its file instead of a folder")
+        raise SettingsError("--from, --rows and --stdout need the file of one task, not a folder")
     if shots and (split is not None or source is not None or rows is not None or stdout):
-        raise SettingsError("--shots adds a split", hint="leave --split, --from, --rows and --stdout out")
+        raise SettingsError("--shots cannot be combined with --split, --from, --rows or --stdout")
     if cover and (rows is not None or seed is not None):
-        raise SettingsError("--cover chooses the rows", hint="leave --rows and --seed out")
+        raise SettingsError("--cover cannot be combined with --rows or --seed")
     settings = settings_around(file, pytest_options(no_code=no_code))
     asked = _Asked(
         folder=file if file.is_dir() else file.parent,

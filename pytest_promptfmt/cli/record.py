@@ -50,7 +50,7 @@ def record(
     if system is None:
         raise SettingsError("promptfmt record needs the system of chat templates, which this installation lacks")
     if to.suffix != RECORDED:
-        raise SettingsError(f"the recording {to} does not end with {RECORDED}")
+        raise SettingsError(f"the name of a recording ends with {RECORDED}, not {to.suffix or to}")
     is_new = not gate.is_there(to)
     summaries: list[str] = []
 

@@ -206,7 +206,7 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
 
 
 def _keep_left(left: Sequence[Edit]) -> None:
-    """Keep of the run that a review made what the review left."""
+    """Keep the changes that a review left open as those of the last run."""
     from pytest_promptfmt.results.pending import keep_last_run, last_run_around
 
     run = last_run_around(Path.cwd())
@@ -230,13 +230,13 @@ def _rendered(run: LastRun, problems: Sequence[Problem], options: Sequence[str])
     paths: dict[str, None] = {}
     for problem in problems:
         file = Path(problem.path)
-        if problem.category == "obsolete":  # found by a run of the folder whose task file is gone
+        if problem.category == "obsolete":  # only a run of its folder finds it, since its task file is gone
             folder = file.parents[3] if is_snapshot_location(problem.path) else None
             if folder is None or not any(folder.glob("*.yaml")):
                 return _edits_of_run(options, folder=Path(run.folder))
             paths[str(folder)] = None
         else:
-            # A run of one file leaves the old snapshots of others; pytest takes no path with such characters.
+            # A run of one file ignores old snapshots of others, and pytest takes no path with these characters.
             is_single = problem.category != "renamed" and "[" not in problem.path and "::" not in problem.path
             paths[problem.path if is_single else str(file.parent)] = None
     if any("\n" in path for path in paths):  # each line is an argument
@@ -248,7 +248,7 @@ def _rendered(run: LastRun, problems: Sequence[Problem], options: Sequence[str])
 
 
 def _identity(change: Edit | Problem, folder: str = "") -> tuple[str, ...]:
-    """Return what an edit and the problem it settles have in common; the problem's path is relative to `folder`."""
+    """Return what a problem and the edit that settles it share; a problem's path is relative to `folder`."""
     if change.category == "obsolete":
         return (str(Path(folder, change.path)),)
     return change.category, change.task, change.profile, change.key

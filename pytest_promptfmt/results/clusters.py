@@ -55,6 +55,11 @@ class Member:
     file: str
     sections: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Return the task with its profile, as in node ids of pytest."""
+        return f"{self.task} [{self.profile}]" if self.profile else self.task
+
     def to_json(self, rootdir: Path) -> dict[str, Any]:
         """Return a mapping for JSON, with the file below the rootdir, and sections where there are any."""
         sections = {"sections": list(self.sections)} if self.sections else {}

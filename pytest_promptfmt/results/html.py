@@ -230,9 +230,8 @@ def _hash(text: str) -> str:
 def _of_cluster(cluster: Cluster, key: str) -> Iterator[Outcome]:
     """Yield an outcome for each member; all show the example, and all but the first name its task."""
     first = cluster.members[0]
-    name = f"{first.task} [{first.profile}]" if first.profile else first.task
     for member in cluster.members:
-        notes = [] if member == first else [f"the example is of {name}"]
+        notes = [] if member == first else [f"the example is of {first.name}"]
         yield Outcome(
             task=member.task,
             file=member.file,

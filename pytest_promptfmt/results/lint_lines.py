@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.results.clusters import SEVERITIES, FindingGroup
+from pytest_promptfmt.results.clusters import FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import SHOWN_CAUSES, by_importance, cause_lines, effect_lines
-from pytest_promptfmt.results.wording import below, counted, printable
+from pytest_promptfmt.results.terminal import SHOWN_CAUSES, by_importance, cause_lines, effect_lines, totals
+from pytest_promptfmt.results.wording import below, printable
 
 SHOWN_PLACES: Final = 4
 """Further places of one cause that are named without -v."""
@@ -46,18 +46,6 @@ def explained_lines(result: RunResult, *, is_verbose: bool) -> Iterator[str]:
         yield from (f"  {line}" for line in statistics_lines(result))
     if result.findings:
         yield totals(result.findings)
-
-
-def totals(groups: Iterable[FindingGroup]) -> str:
-    """Return how many findings there are of each severity, how many can be fixed, and where they are explained."""
-    counts: Counter[str] = Counter()
-    fixable = 0
-    for group in groups:
-        counts[group.severity] += group.count
-        fixable += group.count if group.is_fixable else 0
-    found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
-    fix = f"; [*] {fixable:,} may be fixable with `promptfmt fix`" if fixable else ""
-    return f"{found}{fix}; details: `promptfmt explain CODE`"
 
 
 def statistics_lines(result: RunResult) -> Iterator[str]:

@@ -105,8 +105,7 @@ def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
     shown = cluster.detail.splitlines()
     if shown:
         more = [f"… and {len(shown) - SHOWN_LINES:,} more lines"] if len(shown) > SHOWN_LINES else []
-        first = cluster.members[0]
-        who = _escaped(f"{first.task} [{first.profile}]" if first.profile else first.task)
+        who = _escaped(cluster.members[0].name)
         # Within code no @name is a mention, no #1 a reference and no address a link.
         lines.append(f"<details{' open' if is_open else ''}><summary><code>{who}</code></summary>")
         lines += ["", fenced([*shown[:SHOWN_LINES], *more]), "", "</details>", ""]

@@ -202,11 +202,19 @@ def finding_lines(
             if len(found) > shown:
                 yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
     if rules:
-        counts: Counter[Severity] = Counter()
-        for group in ordered:
-            counts[group.severity] += group.count
-        totals = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
-        yield f"{totals}; details: `promptfmt explain CODE`"
+        yield totals(ordered)
+
+
+def totals(groups: Iterable[FindingGroup]) -> str:
+    """Return how many findings there are of each severity, how many can be fixed, and where they are explained."""
+    counts: Counter[str] = Counter()
+    fixable = 0
+    for group in groups:
+        counts[group.severity] += group.count
+        fixable += group.count if group.is_fixable else 0
+    found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
+    fix = f"; [*] {fixable:,} may be fixable with `promptfmt fix`" if fixable else ""
+    return f"{found}{fix}; details: `promptfmt explain CODE`"
 
 
 def by_importance(groups: Iterable[FindingGroup], result: RunResult | None) -> list[FindingGroup]:

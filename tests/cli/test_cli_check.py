@@ -291,7 +291,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("formats mcq", "did you mean 'mcqa'?"),
         ("schema tusk", "`promptfmt schema --help` shows how it is used"),
         ("diff", "run the command in a clone"),
-        ("diff main --harness 0.4.9..0.4.13", "of the other options, *"),
+        ("diff --harness 0.4.13", "two releases of lm-eval, as in 0.4.9..0.4.13"),
         ("convert tasks/woods.yaml", "--to mcq, --to cloze or --format NAME"),
         ("record", "--engine llama.cpp:URL or --engine vllm:URL"),
         ("outdated", "name one: promptfmt outdated *"),

@@ -212,8 +212,8 @@ def test_keys_from_a_merge_or_written_twice_are_refused(task: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ("group: many\ntask: [one, two]\n", "group.yaml:1: this file defines the group 'many'"),
-        ("task: c\nclass: !function u.C\n", "group.yaml:1: this file defines the class 'c'"),
+        ("group: many\ntask: [one, two]\n", "group.yaml:1: the group 'many' has no layout to convert"),
+        ("task: c\nclass: !function u.C\n", "group.yaml:1: the class 'c' has no layout to convert"),
         ("steps: [1]\n", "group.yaml: this file defines no task"),
         ("task: a\ndoc_to_text: [\n", "group.yaml:"),
         ("{task: a, doc_to_text: '{{q}}', template: mcq, doc_to_target: a}\n", "are not on separate lines"),
