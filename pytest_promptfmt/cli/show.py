@@ -50,7 +50,9 @@ def show(
         str | None, typer.Option("--format", metavar="NAME", help="Lay out tasks without a format by this one.")
     ] = None,
     doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
-    spaces: Annotated[bool, typer.Option("--blanks/--no-blanks", help="Show every space as a dot.")] = True,
+    spaces: Annotated[
+        bool, typer.Option("--spaces/--no-spaces", help="Show every space as a dot and every line end as an arrow.")
+    ] = True,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
     answers: Annotated[

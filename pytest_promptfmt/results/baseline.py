@@ -22,7 +22,7 @@ from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
-from pytest_promptfmt.results.wording import below, counted
+from pytest_promptfmt.results.wording import LISTED_BY_V, below, counted, first_of
 from pytest_promptfmt.rules.rule_registry import Scope, effect_of, known_rules
 
 BaselineUpdate = Literal["write", "prune"]
@@ -235,10 +235,8 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
     if result.removable:
         gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
         yield f"{name}: {gone}; remove with --promptfmt-baseline-update prune:"
-        shown = result.removable if verbosity > 0 else result.removable[:SHOWN_ENTRIES]
-        yield from (f"    {entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in shown)
-        if len(result.removable) > len(shown):
-            yield f"    … and {len(result.removable) - len(shown):,} more; -v lists them all"
+        lines = [f"{entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in result.removable]
+        yield from first_of(lines, None if verbosity > 0 else SHOWN_ENTRIES, "    ", LISTED_BY_V)
 
 
 class Baseline:

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.release import LATEST, OLDEST
 from pytest_promptfmt.results.baseline import baseline_lines
 from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import archetype_note, counted, first_of, listed
+from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks import found_release
 
@@ -117,7 +117,7 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
         remedy = result.remedies.get(reason)
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
         causes = [f"{cause}, {counted(len(names), 'task')}" for cause, names in result.skip_causes[reason].items()]
-        yield from first_of(causes, len(causes) if verbosity > 0 else SHOWN_GROUPS, "    ")
+        yield from first_of(causes, None if verbosity > 0 else SHOWN_GROUPS, "    ")
     if result.accept_command:
         yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:
@@ -161,9 +161,8 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
     rows = [dict(outcome.figures) for outcome in result.outcomes if outcome.figures]
     if not rows:
         return []
-    shown = rows if verbosity > 0 else rows[:SHOWN_ROWS]
     columns = list(rows[0])
-    cells = [columns, *([row.get(column, "") for column in columns] for row in shown)]
+    cells = [columns, *([row.get(column, "") for column in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(
@@ -172,8 +171,7 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
         ).rstrip()
         for line in cells
     ]
-    more = [f"… and {len(rows) - len(shown):,} more rows; -v lists them all"] if len(rows) > len(shown) else []
-    return [*lines, *more]
+    return [*first_of(lines, None if verbosity > 0 else SHOWN_ROWS + 1, note=f" rows{LISTED_BY_V}")]
 
 
 def finding_lines(

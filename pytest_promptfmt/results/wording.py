@@ -6,10 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+LISTED_BY_V: Final = "; -v lists them all"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -24,11 +28,11 @@ def listed(names: Sequence[str], most: int | None) -> str:
     return ", ".join(names[:most]) + f" and {len(names) - most:,} more"
 
 
-def first_of(lines: Sequence[str], most: int, indent: str = "") -> Iterator[str]:
-    """Yield the first lines, and after `most` of them only how many more there are."""
+def first_of(lines: Sequence[str], most: int | None, indent: str = "", note: str = "") -> Iterator[str]:
+    """Yield the first lines, and after `most` of them only how many more there are, with a note."""
     yield from (f"{indent}{line}" for line in lines[:most])
-    if len(lines) > most:
-        yield f"{indent}… and {len(lines) - most:,} more"
+    if most is not None and len(lines) > most:
+        yield f"{indent}… and {len(lines) - most:,} more{note}"
 
 
 def below(file: str, rootdir: Path) -> str:

@@ -30,7 +30,7 @@ def test_the_chosen_rows_are_kept_and_the_tests_use_them(folder: Path) -> None:
     assert docs(folder) == [PEOPLE[1], PEOPLE[5]]
     note = json.loads((folder / "who.docs.origin.json").read_text("utf-8"))
     assert note == {"file": "people.jsonl", "split": "test", "rows": [1, 5]}
-    shown = promptfmt(folder, "show", "who", "--profile", "plain", "--no-blanks")
+    shown = promptfmt(folder, "show", "who", "--profile", "plain", "--no-spaces")
     assert "Who is b@example.org, 1?" in shown.stdout
     again = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl")
     assert (again.returncode, "exists already" in again.stderr) == (2, True)

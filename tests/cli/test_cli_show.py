@@ -132,7 +132,7 @@ def test_an_unknown_name_is_an_error_before_what_collects_is_imported(folder: Pa
 def test_python_files_that_name_a_task_are_not_run(folder: Path) -> None:
     write_task(folder, "arc")
     (folder / "tasks/utils.py").write_text("open('run', 'w').write('arc')\n", "utf-8")
-    done = promptfmt(folder, "show", "arc", "--profile", "plain", "--no-blanks")
+    done = promptfmt(folder, "show", "arc", "--profile", "plain", "--no-spaces")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Q: " in done.stdout
     promptfmt(folder, "check", "tasks/arc.yaml", "tasks/utils.py")
@@ -142,7 +142,7 @@ def test_python_files_that_name_a_task_are_not_run(folder: Path) -> None:
 def test_a_task_is_found_from_a_folder_below_the_root(folder: Path) -> None:
     write_task(folder, "arc")
     (folder / "docs").mkdir()
-    assert "Q: " in promptfmt(folder / "docs", "show", "arc", "--profile", "plain", "--no-blanks").stdout
+    assert "Q: " in promptfmt(folder / "docs", "show", "arc", "--profile", "plain", "--no-spaces").stdout
 
 
 def test_a_reader_who_stops_early_gets_no_traceback() -> None:
