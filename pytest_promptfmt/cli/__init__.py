@@ -79,7 +79,7 @@ def _as_message() -> Iterator[None]:
 
 
 def _usage_error(error: Any) -> SettingsError:
-    """Return click's error as one of ours, with the option that is meant; click suggests all that are as short."""
+    """Return click's error as one of ours, with the closest option; click suggests several."""
     path = error.ctx.command_path if error.ctx is not None else "promptfmt"
     hint = f"`{path} --help` shows how it is used"
     name = getattr(error, "option_name", None)

@@ -32,7 +32,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove the cached outcomes of this project.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Print where the outcomes of earlier runs are cached, how many task files have some that hold, and why others run.
+    """Print where outcomes are cached, for how many task files they are valid, and why the others are tested again.
 
     No test runs. `promptfmt why FILE` prints the reason for each file.
     """

@@ -90,7 +90,7 @@ def convert(
     ] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Convert the layout that a task file writes, and show the difference.
+    """Convert the layout of a task file, and show the difference.
 
     `--to` turns one `template:` into the other kind, or a hand-written doc_to_text into a template. `--format` turns
     a hand-written doc_to_text into `formats:`. Hand-written layouts are converted only if every prompt and request

@@ -118,7 +118,7 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
 
 
 def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
-    """Drop what the last run found: the snapshots stay as they are, and what is to be fixed is listed by cause.
+    """Keep the snapshots that the last run found changed as they are, and list by cause what to fix instead.
 
     Nothing is rendered. Exit code: 0, or 2 where no run is known.
     """
