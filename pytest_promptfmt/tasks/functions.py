@@ -60,6 +60,8 @@ _FEWSHOT_FIELDS: Final = ("sampler", "samples", *MAPPINGS)
 _REGISTERING: Final = ("api", "filters")
 """Folders of a checkout whose modules register names that the installed harness may have, too."""
 
+_HALF_IMPORTED: Final = "partially initialized module 'lm_eval"
+
 _MOST_MISSING: Final = 8
 """Packages that a module may be imported without."""
 
@@ -308,7 +310,14 @@ def _module_beside(
         with put_off(source), also_importable(package, version), imports_from_source(), ExitStack() as stack:
             if package is not None and file.parent.name in _REGISTERING:
                 stack.enter_context(without_registry(package.name))
-            spec.loader.exec_module(module)
+            try:
+                spec.loader.exec_module(module)
+            except ImportError as error:
+                if _HALF_IMPORTED not in str(error):
+                    raise
+                # Where modules of lm-eval import each other in a circle, the order of a run may be the only one.
+                importlib.import_module("lm_eval.evaluator")
+                spec.loader.exec_module(module)
         sys.modules[name] = module
         return module
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import pytest
 from linting import study_of
+from plugin_project import Project
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import TaskDocs
@@ -461,3 +462,24 @@ def test_a_group_replaces_a_tag_of_its_name_before_0_4_12(tmp_path: Path, releas
     assert file.yaml is not None
     view = FileView(path=tasks / "b_sums.yaml", yaml=file.yaml, file=file, index=index)
     assert bool(list(names.hidden_name(view))) is is_reported
+
+
+def test_modules_of_a_fork_that_import_each_other_are_imported_as_in_a_run(project: Project) -> None:
+    circle = {
+        "__init__": "",
+        "evaluator": "from lm_eval.tasks import TaskManager\n",
+        "tasks/__init__": "from lm_eval.tasks.manager import TaskManager\n",
+        "tasks/manager": "import lm_eval.api.task\nclass TaskManager: pass\n",
+        "api/__init__": "",
+        "api/task": "from lm_eval import evaluator\n",
+        "tasks/own/shared": "def text(doc):\n    return f'Q: {doc[\"q\"]}'\n",
+        "tasks/own/utils": "from lm_eval.tasks.own.shared import *\n",
+    }
+    for name, code in circle.items():
+        project.write(f"lm_eval/{name}.py", code)
+    docs = "metadata: {promptfmt: {docs: [{q: one}]}}\n"
+    code = "task: own\ntest_split: test\ndoc_to_text: !function utils.text\ndoc_to_target: x\n"
+    project.write("lm_eval/tasks/own/own.yaml", code + docs)
+    result = project.run("-o", "pythonpath=.", "-m", "promptfmt_snapshot", "--snapshot-update")
+    assert "failed" not in result.parseoutcomes(), result.outlines
+    assert any(b"Q: one" in content for content in project.snapshots().values())
