@@ -28,6 +28,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     conversations_of,
 )
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.turn_layout import ANSWER, QUESTION, TurnLayout, layout_in
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
 """The fate of a message: `changed` is anything but its own text without outer whitespace."""
@@ -44,9 +45,6 @@ Shown = Literal["shown", "escaped", "encoded twice", "as Python", "missing", "re
 _SECONDS: Final = 5.0
 """Time limit for all facts together."""
 
-_QUESTION: Final = "Which metal rusts?"
-_LATER: Final = "And which is liquid?"
-_ANSWER: Final = "Iron is the one."
 _INSTRUCTION: Final = "Speak as a smith would."
 _THOUGHT: Final = "Rust is iron oxide."
 _PREFILL: Final = "The metal is "
@@ -218,34 +216,25 @@ class _Probe:
         return made.text
 
     @cached_property
-    def lone(self) -> str | None:
-        return self.text("one user message", "question")
-
-    @cached_property
-    def opened(self) -> str | None:
-        return self.text("generation prompt", "question", generation_prompt=True)
-
-    @cached_property
-    def closed(self) -> str | None:
-        return self.text("finished answer", "answer")
-
-    @cached_property
-    def longer(self) -> str | None:
-        return self.text("second question", "second-question")
+    def turns(self) -> TurnLayout:
+        asked = self.text("one user message", "question")
+        opened = self.text("generation prompt", "question", generation_prompt=True)
+        closed, longer = self.text("finished answer", "answer"), self.text("second question", "second-question")
+        return layout_in(self.trial, asked, opened, closed, longer)
 
     def facts(self) -> TemplateFacts:
-        lone, broken = self.lone, self.trial.syntax_error
+        lone, broken = self.turns.asked, self.trial.syntax_error
         if broken is not None and broken.line is not None:
             return TemplateFacts(failure=f"TemplateSyntaxError: {broken.error}")
         if lone is None:
             return TemplateFacts(failure=self.errors["one user message"])
-        opening = lone.partition(_QUESTION)[0] if _QUESTION in lone else ""
+        opening = lone.partition(QUESTION)[0] if QUESTION in lone else ""
         answer, answer_gap, answer_end = self._answer()
         prefill, prefill_gap, prefill_lost = self._prefill()
         first, second = (self.text("date", name) for name in ("first-date", "second-date"))
         return TemplateFacts(
-            user=self._fate("user", "whitespace", _QUESTION),
-            assistant=self._fate("finished answer", "whitespace-in-answer", _ANSWER),
+            user=self._fate("user", "whitespace", QUESTION),
+            assistant=self._fate("finished answer", "whitespace-in-answer", ANSWER),
             system=self._system("system", "system-alone-with-question"),
             developer=self._system("developer", "developer"),
             takes_two_users=self.text("two user messages", "two-users") is not None,
@@ -255,7 +244,7 @@ class _Probe:
             bos=self._bos(lone),
             dates=tuple(dict.fromkeys(_DATE.findall(lone))),
             follows_clock=first != second,
-            generation_prompt=self._generation_prompt(lone),
+            generation_prompt=self.turns.generation_prompt,
             answer=answer,
             answer_gap=answer_gap,
             answer_end=answer_end,
@@ -302,41 +291,28 @@ class _Probe:
     def _is_merged(self, text: str) -> bool:
         # After a separate system turn the user's turn begins as it does without a system message.
         bos = self.profile.special_tokens.get("bos_token") or ""
-        opening = (self.lone or "").partition(_QUESTION)[0].replace(bos, "").rstrip()
+        opening = (self.turns.asked or "").partition(QUESTION)[0].replace(bos, "").rstrip()
         marks = [mark for mark in MARKER.finditer(opening) if "SYS" not in mark.group()]
         user_head = opening[marks[-1].start() :] if marks else opening.rpartition("\n")[2].strip()
         before, _, after = text.partition(_INSTRUCTION)
         if not marks and not before.replace(bos, "").strip():
             return True  # loose text before the first label
-        between = after.partition(_QUESTION)[0]
-        later_head = self._later_head().replace(bos, "").strip()
+        between = after.partition(QUESTION)[0]
+        # Before the first question some templates put a text about tools.
+        later_head = (self.turns.gap or "").removeprefix(self.turns.tail or "").replace(bos, "").strip()
         return not (user_head and user_head in between) and not (later_head and later_head in between)
-
-    def _later_head(self) -> str:
-        """Return the text before a later question: some templates put a text about tools before the first one."""
-        if self.closed is None or self.longer is None:
-            return ""
-        *_, end = self.closed.rpartition(_ANSWER)
-        return self.longer.rpartition(_ANSWER)[2].partition(_LATER)[0].removeprefix(end)
 
     def _bos(self, lone: str) -> str:
         bos = self.profile.special_tokens.get("bos_token") or ""
         return bos if bos and lone.startswith(bos) else ""
 
-    def _generation_prompt(self, lone: str) -> str | None:
-        opened = self.opened
-        if opened is None:
-            return None
-        return opened[len(lone) :] if opened.startswith(lone) else None
-
     def _answer(self) -> tuple[Fit, str, str]:
-        opened, closed = self.opened, self.closed
-        if opened is None or closed is None or _ANSWER not in closed:
+        opened, closed, end = self.turns.opened, self.turns.closed, self.turns.tail
+        if opened is None or closed is None or end is None:
             return "refused", "", ""
-        end = closed[closed.rindex(_ANSWER) + len(_ANSWER) :]
         if not closed.startswith(opened):
             return "differs", "", end
-        gap = closed[len(opened) : closed.rindex(_ANSWER)]
+        gap = closed[len(opened) : closed.rindex(ANSWER)]
         return ("gap" if gap else "fits"), gap, end
 
     def _closes(self, end: str) -> bool:
@@ -345,18 +321,18 @@ class _Probe:
         return bool(MARKER.search(end)) or any(token in end for token in tokens)
 
     def _keeps_prefix(self) -> bool:
-        pairs = ((self.lone, self.longer), (self.closed, self.text("second answer", "turns", 4)))
+        pairs = ((self.turns.asked, self.turns.longer), (self.turns.closed, self.text("second answer", "turns", 4)))
         return all(later is None or (earlier is not None and later.startswith(earlier)) for earlier, later in pairs)
 
     def _prefill(self) -> tuple[Fit, str, str]:
         begun = self.text("continued answer", "prefill-with-space")
-        if begun is None or self.opened is None:
+        if begun is None or self.turns.opened is None:
             return "refused", "", ""
         stem = _PREFILL.rstrip()
         lost = "" if begun.endswith(_PREFILL) else _PREFILL[len(stem) :]
-        if not begun.startswith(self.opened):
+        if not begun.startswith(self.turns.opened):
             return "differs", "", lost
-        gap = begun[len(self.opened) :].partition(stem)[0]
+        gap = begun[len(self.turns.opened) :].partition(stem)[0]
         return ("gap" if gap else "fits"), gap, lost
 
     def _tools(self) -> Shown:
@@ -382,7 +358,7 @@ class _Probe:
         text = self.text(fact, name, count)
         if text is None:
             return "refused"
-        if _QUESTION not in text:
+        if QUESTION not in text:
             return "missing"
         return "as Python" if any(sign in text for sign in signs) else "shown"
 
@@ -413,20 +389,20 @@ class _Probe:
         return tuple(found)
 
     def _indentation(self) -> str:
-        text = self.opened or self.lone or ""
+        text = self.turns.opened or self.turns.asked or ""
         found = _INDENTED.search(text)
         return text[found.start() : found.end() + 20].partition("\n")[0] if found else ""
 
     def _markers(self) -> tuple[str, ...]:
         system = self.text("system", "system-alone-with-question")
-        texts = [self.lone, self.opened, self.closed, self.longer, system]
+        texts = [self.turns.asked, self.turns.opened, self.turns.closed, self.turns.longer, system]
         return tuple(dict.fromkeys(marker for text in texts if text for marker in MARKER.findall(text)))
 
     def _thinking_marks(self) -> ThinkingMarks | None:
         if not self.trial.mentions(*REASONING_KEYS):
             return None
         before, thought, rest = (self.text("reasoning of the answer", "reasoning") or "").partition(_THOUGHT)
-        between, answer, _ = rest.partition(_ANSWER)
+        between, answer, _ = rest.partition(ANSWER)
         opened, closed = _REASONING_MARK.findall(before), _REASONING_MARK.findall(between)
         return ThinkingMarks(opened[-1], closed[0]) if thought and answer and opened and len(closed) == 1 else None
 

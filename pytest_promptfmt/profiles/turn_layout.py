@@ -24,14 +24,15 @@ _TURNS: Final = ("question", "answer", "second-question", "turns")
 class TurnLayout:
     """The parts of plain turns; None where the template does not render them.
 
-    `asked` is one question without, `opened` with generation prompt; `closed` the question answered. `header` is what
-    between the question and its answer, `gap` what is between the answer and the next question, `tail` what
-    follows an answer at the end, with `first_marker` in it.
+    `asked` is one question without, `opened` with generation prompt; `closed` the question answered, `longer` with a
+    second question. `header` is what is between the question and its answer, `gap` what is between the answer and the
+    next question, `tail` what follows an answer at the end, with `first_marker` in it.
     """
 
     asked: str | None = None
     opened: str | None = None
     closed: str | None = None
+    longer: str | None = None
     header: str | None = None
     gap: str | None = None
     tail: str | None = None
@@ -55,9 +56,15 @@ class TurnLayout:
 
 
 def layout_of(trial: TemplateTrial) -> TurnLayout:
-    """Return the layout of plain turns, as the conversations `question` to `turns` show it."""
+    """Return the layout of plain turns, as the conversations `question` to `second-question` show it."""
     asked, opened = trial.text("question"), trial.text("question", generation_prompt=True)
-    closed, longer = trial.text("answer"), trial.text("second-question")
+    return layout_in(trial, asked, opened, trial.text("answer"), trial.text("second-question"))
+
+
+def layout_in(
+    trial: TemplateTrial, asked: str | None, opened: str | None, closed: str | None, longer: str | None
+) -> TurnLayout:
+    """Return the layout of plain turns that these prompts of a trial show."""
     header = tail = gap = None
     if closed is not None and ANSWER in closed:
         before, _, tail = closed.rpartition(ANSWER)
@@ -68,7 +75,8 @@ def layout_of(trial: TemplateTrial) -> TurnLayout:
     if longer is not None and ANSWER in longer and LATER in longer:
         gap = longer.partition(ANSWER)[2].partition(LATER)[0]
     first = (trial.markers(tail or "") or [""])[0]
-    return TurnLayout(asked=asked, opened=opened, closed=closed, header=header, gap=gap, tail=tail, first_marker=first)
+    texts = {"asked": asked, "opened": opened, "closed": closed, "longer": longer}
+    return TurnLayout(**texts, header=header, gap=gap, tail=tail, first_marker=first)
 
 
 def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:

@@ -257,11 +257,12 @@ def _without_reasoning(trial: TemplateTrial, answered: Conversation) -> Iterator
     begun = text.rpartition(answered.units[-1].text)[0]
     if begun != opened and begun.split() and "".join(begun.split()) == "".join(opened.split()):
         at = first_difference(opened, begun)
-        yield answered.finding(
+        yield finding(
             "without reasoning finished answers begin with other whitespace than the generation prompt",
             f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}",
             trial.place_of("enable_thinking"),
-            Severity.INFO,
+            severity=Severity.INFO,
+            do="write the same whitespace around the empty block of reasoning in both",
         )
 
 
