@@ -28,7 +28,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     conversations_of,
 )
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.turn_layout import ANSWER, QUESTION, TurnLayout, layout_in
+from pytest_promptfmt.profiles.turn_layout import ANSWER, INSTRUCTION, QUESTION, THOUGHT, TurnLayout, layout_in
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
 """The fate of a message: `changed` is anything but its own text without outer whitespace."""
@@ -45,10 +45,8 @@ Shown = Literal["shown", "escaped", "encoded twice", "as Python", "missing", "re
 _SECONDS: Final = 5.0
 """Time limit for all facts together."""
 
-_INSTRUCTION: Final = "Speak as a smith would."
-_THOUGHT: Final = "Rust is iron oxide."
 _PREFILL: Final = "The metal is "
-"""Texts of the conversations."""
+"""The text of an answer to be continued."""
 
 _ROLE_WORDS: Final = frozenset("system user assistant developer model human gpt bot instruction response".split())  # noqa: SIM905
 _FEWEST_WORDS: Final = 4
@@ -253,8 +251,8 @@ class _Probe:
             prefill=prefill,
             prefill_gap=prefill_gap,
             prefill_lost=prefill_lost,
-            keeps_think=_THOUGHT in (self.text("reasoning", "reasoning-in-content-earlier") or _THOUGHT),
-            keeps_reasoning=_THOUGHT in (self.text("reasoning", "reasoning-earlier") or _THOUGHT),
+            keeps_think=THOUGHT in (self.text("reasoning", "reasoning-in-content-earlier") or THOUGHT),
+            keeps_reasoning=THOUGHT in (self.text("reasoning", "reasoning-earlier") or THOUGHT),
             tools=self._tools(),
             tool_arguments=self._arguments("call-finished"),
             tool_arguments_text=self._arguments("call-arguments-text"),
@@ -284,7 +282,7 @@ class _Probe:
         text = self.text(role, name)
         if text is None:
             return "refused"
-        if _INSTRUCTION not in text:
+        if INSTRUCTION not in text:
             return "dropped"
         return "merged" if self._is_merged(text) else "kept"
 
@@ -294,7 +292,7 @@ class _Probe:
         opening = (self.turns.asked or "").partition(QUESTION)[0].replace(bos, "").rstrip()
         marks = [mark for mark in MARKER.finditer(opening) if "SYS" not in mark.group()]
         user_head = opening[marks[-1].start() :] if marks else opening.rpartition("\n")[2].strip()
-        before, _, after = text.partition(_INSTRUCTION)
+        before, _, after = text.partition(INSTRUCTION)
         if not marks and not before.replace(bos, "").strip():
             return True  # loose text before the first label
         between = after.partition(QUESTION)[0]
@@ -401,7 +399,7 @@ class _Probe:
     def _thinking_marks(self) -> ThinkingMarks | None:
         if not self.trial.mentions(*REASONING_KEYS):
             return None
-        before, thought, rest = (self.text("reasoning of the answer", "reasoning") or "").partition(_THOUGHT)
+        before, thought, rest = (self.text("reasoning of the answer", "reasoning") or "").partition(THOUGHT)
         between, answer, _ = rest.partition(ANSWER)
         opened, closed = _REASONING_MARK.findall(before), _REASONING_MARK.findall(between)
         return ThinkingMarks(opened[-1], closed[0]) if thought and answer and opened and len(closed) == 1 else None

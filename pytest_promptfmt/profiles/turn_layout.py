@@ -13,6 +13,10 @@ from pytest_promptfmt.profiles.trial_evidence import missing
 QUESTION: Final = "Which metal rusts?"
 ANSWER: Final = "Iron is the one."
 LATER: Final = "And which is liquid?"
+INSTRUCTION: Final = "Speak as a smith would."
+THOUGHT: Final = "Rust is iron oxide."
+"""Texts of the built-in conversations."""
+
 MOST_HEADER_WORDS: Final = 12
 """The longest generation prompt that is the header of an answer; a longer one is another task."""
 

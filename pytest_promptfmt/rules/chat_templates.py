@@ -11,6 +11,7 @@ from typing import Final
 from pytest_promptfmt.profiles.probe_conversations import MARKER
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
+from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
@@ -82,9 +83,9 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
 def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     """Yield what remains of the template's own text where a system text is given, or an empty one."""
     asked, given = trial.text("question"), trial.text("system-alone-with-question")
-    if asked is None or given is None or "Speak as a smith" not in given:
+    if asked is None or given is None or INSTRUCTION not in given:
         return
-    opening = asked.partition("Which metal rusts?")[0]
+    opening = asked.partition(QUESTION)[0]
     pieces = re.split(rf"\n|{MARKER.pattern}", opening)
     kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
     if kept:

@@ -13,6 +13,7 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, last_answer
 from pytest_promptfmt.profiles.turn_layout import (
     ANSWER,
+    INSTRUCTION,
     MOST_HEADER_WORDS,
     QUESTION,
     TurnLayout,
@@ -30,7 +31,6 @@ _AGAINST: Final = (
     "turn reasoning off with a template argument, or put few-shot examples into one turn (fewshot_as_turns: false)"
 )
 _TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
-_INSTRUCTION: Final = "Speak as a smith would."
 _CONTROL_TOKENS: Final = "control-tokens"
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
@@ -74,8 +74,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        state = conversation.states[-1]
-        text = trial.without_generation_prompt(conversation, state)
+        text = trial.finished(conversation)
         if text is None or conversation.name.startswith(_CONTROL_TOKENS) or conversation.continue_final_message:
             return frozenset()
         if unpaired(conversation) is not None:
@@ -93,7 +92,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         return None
 
     for conversation, kind in trial.attributed(faults):
-        text = trial.without_generation_prompt(conversation, conversation.states[-1]) or ""
+        text = trial.finished(conversation) or ""
         if kind == "answer":
             at = next(_unclosed(text, conversation, closing))
             saw = f"no {closing} here: {excerpt(text, at)}"
@@ -117,7 +116,7 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
     header, gap = (trial.markers(_THOUGHT.sub("", text)) for text in (between, layout.gap or ""))
     if header[1:] and gap == header[1:] and header[0] not in (layout.tail or ""):
         yield "answers are not closed, and user messages are", header[0]
-    system = (trial.text("system-alone-with-question") or "").partition(_INSTRUCTION)[2]
+    system = (trial.text("system-alone-with-question") or "").partition(INSTRUCTION)[2]
     if header and gap[1:] == header and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
         yield "user messages are not closed, and answers are", gap[0]
 

@@ -108,13 +108,10 @@ _FIRST, _LAST = "copperlot", "tinlot"
 
 def _with_arguments(call: Conversation, arguments: Mapping[str, Any]) -> Conversation:
     """Return a conversation with these arguments in its calls, up to the last of them."""
-    messages: list[Mapping[str, Any]] = []
-    for message in call.messages:
-        if message.get("tool_calls"):
-            calls = [
-                {**each, "function": {**each["function"], "arguments": arguments}} for each in message["tool_calls"]
-            ]
-            messages.append({**message, "tool_calls": calls})
-            break
-        messages.append(message)
+    count = next((at for at, each in enumerate(call.messages, start=1) if each.get("tool_calls")), 1)
+    *before, message = call.messages[:count]
+    calls = [
+        {**each, "function": {**each["function"], "arguments": arguments}} for each in message.get("tool_calls") or ()
+    ]
+    messages = [*before, {**message, "tool_calls": calls}]
     return Conversation(name=call.name, about=call.about, messages=messages, tools=call.tools)

@@ -114,7 +114,7 @@ def _change(ours: str, theirs: str) -> str:
 
 def _masked(trial: TemplateTrial, *names: str) -> Iterator[tuple[Conversation, str, Mask]]:
     """Yield conversations with their prompt and its mask, where the template has one."""
-    if trial.mentions("{% generation", "{%- generation", "{%generation", "{%-generation"):
+    if "training" in trial.kinds:
         for name in names:
             if name in trial.conversations:
                 rendering = trial.last(name, generation_prompt=False)

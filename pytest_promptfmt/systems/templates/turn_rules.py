@@ -10,7 +10,7 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
-from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION
+from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
@@ -126,7 +126,6 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
 
-_REASONING: Final = "Rust is iron oxide."
 _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 
@@ -168,11 +167,11 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
         yield from _lost_reasoning(trial)
-        thought, answered = (trial.text("reasoning") or "").partition(_REASONING)[::2]
+        thought, answered = (trial.text("reasoning") or "").partition(THOUGHT)[::2]
         if thought and ANSWER in answered and not answered.partition(ANSWER)[0].strip():
             yield trial.conversations["reasoning"].finding(
                 "reasoning and answer are written without anything between them",
-                excerpt(_REASONING + answered, 0, len(_REASONING)),
+                excerpt(THOUGHT + answered, 0, len(THOUGHT)),
                 trial.place_of("reasoning_content", "reasoning", "thinking"),
             )
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
