@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime
 from functools import cache, cached_property
 from hashlib import sha256
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Required, TypedDict
@@ -30,6 +30,7 @@ MARKER: Final = re.compile(
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
 """The endings of files of conversations, which are read with the templates of their folder."""
 
+_ASKED_FOR: Final = (("user", "assistant"), ("tool", "assistant"))
 _FILES: Final = ("plain", "tools", "reasoning", "shapes")
 
 
@@ -100,16 +101,19 @@ class Conversation:
     severity: Severity = Severity.ERROR
 
     @cached_property
+    def answers(self) -> tuple[int, ...]:
+        """Return which messages (from 0) a model is asked for: answers to a user message or tool result."""
+        roles = [message.get("role") for message in self.messages]
+        return tuple(at for at, pair in enumerate(pairwise(roles), start=1) if pair in _ASKED_FOR)
+
+    @cached_property
     def states(self) -> tuple[State, ...]:
         """Return what the client sends, in order: each time it is the model's turn, and the whole conversation."""
-        roles = [message.get("role") for message in self.messages]
-        turns = [
-            State(count=count)
-            for count in range(1, len(roles))
-            if roles[count - 1] in ("user", "tool") and roles[count] == "assistant"
-        ]
-        asks = roles[-1] != "assistant" if self.generation_prompt is None else self.generation_prompt
-        return (*turns, State(count=len(roles), generation_prompt=asks, continues=self.continue_final_message))
+        turns, count = [State(count=count) for count in self.answers], len(self.messages)
+        asks = (
+            self.messages[-1].get("role") != "assistant" if self.generation_prompt is None else self.generation_prompt
+        )
+        return (*turns, State(count=count, generation_prompt=asks, continues=self.continue_final_message))
 
     @cached_property
     def requests(self) -> tuple[str, ...]:

@@ -161,10 +161,7 @@ def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[Wri
     """Yield the answers of a conversation that the template writes right after its generation prompt."""
     if conversation.keep_null or conversation.continue_final_message or conversation.name in _NOT_READ:
         return
-    for number, message in enumerate(conversation.messages):
-        before = conversation.messages[number - 1].get("role") if number else None
-        if message.get("role") != "assistant" or before not in ("user", "tool"):
-            continue
+    for number in conversation.answers:
         prompt = trial.render(conversation, State(count=number)).text
         whole = trial.without_generation_prompt(conversation, State(count=number + 1))
         if prompt and whole and whole.startswith(prompt) and whole != prompt:

@@ -174,17 +174,12 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
 
 def _left_out(trial: TemplateTrial, conversation: Conversation, text: str, mask: Mask) -> Iterator[tuple[int, int]]:
     """Yield what is between a generation prompt and the mask of its answer: a server has the model generate it."""
-    roles = [message.get("role") for message in conversation.messages]
-    for number in range(1, len(roles)):
+    for number in conversation.answers:
         prompt = trial.render(conversation, State(count=number)).text
-        if roles[number] == "assistant" and roles[number - 1] in ("user", "tool") and prompt is not None:
+        if prompt is not None and text.startswith(prompt):
             begins = min((first for first, last in mask if last > len(prompt)), default=0)
             said = (unit.text for unit in conversation.units if unit.message >= number)
-            if (
-                text.startswith(prompt)
-                and begins > len(prompt)
-                and not any(each in text[len(prompt) : begins] for each in said)
-            ):
+            if begins > len(prompt) and not any(each in text[len(prompt) : begins] for each in said):
                 yield len(prompt), begins
 
 
