@@ -218,17 +218,8 @@ def _in_one_file(task: Task, *keys: tuple[str, ...]) -> bool:
     return len({position.path for position in positions if position is not None}) <= 1
 
 
-@query("PF814", "a few-shot example is shown twice", given_shots, name="shot-repeated", family=Family.FEWSHOT)
+@query("PF242", "a few-shot example is shown twice", given_shots)
 def _shot_repeated(page: Page) -> Iterator[Finding]:
-    """Report a few-shot example that the prompt shows twice.
-
-    Why: it was copied and not changed. The prompt has one example less than intended, and the model sees one answer
-    more often than the others.
-
-    Fix: replace one of them.
-
-    Real: hand-written examples, and few-shot splits with duplicate rows.
-    """
     at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ("fewshot_split",)
     seen: set[str] = set()
     for shot in page.shots:

@@ -88,11 +88,16 @@ def _pattern(written: str) -> re.Pattern[str]:
     return re.compile(named, re.DOTALL)
 
 
+def _joins(study: Study, kind: str) -> tuple[Join, ...]:
+    """Return the joins of a kind, which several entries of the table read."""
+    return study.once(("joins", kind), lambda: tuple(_JOINS[kind](study)))
+
+
 def _wrong(study: Study, name: str) -> Iterator[Finding]:
     """Yield the first join that an entry of the table reports."""
     for row in _TABLE[name]["joins"]:
         before, after = row.get("shown", (0, _WINDOW))
-        for one in _JOINS[row["join"]](study):
+        for one in _joins(study, row["join"]):
             place = f"{one.before[-_WINDOW:]}\0{one.after[:_WINDOW]}"
             if not _pattern(row["meets"]).search(place):
                 continue

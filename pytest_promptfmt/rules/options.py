@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.rules import Family, Finding, Severity, Study
+from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.page import Page, first, known, own, query, task
 from pytest_promptfmt.rules.rule_views import (
     finding,
@@ -246,23 +246,13 @@ def _letters_written(study: Study) -> list[str]:
 
 
 @query(
-    "PF286",
+    "PF249",
     "",
     lambda study: first(study) if study.has_real_docs and not study.is_multimodal else (),
-    name="options-not-shown",
     severity=Severity.ERROR,
-    family=Family.ANSWERS,
 )
 def _options_not_shown(page: Page) -> Iterator[Finding]:
-    """Report a prompt that asks for the letter of an option and lists no options.
-
-    Why: the options are in another column than the one that is printed. The model can only guess a letter. Synthetic
-    docs are skipped, because a real question may hold its options.
-
-    Fix: list the options, each with its letter.
-
-    Real: NVIDIA-NeMo/Skills #1523 (mmlu-prox), meridianlabs-ai/inspect_scout #77.
-    """
+    """Report a prompt that asks for the letter of an option and lists no options."""
     study, instance, text = page.study, page.instance, first_text(page.instance)
     if study.generates:
         scored = {str(one.target).strip() for one in study.real_instances}

@@ -180,7 +180,7 @@ def part_of(text: str, place: object, before: int = _SHOWN, after: int | None = 
 def query(
     code: str,
     message: str,
-    of: Callable[[Study], Iterable[Any]] = first,
+    of: Callable[[Any], Iterable[Any]] = first,
     *,
     at: Where = "doc_to_text",
     name: str = "",

@@ -37,17 +37,8 @@ _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 
 
-@query("PF228", "a key with underscores in running text", asked_first, name="raw-key")
+@query("PF246", "a key with underscores in running text", asked_first)
 def _raw_key(page: Page) -> Iterator[Finding]:
-    """Report a key with underscores in running text.
-
-    Why: `questions about abstract_algebra.` shows the name of a subset instead of words. Other harnesses that
-    run the same benchmark write `abstract algebra`, and scores differ.
-
-    Fix: replace the underscores with spaces: `{{subject | replace('_', ' ')}}`.
-
-    Real: MMLU_IDK of eval-framework 0.15.4.
-    """
     found = _RAW_KEY.search(page.study.own_text)
     if found is not None:
         yield finding("", found[1], "description", do="write words instead of the key")
@@ -160,17 +151,8 @@ def _note_left(study: Study) -> Iterator[Finding]:
             yield finding(message, part_of(page.text, found, 16)[:SHOWN], doc=page.instance)
 
 
-@query("PF266", "the lines of the prompt are indented like code", asked_first, name="indentation-of-code")
+@query("PF201", "the lines of the prompt are indented like code", asked_first)
 def _indentation_of_code(page: Page) -> Iterator[str]:
-    """Report a prompt whose lines are indented like the code or the YAML that they are written in.
-
-    Why: a text over several lines in triple quotes keeps the spaces before each line of the file. All lines but the
-    first begin with them, the cue too, and a model is not used to that.
-
-    Fix: use `inspect.cleandoc`, or write the lines as adjacent texts.
-
-    Real: afrimmlu and afrixnli of lm-evaluation-harness.
-    """
     first, *others = page.text.split("\n")
     lines = [line for line in others if line.strip()]
     indented = [line for line in lines if _INDENTED.match(line)]

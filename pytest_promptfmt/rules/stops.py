@@ -249,7 +249,7 @@ def _stop_is_a_space(study: Study) -> Iterator[Finding]:
             yield finding("", stop, (*UNTIL, number))
 
 
-@query("PF902", "a stop sequence of one character cuts ordinary answers", generating, every=True)
+@query("PF903", "a stop sequence of one character cuts ordinary answers", generating, every=True)
 def _stop_of_one_character(study: Study) -> Iterator[Finding]:
     """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
     if study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text or not study.instances:

@@ -251,17 +251,21 @@ def python_string(study: Study) -> Iterator[Finding]:
 def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
-    Why: it is only used with decontamination, so the mistake shows late.
+    Why: it is only used with decontamination, so the mistake shows late. Without docs of yours, a column counts that no
+    prompt, choice or answer is made of, if no code makes the docs.
 
     Fix: use a column, or write a template.
 
     Real: lm-evaluation-harness #3718 (headqa).
     """
-    query = study.config.get("doc_to_decontamination_query")
-    if not isinstance(query, str) or not study.has_real_docs or study.docs is None or not query:
+    query, dataset = study.config.get("doc_to_decontamination_query"), study.given.dataset
+    if not isinstance(query, str) or not query or study.docs is None:
         return
-    names = read_template(query).names if "{" in query else {query}
-    for name in sorted(names):
+    if not study.has_real_docs and (dataset.process_docs is not None or not study.renders_fields):
+        return  # code may make the column
+    # synthetic docs have the columns that prompts, choices and answers are made of
+    message = "is not a column" if study.has_real_docs else "names a column that nothing else of the task uses"
+    for name in sorted(read_template(query).names if "{" in query else {query}):
         if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
             do = f"use a column: {', '.join(study.docs.columns[:8])}"
-            yield finding("doc_to_decontamination_query is not a column", name, "doc_to_decontamination_query", do=do)
+            yield finding(f"doc_to_decontamination_query {message}", name, "doc_to_decontamination_query", do=do)

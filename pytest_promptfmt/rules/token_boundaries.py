@@ -9,6 +9,7 @@ from typing import Final
 from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
+from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study.profile_view import ScoredContinuation, ends_every_text
 
@@ -45,11 +46,12 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
 
     Why: lm-eval scores the tokens of the prompt, followed by those tokens of prompt and answer together that come
     after. If `:` and the newline after it are one token, the model gets `Answer:` and `A` and never sees the newline.
-    Reported as info if the text is the same and only its tokens differ.
+    Encoded separately (`split: pairwise`), SentencePiece adds a space that is not in the text. Reported as info if the
+    text is the same and only its tokens differ.
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
-    Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; token healing in transformers PR #30081.
+    Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; PR #531, #546 (hellaswag 76 % and 58 %).
     """
     tokenizer = view.tokenizer
     if tokenizer is None:
@@ -155,18 +157,9 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
             return
 
 
-@rule("PF305", "apart-unlike-together", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
+@also("PF302", severity=Severity.ERROR, scope="profile")
 def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer with other tokens by itself than after the prompt, if the two are encoded separately.
-
-    Why: with `split: pairwise`, prompt and answer are encoded separately. SentencePiece adds a space to every
-    text, so an answer after a newline is scored with a space that is not in the text. In other cases characters of one
-    token are separated, which is reported as a warning.
-
-    Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a space.
-
-    Real: lm-evaluation-harness PR #531, #546 (hellaswag 76 % and 58 %); llama.cpp #7094.
-    """
+    """Report an answer with other tokens by itself than after the prompt, if the two are encoded separately."""
     tokenizer = view.tokenizer
     if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):
         return

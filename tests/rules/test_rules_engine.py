@@ -286,7 +286,7 @@ def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path
     assert "the rule ACME003 failed" in done.stdout
     assert "KeyError: 'METALS'" in done.stdout
     shown = promptfmt("explain", "shouting", "--rules", str(HOUSE_RULES))
-    assert "our prompts keep calm" in shown.stdout
+    assert "Our prompts keep calm" in shown.stdout
 
 
 def test_a_mistake_in_several_profiles_is_one_finding_of_the_one_lint_item_and_names_them(tmp_path: Path) -> None:

@@ -86,16 +86,16 @@ HITS_AND_SILENCES = {
         Case("phi3-mini", "axolotl-phi_3", SPACED),  # which eats the blank
     ),
     "PF304": (Case("llama2", "mistralrs-default", SHOTS), Case("qwen3", "Qwen-Qwen2.5-7B-Instruct", SHOTS)),
-    "PF305": (Case("llama2", task=BROKEN, more=PAIRWISE), Case("gpt2", task=BROKEN, more=PAIRWISE)),
+    "PF302 apart": (Case("llama2", task=BROKEN, more=PAIRWISE), Case("gpt2", task=BROKEN, more=PAIRWISE)),
     "PF306": (Case("qwen3", task=GREEK), Case("qwen3", task=LETTERS)),
-    "PF307": (Case("llama2", task=BRACKETS), Case("qwen3", "Qwen-Qwen2.5-7B-Instruct", BRACKETS)),
-    "PF308": (
+    "PF309 first": (Case("llama2", task=BRACKETS), Case("qwen3", "Qwen-Qwen2.5-7B-Instruct", BRACKETS)),
+    "PF309 begins": (
         Case("gpt2", task="doc_to_choice: ['No', 'No, only at night', 'Yes']\nmetric_list: [{metric: acc}]"),
         Case("gpt2", task="doc_to_choice: ['No', 'Only at night', 'Yes']\nmetric_list: [{metric: acc}]"),
     ),
     "PF309": (Case("bert-base-uncased", task=CASES, more=PAIRWISE), Case("roberta-base", task=CASES, more=PAIRWISE)),
     "PF310": (Case("t5-small", task=CHINESE, more=PAIRWISE), Case("mistral-v1", task=CHINESE)),
-    "PF311": (Case("gpt2", task=CHINESE), Case("gpt2", task=LETTERS)),
+    "PF310 bytes": (Case("gpt2", task=CHINESE), Case("gpt2", task=LETTERS)),
     "PF401": (QWEN2, QWEN3),
     "PF402": (Case(template="Mistral-Small-3.2-24B-Instruct-2506"), QWEN3),
     "PF406": (
@@ -144,7 +144,7 @@ def found(code: str, case: Case, folder: Path) -> list[str]:
     (path,) = write_example(case.task or "num_fewshot: 0", folder)
     file = read_task_file(path, TaskIndex([folder]))
     assert file is not None
-    selection = Selection(rules=known_rules(), select=(code, "PF003"))
+    selection = Selection(rules=known_rules(), select=(code[:5], "PF003"))
     checked = linted(study_of(file.tasks[0], folder), selection, case.profile(), name="real")
     assert checked.failure is None
     assert not [finding for finding in checked.findings if finding.code == "PF003"], checked.findings
@@ -164,4 +164,4 @@ def test_a_rule_is_silent_where_a_real_model_is_fine(code: str, tmp_path: Path) 
 def test_every_rule_about_models_is_tried() -> None:
     ours = {code: rule for code, rule in known_rules().items() if rule.is_builtin and code[:3] in ("PF3", "PF4")}
     about = {code for code, rule in ours.items() if ".systems.templates." not in rule.function.__module__}
-    assert about == set(HITS_AND_SILENCES)
+    assert about == {code[:5] for code in HITS_AND_SILENCES}

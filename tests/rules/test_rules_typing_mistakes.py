@@ -244,7 +244,7 @@ def test_a_stop_of_one_character_is_harmless_where_labels_are_asked_for(
         "doc_to_target": "answer",
         "generation_kwargs": {"until": ["\n", ","]},
     }
-    assert ("PF902" in codes(**(task | keys))) is is_reported
+    assert ("PF903" in codes(**(task | keys))) is is_reported
 
 
 @pytest.mark.parametrize("line", ["", 'doc_to_text: "Question: {{question}}\\nAnswer:"\n'])

@@ -26,6 +26,10 @@ _MAX_NESTED: Final = 40
 _DEFAULT_LENGTH: Final = 3
 CHOICE: Final = "choice"
 LABEL: Final = "label"
+_COMPLETION: Final = ("completion",)
+_PROMPTS: Final = frozenset({"context", "prompt"})
+"""Next to one of these columns a completion begins with a space: prompt and completion are parts of one text."""
+
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -224,6 +228,8 @@ class _Maker:
             return _letter(indices[-1])
         word = self.word(node)
         cut = max(node.facts.get("cut", (0,)))
+        if node.path == _COMPLETION and not cut and not _PROMPTS.isdisjoint(self.plan.root.fields):
+            return f" {self.readable(word, indices)}"
         return (f"{self.readable(f'start of {word}', indices)} ".ljust(cut, "."))[:cut] + self.readable(word, indices)
 
     def guessed(self, node: ShapeNode, guess: Guess, indices: tuple[int, ...]) -> Any:
