@@ -38,7 +38,7 @@ doc_to_target: answer
 """
 CODE: Final = "from helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
 SETTINGS: Final = "profiles:\n  own: {tokenizer: tok}\ndefault_profiles: [plain, own]\nlint: false\n"
-SUMMARY: Final = re.compile(r"(\d+) unchanged|(\d+) task files? unchanged")
+SUMMARY: Final = re.compile(r"(\d+) unchanged(?! since)|(\d+) unchanged since")
 
 
 @dataclass
