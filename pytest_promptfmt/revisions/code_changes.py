@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -343,8 +344,9 @@ class CodeChange:
         return gone, [piece for _, _, _, start, end in blocks for piece in new[start:end]]
 
     def constants(self) -> Iterator[str]:
-        """Yield the texts written in the statements that differ."""
-        for piece in (piece for side in self.changed_pieces() for piece in side):
+        """Yield the texts in the statements that differ, then those of the rest, which may decide whether these run."""
+        whole = (side.pieces for side in (self.old, self.new) if side is not None)
+        for piece in chain(*self.changed_pieces(), *whole):
             for node in ast.walk(piece.node) if piece.node is not None else ():
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value

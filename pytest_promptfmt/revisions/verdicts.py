@@ -36,7 +36,7 @@ SOME_DOCS: Final = "some docs"
 
 _CONTEXT: Final = 24
 _WORDS: Final = re.compile(r"(?:«|\\u00ab).*?(?:»|\\u00bb)")
-_REPORT: Final = re.compile(r"(?:print|warnings\.warn|(?:\w*logger|logging|log)\.\w+)\(")
+_REPORT: Final = re.compile(r"(?:print|warnings\.warn|(?:\w*logger|logging|log)\.\w+|\w+ = (?:logging\.)?getLogger)\(")
 _RAISES: Final = "! "
 _PROCESSING: Final = ("process_docs", "fewshot_config.process_docs")
 _NO_ROWS: Final = "no docs for a task class"
@@ -260,9 +260,9 @@ def _reasons(
 
 
 def _only_reports(change: CodeChange) -> bool:
-    """Return whether only statements that print or log differ."""
+    """Return whether only statements that print or log, or name a logger, differ."""
     nodes = [piece.node for pieces in change.changed_pieces() for piece in pieces]
-    return all(isinstance(node, ast.Expr) and _REPORT.match(ast.unparse(node)) is not None for node in nodes)
+    return all(isinstance(node, ast.Expr | ast.Assign) and _REPORT.match(ast.unparse(node)) for node in nodes)
 
 
 def _differing_edges(renderings: tuple[TaskRendering, TaskRendering]) -> Iterator[tuple[str, str, str]]:

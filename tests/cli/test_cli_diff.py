@@ -209,6 +209,20 @@ def test_a_path_that_only_one_side_has_is_new_or_gone(repository: Path) -> None:
         assert [(cluster["category"], cluster["members"][0]["task"]) for cluster in data["clusters"]] == [told]
 
 
+def test_a_logger_that_gets_another_name_is_no_change(tmp_path: Path) -> None:
+    file = write_task(tmp_path, "told")
+    file.write_text(re.sub("doc_to_text: .*", "doc_to_text: !function wording.text", file.read_text("utf-8")), "utf-8")
+    code = "import logging\n\nlogger = logging.getLogger('a')\n\n\ndef text(doc):\n    if doc['question'] == 7:\n"
+    code += "        logger.warning('odd')\n    return doc['question']\n"
+    (tmp_path / "tasks/wording.py").write_text(code, "utf-8")
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    (tmp_path / "tasks/wording.py").write_text(code.replace("'a'", "__name__"), "utf-8")
+    done = promptfmt(tmp_path, "diff", "HEAD", "--profile", "plain", "--json")
+    assert (done.returncode, json.loads(done.stdout)["unknown"]) == (0, [])
+
+
 def test_odd_things_in_a_repository_neither_change_nor_stop_anything(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     write_task(outside, "elsewhere")
