@@ -43,6 +43,7 @@ MOST_FILES: Final = 8
 ELSEWHERE: Final = {
     "answers/run_*.py": "tests/cli/test_cli_compare.py",
     "cli/[dov]*.py": "tests/cli/test_cli_show.py tests/cli/test_cli_check.py tests/cli/test_cli_versions.py",
+    "cli/__init__.py": "tests/cli/test_cli_check.py",
     "cli/review.py": "tests/cli/test_cli_accept.py",
     "core/finding.py": "tests/results/test_findings_ranked.py tests/rules/test_rules_engine.py",
     "core/json_values.py": "tests/results/test_outcomes.py",

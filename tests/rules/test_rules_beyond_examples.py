@@ -449,3 +449,11 @@ def test_prompts_have_as_many_shots_as_there_are_docs(tmp_path: Path) -> None:
     study = study_of(file.tasks[0], tmp_path)
     assert (study.shots, study.requested_shots) == (1, 5)
     assert len(shots_of(study.instances[0])) == 1
+
+
+@pytest.mark.parametrize(("shots", "is_reported"), [(1, True), (0, False)])
+def test_shots_from_the_evaluated_split_matter_only_where_some_are_shown(
+    shots: int, is_reported: bool, tmp_path: Path
+) -> None:
+    found = found_in(tmp_path, f"training_split: train\nfewshot_split: test\nnum_fewshot: {shots}\n")
+    assert ("PF803" in found) == is_reported
