@@ -359,7 +359,7 @@ for _free in (0, 4096, 8192, 16384):
 
 @fault("an update on a full disk, where reports are written too", in_namespace=True)
 def _(trial: Trial) -> None:
-    full_disk(trial, 0, "--promptfmt-json=r.json", "--promptfmt-html=r.html", "--promptfmt-markdown=r.md")
+    full_disk(trial, 0, "--promptfmt-json=r.json", "--promptfmt-html=r.html", "--promptfmt-write=markdown=r.md")
 
 
 def limited_files(size: int) -> Callable[[], None]:

@@ -39,7 +39,7 @@ def review(
         list[str] | None,
         typer.Argument(
             metavar="PENDING|PATH",
-            help="A file that --promptfmt-pending wrote, or paths to test now.",
+            help="A file of pending snapshots, or paths to test now.",
             show_default=False,
         ),
     ] = None,
@@ -180,7 +180,7 @@ def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
         quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-o", "promptfmt_lint=false"]
-        command = [sys.executable, "-m", "pytest", *ISOLATED, *quiet, f"--promptfmt-pending={file}", *arguments]
+        command = [sys.executable, "-m", "pytest", *ISOLATED, *quiet, f"--promptfmt-write=pending={file}", *arguments]
         with waiting("running the tests"):
             done = subprocess.run(
                 command, cwd=folder, env=isolated(os.environ), capture_output=True, text=True, errors="replace"

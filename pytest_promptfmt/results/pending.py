@@ -114,7 +114,7 @@ def read_pending(text: str, path: Path, top: Path) -> list[Edit]:
             raise SettingsError(
                 "this line is not a pending snapshot",
                 position=Position(path, number),
-                hint="pytest --promptfmt-pending writes such files",
+                hint="--promptfmt-write pending=FILE writes such files",
             ) from error
     return edits
 

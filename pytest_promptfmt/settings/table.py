@@ -68,7 +68,7 @@ SETTINGS: Final = tuple(_listed("settings"))
 
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
-REPORTS: Final = ("patch", "pending", "json", "markdown", "html")
+REPORTS: Final = ("patch", "json", "html")
 """The settings that name a file which the run writes."""
 
 KEYS: Final = {setting.key: setting for setting in SETTINGS if setting.key is not None}

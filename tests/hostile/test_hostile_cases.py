@@ -34,7 +34,7 @@ def hostile(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def everything_said(project: Project, *args: str) -> str:
     """Return what a run prints and writes, all of it."""
-    outputs = [f"--promptfmt-{name}={project.root / f'out.{name}'}" for name in WRITTEN]
+    outputs = [f"--promptfmt-write={name}={project.root / f'out.{name}'}" for name in WRITTEN]
     result = project.run(*QUIET, *args, *outputs, f"--junitxml={project.root / 'out.xml'}", "--snapshot-update")
     files = [*project.root.glob("out.*"), *project.root.glob("__prompts__/*/*/*.txt")]
     written = [path.read_text("utf-8") for path in files if not path.is_symlink()]
@@ -443,7 +443,7 @@ def test_no_line_of_a_report_is_a_command(hostile: Project) -> None:
 def test_names_in_markdown_are_code(hostile: Project) -> None:
     name = "@github/security-team fixes GH-1 #2 https://evil.example/x <img src=x> `x` |a| [l](u) _e_"
     hostile.task("t.yaml", name, doc_to_text="{{nope.x}}")
-    hostile.run(*QUIET, f"--promptfmt-markdown={hostile.root / 'r.md'}")
+    hostile.run(*QUIET, f"--promptfmt-write=markdown={hostile.root / 'r.md'}")
     lines = (hostile.root / "r.md").read_text("utf-8").splitlines()
     assert any(line.startswith("<details open><summary><code>&#64;github") for line in lines)
     is_fenced = False
@@ -473,7 +473,7 @@ def test_the_reported_files_give_nothing_away(hostile: Project, case: str) -> No
         hostile.write(path.name, path.read_text("utf-8"))
     hostile.write("evil.py", f"open({str(hostile.root / 'PWNED')!r}, 'w')\n")
     result = hostile.run(
-        "-q", "--promptfmt-no-code", f"--promptfmt-markdown={hostile.root / 'r.md'}", "--snapshot-update"
+        "-q", "--promptfmt-no-code", f"--promptfmt-write=markdown={hostile.root / 'r.md'}", "--snapshot-update"
     )
     assert SECRET not in result.stdout.str() + result.stderr.str()
     assert not any(SECRET.encode() in content for content in hostile.snapshots().values())

@@ -286,8 +286,8 @@ def test_init_writes_through_no_link(repository: Project, name: str, target: str
 
 
 OUTPUTS = {
-    "patch": "accept.patch", "markdown": "r.md", "json": "r.json", "html": "r.html", "pending": "p.jsonl",
-    "write=sarif": "r.sarif",
+    "patch": "accept.patch", "write=markdown": "r.md", "json": "r.json", "html": "r.html",
+    "write=pending": "p.jsonl", "write=sarif": "r.sarif",
 }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def test_the_patch_makes_a_second_clone_green(changed: Project, tmp_path: Path, 
 
 
 def test_json_and_markdown_tell_the_same_categories(changed: Project) -> None:
-    changed.run("--promptfmt-json", "out/result.json", "--promptfmt-markdown", "out/result.md", "-n", "2")
+    changed.run("--promptfmt-json", "out/result.json", "--promptfmt-write", "markdown=out/result.md", "-n", "2")
     result: dict[str, Any] = json.loads((changed.root / "out/result.json").read_text("utf-8"))
     assert result["exit"] == pytest.ExitCode.TESTS_FAILED
     assert result["counts"] == {"changed": 6, "new": 2, "obsolete": 2, "renamed": 2}
@@ -177,7 +177,7 @@ def test_every_report_says_which_profiles_are_archetypes(project: Project, tmp_p
     project.task("arc.yaml")
     files = {name: tmp_path / f"result.{name}" for name in ("json", "markdown", "html")}
     # With an equals sign, or pytest takes a file that is there for a path to collect.
-    wanted = [f"--promptfmt-{name}={file}" for name, file in files.items()]
+    wanted = [f"--promptfmt-write={name}={file}" for name, file in files.items()]
     result = project.run("--snapshot-update", *wanted)
     told = "chat-chatml: built-in approximations"
     result.stdout.fnmatch_lines([f"promptfmt: {told}*"])

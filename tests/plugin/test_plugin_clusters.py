@@ -40,7 +40,7 @@ def shared_project(project: Project) -> None:
 
 def changed(project: Project, *options: str) -> list[tuple[int, set[str]]]:
     """Return of each cluster how many items and which profiles it has."""
-    project.run("tasks", "--promptfmt-json=result.json", "--promptfmt-markdown=result.md", *options)
+    project.run("tasks", "--promptfmt-json=result.json", "--promptfmt-write=markdown=result.md", *options)
     result = json.loads((project.root / "result.json").read_text("utf-8"))
     assert {cluster["category"] for cluster in result["clusters"]} == {"changed"}
     return [(cluster["items"], {member["profile"] for member in cluster["members"]}) for cluster in result["clusters"]]

@@ -28,7 +28,7 @@ def test_the_tree_mirrors_the_rootdir_and_nothing_is_beside_the_tasks(project: P
     assert project.run("-q").ret == 0
     assert project.run("-q", "pkg/tasks/arc.yaml").ret == 0
     project.edit("pkg/tasks/arc.yaml", "Q: {{", "Question: {{")
-    result = project.run("--promptfmt-pending", "pending.jsonl", "--promptfmt-patch", "accept.patch")
+    result = project.run("--promptfmt-write", "pending=pending.jsonl", "--promptfmt-patch", "accept.patch")
     assert result.ret == 1
     result.stdout.fnmatch_lines([f"--- {PLACE}/arc/arc/plain.txt"])
     assert json.loads((project.root / "pending.jsonl").read_text("utf-8"))["path"] == f"{PLACE}/arc/arc/plain.txt"
