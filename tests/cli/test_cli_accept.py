@@ -66,7 +66,10 @@ def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> N
     assert run_of(project) == 1
     assert promptfmt(project, "accept").returncode == 0
     assert run_of(project) == 0
-    assert promptfmt(project, "accept").stderr == "the last run found no snapshot to accept or reject\n"
+    assert (
+        promptfmt(project, "accept").stderr
+        == "the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again\n"
+    )
 
 
 def test_a_renamed_task_is_accepted_with_its_old_snapshot(project: Path) -> None:
@@ -100,7 +103,10 @@ def test_the_run_of_a_review_is_the_last_run_without_what_the_review_settled(pro
     done = promptfmt(project, "review", typed="a\nr\nq\n")
     assert done.stderr.splitlines()[-1] == "1 of 9 snapshots accepted, 1 rejected, 7 left"
     assert promptfmt(project, "accept").stderr == "7 of 7 snapshots accepted\n"
-    assert promptfmt(project, "accept").stderr == "the last run found no snapshot to accept or reject\n"
+    assert (
+        promptfmt(project, "accept").stderr
+        == "the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again\n"
+    )
 
 
 def test_a_wrong_name_and_an_unknown_run_are_one_message(project: Path, tmp_path: Path) -> None:
