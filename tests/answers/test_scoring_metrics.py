@@ -9,6 +9,7 @@ import pytest
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.scoring.metrics import METRICS, metrics_of, takes_arguments
+from pytest_promptfmt.tasks.scoring.results import Question, process_results
 
 
 def test_a_metric_without_any_aggregation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +38,12 @@ def test_arguments_of_exact_match_are_known() -> None:
     assert takes_arguments(good)
     assert not takes_arguments(bad)
     assert METRICS["bleu"].aggregation == "bleu"
+
+
+def test_arguments_of_a_metric_that_takes_a_list_are_never_passed() -> None:
+    entry = {"metric": lambda items: items, "aggregation": "mean", "ignore_case": True}
+    (metric,) = metrics_of(Task(name="t", metric_list=[entry]))
+    assert takes_arguments(metric)
+    assert process_results([metric], Question(output_type="generate_until", target="a"), ["b"]) == {
+        "<lambda>": ["a", "b"]
+    }

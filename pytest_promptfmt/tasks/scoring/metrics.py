@@ -286,7 +286,9 @@ def takes_arguments(metric: TaskMetric) -> bool:
     except (TypeError, ValueError):
         return True
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
-    return takes_any or function is _as_given or set(metric.arguments) <= set(signature.parameters)
+    # One that takes the gold answer and the response as a list is called again without arguments.
+    takes_list = signature.parameters.keys().isdisjoint(("references", "predictions"))
+    return takes_any or takes_list or set(metric.arguments) <= set(signature.parameters)
 
 
 # -- aggregations: from the values of all docs to one number ----------------------------------------------------------
