@@ -90,7 +90,7 @@ class VersionFinding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Read:
-    """A task or group of one revision: its version with its place; the scoring of a group, the code of a class.
+    """A task or group of one revision: its version with its place, and the scoring of a group.
 
     `members` are names of tasks, groups and tags.
     """
@@ -98,7 +98,6 @@ class _Read:
     version: Any
     place: Position | None
     scoring: str = ""
-    code: str = ""
     members: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
 
@@ -168,7 +167,7 @@ def version_gate(
         if is_regrouped:
             parts.add("metric")
         keys = {change.key for change in written[name].changes} if name in written else set()
-        is_own = bool(keys - {_OWN_DOCS}) or one.code != other.code or is_regrouped
+        is_own = bool(keys - {_OWN_DOCS}) or is_regrouped
         is_seen = bool(parts)
         if not parts and name in unseen:
             parts = {_KEYS.get(key, "text") for key in keys} or {"text"}
@@ -246,7 +245,6 @@ def _class(ref: FunctionRef, tree: Path) -> _Read:
         for node in each.nodes
         if isinstance(node, ast.ClassDef)
     }
-    code = repr(sorted((key, *(piece.form for piece in each.pieces)) for key, each in closure.items()))
     waiting, seen = [ref.name], set[str]()
     while waiting:
         current = waiting.pop(0)
@@ -257,9 +255,9 @@ def _class(ref: FunctionRef, tree: Path) -> _Read:
         for target, value in _assigned(node):
             if target in CLASS_VERSIONS and isinstance(value, ast.Constant):
                 place = Position(path, value.lineno, value.col_offset + 1)
-                return _Read(version=value.value, place=place, code=code)
+                return _Read(version=value.value, place=place)
         waiting += [base.id for base in node.bases if isinstance(base, ast.Name)]
-    return _Read(version=None, place=None, code=code)
+    return _Read(version=None, place=None)
 
 
 def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
