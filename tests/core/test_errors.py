@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from pytest_promptfmt.core.errors import (
@@ -9,6 +11,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
     is_misspelt,
     named_value,
+    place_in_user_code,
     quoted,
     shortened,
     without_task,
@@ -44,3 +47,18 @@ def test_only_close_names_are_suggested_and_only_closer_ones_are_mistakes() -> N
 def test_the_cause_of_a_message_names_neither_task_nor_doc() -> None:
     assert without_task("the target of 'arc@mcqa', doc 2, shot 1 is empty", "arc@mcqa") == "the target is empty"
     assert without_task("'arc' has no docs", "arc@mcqa") == "the task has no docs"
+
+
+def raising() -> Iterator[str]:
+    raise KeyError("of the user")
+    yield ""
+
+
+def test_the_place_of_an_error_is_in_code_that_this_package_called() -> None:
+    with pytest.raises(KeyError) as called:
+        did_you_mean("name", raising())
+    line = raising.__code__.co_firstlineno + 1
+    assert (place_in_user_code(called.value) or "").endswith(f"tests/core/test_errors.py:{line}")
+    with pytest.raises(TypeError) as ours:
+        shortened(3)  # type: ignore[arg-type]
+    assert place_in_user_code(ours.value) is None
