@@ -183,7 +183,7 @@ def _mark_final_message(chat: list[dict[str, Any]], field: str, source: str) -> 
     if field in REASONING_KEYS:
         copies = [key for key in REASONING_KEYS if chat[-1].get(key) == content]
     if not any(key in source for key in copies):
-        raise ValueError(f"the chat template never reads the {field} of a message, so none can be continued")
+        raise ValueError(f"the chat template never reads {field}, so the final message cannot be continued")
     if isinstance(content, (list, tuple)):
         for block in reversed(content):
             if "text" in block:

@@ -65,7 +65,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
     """
     if TOKENIZERS.is_spent:
         raise TokenizerBudgetError(
-            f"not loaded: tokenizers that failed took {TOKENIZERS.seconds:g} s of processor time",
+            f"not loaded: tokenizers that fail or load slowly used up {TOKENIZERS.seconds:g} s of processor time",
             position=Position(source.place),
             hint="fix or remove those that fail; each that loads is kept for later runs",
         )

@@ -257,7 +257,7 @@ def _without_reasoning(trial: TemplateTrial, answered: Conversation) -> Iterator
     if begun != opened and begun.split() and "".join(begun.split()) == "".join(opened.split()):
         at = first_difference(opened, begun)
         yield finding(
-            "without reasoning finished answers begin with other whitespace than the generation prompt",
+            "whitespace around empty reasoning differs between generation prompt and finished answer",
             f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}",
             trial.place_of("enable_thinking"),
             severity=Severity.INFO,
@@ -296,7 +296,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
         )
     else:
         yield finding(
-            "finished answers begin with other whitespace than the generation prompt",
+            "whitespace before an answer differs between generation prompt and finished answer",
             saw,
             place,
             severity=Severity.INFO,

@@ -43,7 +43,7 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
     for member in view.file.unresolved:
         severity = None if is_known else Severity.WARNING if is_misspelt(member, view.index.names) else Severity.INFO
         yield Finding(
-            message="unknown member of the group" if is_known else "member of the group that only lm-eval may define",
+            message="unknown member of the group" if is_known else "no file defines this member of the group",
             severity=severity,
             saw=member,
             do=did_you_mean(member, view.index.names) or ("" if is_known else "install lm-eval to have it checked"),
