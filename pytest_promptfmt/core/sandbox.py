@@ -30,7 +30,7 @@ MAX_CHARACTERS: Final = 10_000_000
 
 _MAX_BITS: Final = 100_000
 _PIECES_AT_ONCE: Final = 1000
-_CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset, Namespace)
 """Types that can contain the same value many times over: `[x, x]` with such an `x`, and so on."""
 _TEXTS: Final = (str, bytes)
 _SIZED: Final = (*_CONTAINERS, *_TEXTS)
@@ -77,8 +77,9 @@ def _size_of(value: Any, known: dict[int, int] | None = None) -> int:
     known = {} if known is None else known
     size = known.get(id(value))
     if size is None:
-        size = 2
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+        known[id(value)] = size = 2  # for a namespace that contains itself
+        values = value._Namespace__attrs if isinstance(value, Namespace) else value
+        for part in (*values, *values.values()) if isinstance(values, dict) else values:
             if type(part) is str:
                 size += len(part)
             else:

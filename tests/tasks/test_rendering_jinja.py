@@ -193,6 +193,8 @@ BOMBS = [
     "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ '%s' % n.x }}",
     "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
     "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+    "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = namespace(a=n.x, b=n.x) %}{% endfor %}{{ n }}",
+    "{% set n = namespace(x=1) %}{% for i in range(60)%}{% set n.x = [namespace(a=n.x), n.x] %}{% endfor %}{{ n }}",
     "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
     "{{ ('x' * 1000000).join('y' * 1000000) }}",
     "{{ ('x' * 1000000).join(range(1000) | map('string')) }}",
@@ -243,6 +245,12 @@ TWINS = (
 def test_what_contains_itself_over_and_over_is_not_compared_hashed_or_printed(source: str) -> None:
     with pytest.raises(LimitExceededError, match="more than 10,000,000"):
         compile_template(TWINS + source).pieces({"nested": {}})
+
+
+def test_a_namespace_that_contains_itself_is_printed_as_jinja_prints_it() -> None:
+    source = "{% set n = namespace(x=1) %}{% set n.x = n %}{{ n }}"
+    expected = Environment().from_string(source).render()
+    assert "".join(piece[0] for piece in compile_template(source).pieces({})) == expected
 
 
 @pytest.mark.parametrize("source", BOMBS)
