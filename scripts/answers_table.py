@@ -33,12 +33,14 @@ PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
 A parser reads the answer of a model, and the next request sends back what it read. `scripts/answers_table.py` wrote
-this page: {count} public templates that write tool calls, with the answers of the built-in conversations. The
-column *parser* names the response template of TRL 1.16 that reads most answers of a template, among those that read at
-least its plain answer and its plain call. *Kept* counts answers that later prompts do not change.
+this page: {count} public templates that write tool calls, with the answers of the built-in conversations. For
+each template, the column *parser* names the response template of TRL 1.16 that reads most of its answers. Only response
+templates that read at least its plain answer and its plain call are considered. *Kept* counts answers that later
+prompts do not change.
 
-{read} templates have such a parser. {back} of their {answers} answers come back: read as a whole or in pieces,
-they give the same message, and it is rendered as the same text.
+{read} templates have such a parser. {back} of their {answers} answers come back.
+An answer comes back if the parser reads the original message in its text, both as a whole and in pieces, and if the
+template renders the parsed message back to the same text.
 
 | template | parser | come back | kept | calls that look alike |
 |---|---|---|---|---|
