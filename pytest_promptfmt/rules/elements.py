@@ -292,6 +292,13 @@ def _text_shown_twice(page: Page) -> Iterator[Finding]:
             yield finding("", text[:60], field=name)
 
 
+@query("PF242", "the same paragraph is in the question twice in a row")
+def _paragraph_twice(page: Page) -> Iterator[str]:
+    for before, after in pairwise(map(str.strip, page.constant.split("\n\n"))):
+        if before == after and len(before) >= _LEAD and COLUMN not in before:
+            yield before
+
+
 @query("PF242", "a label is printed twice in a row", lambda study: known(study)[:3])
 def _label_twice(page: Page) -> Iterator[str | Finding]:
     again = _LINE_TWICE.search(join(constant_spans(page.instance)))

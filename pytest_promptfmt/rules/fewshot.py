@@ -64,6 +64,13 @@ def unused_samples(study: Study) -> Iterator[Finding]:
         )
 
 
+@query("PF801", "fewshot_indices have no effect", task, severity=Severity.WARNING)
+def _ignored_indices(study: Study) -> Iterator[Finding]:
+    written = study.config.get("fewshot_config")
+    if isinstance(written, dict) and "fewshot_indices" in written:
+        yield finding("", str(written["fewshot_indices"]), ("fewshot_config", "fewshot_indices"))
+
+
 @rule("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
 def shots_from_test(study: Study) -> Iterator[Finding]:
     """Report few-shot examples from the evaluated split.
