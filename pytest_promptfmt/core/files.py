@@ -15,6 +15,13 @@ VARIABLE: Final = "PROMPTFMT_CACHE_DIR"
 LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
 """The folders that distributions are installed in."""
 
+_OF_PYTHON: Final = tuple(
+    f"{prefix}{os.sep}{folder}{os.sep}"
+    for prefix in (sys.prefix, sys.base_prefix)
+    for folder in ("bin", "lib", "lib64", "include", "share", "DLLs", "Lib", "Library", "Scripts")
+)
+"""Folders of Python itself. The prefix may be `/usr`, and a repository in `/usr/src/app` is not part of it."""
+
 
 @cache
 def private_directory(name: str, base: Path | None = None) -> Path | None:
@@ -87,7 +94,7 @@ def _is_private(folder: Path) -> bool:
 def is_installed(path: str) -> bool:
     """Return whether a file belongs to Python or to an installed distribution, by where it is."""
     parts = path.replace("\\", "/")
-    return any(f"/{name}/" in parts for name in LIBRARY_FOLDERS) or path.startswith((sys.prefix, sys.base_prefix))
+    return any(f"/{name}/" in parts for name in LIBRARY_FOLDERS) or path.startswith(_OF_PYTHON)
 
 
 def expanded_home(written: str) -> str:
