@@ -69,7 +69,7 @@ def release_note(settings: Settings) -> str:
     around = None if found else found_release(settings.rootdir)
     files = ""
     if around is not None and around[0] != release.version:
-        files = f"; built-in tasks and includes are those of lm-eval {around[0]}, {around[1]}"
+        files = f"; built-in tasks are those of lm-eval {around[0]}, {around[1]}"
     if not release.is_compared:
         nearest = OLDEST if release.is_older else LATEST.version
         about = "what was different before" if release.is_older else "what it has changed since"
