@@ -167,7 +167,7 @@ class OutcomeCache:
         if not self._has_same_answers(row):
             raise _DifferentError("other tasks have the names that it uses")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("it is the first file of the run with other profiles")
+            raise _DifferentError("one of its profiles is first used in another file than before")
         kept = self._summary_of(path, digest_of_inputs(row, self.places))
         found = self._cached(path, kept)
         if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
