@@ -156,8 +156,8 @@ class ServerModel:
         end = seam + len(ask.continuation or "")
         if seam not in given.text_offset:
             raise ModelError(
-                f"no token of the server begins where {ask.continuation!r} does: its tokenizer joins the end of the "
-                "prompt with it",
+                f"no token begins where {ask.continuation!r} begins: the server's tokenizer "
+                "joins the end of the prompt with the start of it",
                 hint="give the profile the model's tokenizer: then ids are sent and counted",
             )
         start = given.text_offset.index(seam)

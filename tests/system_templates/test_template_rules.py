@@ -249,7 +249,7 @@ SLIPS = {
         "{{- call.function | tojson }}",
         "{{- call.function | tojson(ensure_ascii=true) }}",
         "PF438",
-        "arguments of other scripts are written as escapes",
+        "arguments with non-ASCII letters are written as escapes",
     ),
     "BOS again with tools": (
         "{{- '<|begin|>system",

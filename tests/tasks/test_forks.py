@@ -327,9 +327,7 @@ def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_diffe
 def test_a_release_that_is_set_is_named_with_that_of_the_built_in_files(tmp_path: Path) -> None:
     fork(tmp_path, "0.4.11")
     note = release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.9"))
-    assert note == (
-        "prompts are those of lm-eval 0.4.9; built-in tasks are those of lm-eval 0.4.11, in this checkout"
-    )
+    assert note == ("prompts are those of lm-eval 0.4.9; built-in tasks are those of lm-eval 0.4.11, in this checkout")
     assert "0.4.13; built-in tasks" in release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.13"))
     assert release_note(Settings(rootdir=tmp_path, profiles=(), lm_eval="0.4.11")) == (
         "prompts are those of lm-eval 0.4.11"

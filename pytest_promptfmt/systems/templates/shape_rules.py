@@ -183,7 +183,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
         yield trial.conversations["call-unicode-argument"].finding(
-            "arguments of other scripts are written as escapes",
+            "arguments with non-ASCII letters are written as escapes",
             excerpt(escaped, escaped.lower().find(chr(92) + "u0441")),
             trial.place_of("ensure_ascii", "arguments"),
             Severity.INFO,
