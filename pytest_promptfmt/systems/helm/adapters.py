@@ -233,7 +233,8 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
     missing = wanted - len(drawn)
     if missing > len(unlabelled):
         raise RenderError(
-            f"HELM 0.5.16 fails here: the draw ends after {len(drawn)} of {wanted} shots, at a right reference without text",
+            f"HELM 0.5.16 fails here: the draw ends after {len(drawn)} of {wanted} shots, "
+            "at a right reference without text",
             hint="give each right reference of the training instances a text",
         )
     return drawn + generator.sample(unlabelled, missing)
