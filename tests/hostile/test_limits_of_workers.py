@@ -15,11 +15,8 @@ from pytest_promptfmt.engine.processes import CAN_FORK
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="limits are those of worker processes")]
 
-# No single value here is too large for the sandbox: it does not count what a namespace holds.
-GROWING = (
-    "{% set n = namespace(l=[]) %}"
-    "{% for i in range(9999) %}{% set n.l = namespace(l=n.l, x=[0] * 999999) %}{% endfor %}"
-)
+# No single value here is too large for the sandbox: it does not count what a cycler holds.
+GROWING = "{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = cycler(n.l, [0] * 999999) %}{% endfor %}"
 BACKTRACKING = r"(.*)*x(.*)*y"
 
 
