@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -198,7 +198,7 @@ def written_in(tree: Path, name: str) -> Mapping[str, WrittenTask]:
         return {}  # reported by the comparison of errors, or as unknown where both sides fail
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _read(tree: Path, name: str) -> Mapping[str, WrittenTask]:
     path = tree / name
     if path.suffix == ".py":
@@ -220,7 +220,7 @@ def _read(tree: Path, name: str) -> Mapping[str, WrittenTask]:
     return {task: WrittenTask(task, values, tree, file.config, file.locate)}
 
 
-@cache
+@lru_cache(maxsize=2)
 def _index_of(tree: Path) -> TaskIndex:
     return TaskIndex([tree])  # else the members of a group would be looked up in an installed lm-eval
 

@@ -252,7 +252,7 @@ def _letters_written(study: Study) -> list[str]:
     severity=Severity.ERROR,
 )
 def _options_not_shown(page: Page) -> Iterator[Finding]:
-    """Report a prompt that asks for the letter of an option and lists no options."""
+    """Report a prompt that requests the letter of an option and lists no options."""
     study, instance, text = page.study, page.instance, first_text(page.instance)
     if study.generates:
         scored = {str(one.target).strip() for one in study.real_instances}

@@ -118,7 +118,7 @@ def _pages(study: Study, instances: Iterable[Instance]) -> tuple[Page, ...]:
 
 
 def asked_first(study: Study) -> Sequence[Page]:
-    """Return the page of the first doc, whoever made it of which docs."""
+    """Return the page of the first doc, also if code makes its text of synthetic docs."""
     return drawn(study)[:1]
 
 
@@ -193,7 +193,7 @@ def query(
 ) -> Callable[[Query], Callable[[Study], Iterator[Finding]]]:
     """Register a function as a rule, if it has a `name`, or as a further part of one.
 
-    The function is given a page, a text, a task or whatever else `of` makes of it, and yields what is wrong there: what
+    The function is given a page, a text, a task or what else `of` returns, and yields what is wrong there: what
     was seen, or a finding that lacks only what all have in common: the message, the place and the doc. The first one is
     reported, or `every` one, and for each text. A further part that has no docstring is documented by its message.
     """
