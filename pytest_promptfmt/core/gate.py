@@ -286,9 +286,9 @@ def read_bytes(path: Path | str, *, limit: int = MAX_BYTES, also: Iterable[Path]
     return data
 
 
-def read_text(path: Path | str, encoding: str = "utf-8", errors: str = "strict", *, limit: int = MAX_BYTES) -> str:
+def read_text(path: Path | str, encoding: str = "utf-8", errors: str = "strict") -> str:
     """Return the text of a file, with line ends as Python reads them; raises as `open_file`, or UnicodeDecodeError."""
-    with TextIOWrapper(BytesIO(read_bytes(path, limit=limit)), encoding, errors) as text:
+    with TextIOWrapper(BytesIO(read_bytes(path)), encoding, errors) as text:
         return text.read()
 
 

@@ -38,7 +38,7 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 _DEEP_INDENT: Final = re.compile(rb"[ \t?:-]{200,}")
 
 # lm-eval 0.4.13 takes the C loader, and FullLoader without libyaml; both build the same plain values.
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
     return parsed
 
 
-class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+class _Loader(LOADER):  # type: ignore[misc]  # the base is chosen at run time
     """The YAML 1.1 loader with `!function`, bounded merge keys and errors with a position."""
 
     path: Path
@@ -162,11 +162,11 @@ def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Load
 
 
 _Loader.add_constructor("!function", _construct_function)
-_Loader.add_constructor("tag:yaml.org,2002:bool", _guarded(_Base.construct_yaml_bool, "truth value"))
-_Loader.add_constructor("tag:yaml.org,2002:int", _guarded(_Base.construct_yaml_int, "number"))
-_Loader.add_constructor("tag:yaml.org,2002:float", _guarded(_Base.construct_yaml_float, "number"))
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _guarded(_Base.construct_yaml_timestamp, "date"))
-_Loader.add_constructor("tag:yaml.org,2002:binary", _guarded(_Base.construct_yaml_binary, "binary value"))
+_Loader.add_constructor("tag:yaml.org,2002:bool", _guarded(LOADER.construct_yaml_bool, "truth value"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _guarded(LOADER.construct_yaml_int, "number"))
+_Loader.add_constructor("tag:yaml.org,2002:float", _guarded(LOADER.construct_yaml_float, "number"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _guarded(LOADER.construct_yaml_timestamp, "date"))
+_Loader.add_constructor("tag:yaml.org,2002:binary", _guarded(LOADER.construct_yaml_binary, "binary value"))
 
 
 def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
@@ -212,7 +212,7 @@ def _check_size(path: Path, data: bytes) -> None:
         return
     # libyaml keeps its own stack for events; only composing nodes from them recurses.
     depth = nodes = 0
-    for event in yaml.parse(io.BytesIO(data), Loader=_Base):
+    for event in yaml.parse(io.BytesIO(data), Loader=LOADER):
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
             if nodes > MAX_NODES:
@@ -290,7 +290,7 @@ def repeated_values(path: Path) -> Mapping[tuple[int, int], tuple[str, str]]:
     They are kept by line and column of the later key, both counted from 1. Empty for a file that cannot be read.
     """
     try:
-        root = yaml.compose(_as_utf8(gate.read_bytes(path, limit=MAX_BYTES)), Loader=_Base)
+        root = yaml.compose(_as_utf8(gate.read_bytes(path, limit=MAX_BYTES)), Loader=LOADER)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return {}
     found: dict[tuple[int, int], tuple[str, str]] = {}

@@ -15,9 +15,7 @@ import yaml
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.text import shared_end, shared_start
-
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The loader that task files are read with: Python's own scanner refuses `{a: Which?, b: 1}`."""
+from pytest_promptfmt.core.yaml_parser import LOADER
 
 _STR: Final = "tag:yaml.org,2002:str"
 _LINE_END: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -130,7 +128,7 @@ class _Page:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        loader = yaml.SafeLoader if text.startswith("\ufeff") else _LOADER  # libyaml does not count the mark
+        loader = yaml.SafeLoader if text.startswith("\ufeff") else LOADER  # libyaml does not count the mark
         try:
             tokens = list(yaml.scan(text, Loader=loader))
             self.root: Any = yaml.compose(text, Loader=loader)

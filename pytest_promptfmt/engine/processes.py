@@ -16,13 +16,15 @@ import struct
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
+
+from pytest_promptfmt.engine import reaper
 
 try:
     import fcntl
@@ -44,52 +46,6 @@ _PROC: Final = Path("/proc")
 _DESCRIPTORS: Final = "/dev/fd"
 _HIGH: Final = 4096
 """The numbers of hidden descriptors are below; larger ones cost each process a larger table."""
-
-_REAPER: Final = """
-import os, signal, sys
-groups = {}
-for number, network in (map(int, line.split()) for line in sys.stdin):
-    if number > 0:
-        groups[number] = network
-    else:
-        groups.pop(-number, None)
-
-def below(process):
-    try:
-        for thread in os.listdir(f"/proc/{process}/task"):
-            for child in map(int, open(f"/proc/{process}/task/{thread}/children").read().split()):
-                yield child
-                yield from below(child)
-    except OSError:
-        return
-
-def inside(networks):
-    for name in os.listdir("/proc") if networks else ():
-        try:
-            if name.isdigit() and os.stat(f"/proc/{name}/ns/net").st_ino in networks:
-                yield int(name)
-        except OSError:
-            continue
-
-def end(send, number, which):
-    try:
-        send(number, which)
-    except OSError:
-        pass  # it has ended by itself
-
-for group in groups:
-    end(os.kill, group, signal.SIGSTOP)
-ended = set()
-while found := {*(each for group in groups for each in below(group)), *inside({*groups.values()} - {0})} - ended:
-    for process in found - groups.keys():
-        end(os.kill, process, signal.SIGKILL)
-    ended |= found
-for group in groups:
-    end(os.killpg, group, signal.SIGKILL)
-"""
-"""A program that kills process groups, with all processes below their leaders and in their networks, once its input
-ends. A line has the number of a group to watch, or, negative, of one to forget, and its network, 0 for a shared one. It
-imports nothing of this package: it starts in milliseconds, and holds no copy of its owner's memory."""
 
 
 def pipe(opened: ExitStack) -> tuple[int, int]:
@@ -242,58 +198,6 @@ def used_seconds(group: int) -> tuple[float, float] | None:
     return ticks / os.sysconf("SC_CLK_TCK"), delays / 1e9
 
 
-def network_of(process: int | Literal["self"]) -> int:
-    """Return the number of the network namespace of a process, 0 if unknown."""
-    try:
-        return os.stat(_PROC / str(process) / "ns/net").st_ino
-    except OSError:
-        return 0
-
-
-def end_group(group: int, *, network: int = 0, is_over: bool) -> None:
-    """Kill every process of a group, those below its leader, and those in its `network` (0: it shares that of others).
-
-    The leader is waited for, unless that `is_over` already.
-    """
-    if not is_over:
-        _send(os.kill, group, signal.SIGSTOP)  # it starts no more processes
-        _end_each(lambda: _below(group))
-    _send(os.killpg, group, signal.SIGKILL)
-    if not is_over:
-        with suppress(OSError):
-            os.waitpid(group, 0)
-    if network:
-        _end_each(lambda: _inside(network))
-
-
-def _end_each(find: Callable[[], Iterable[int]]) -> None:
-    """Kill the processes that `find` returns until it finds no others."""
-    ended: set[int] = set()
-    while found := set(find()) - ended:
-        for process in found:
-            _send(os.kill, process, signal.SIGKILL)
-        ended |= found
-
-
-def _send(send: Callable[[int, int], None], number: int, which: signal.Signals) -> None:
-    with suppress(OSError):  # it has ended
-        send(number, which)
-
-
-def _below(process: int) -> Iterator[int]:
-    """Yield the processes that a process started, and those that they started; none where the system does not list."""
-    threads = _PROC / str(process) / "task"
-    with suppress(OSError):
-        for thread in os.listdir(threads):
-            for child in map(int, (threads / thread / "children").read_text("utf-8").split()):
-                yield child
-                yield from _below(child)
-
-
-def _inside(network: int) -> Iterator[int]:
-    yield from (int(name) for name in os.listdir(_PROC) if name.isdigit() and network_of(int(name)) == network)
-
-
 def send(pipe: int, message: Any) -> None:
     """Write one message of JSON values to a pipe; raises OSError if its other end is closed."""
     _write(pipe, _LENGTH.pack(len(content := _encoded(message))) + content)
@@ -384,7 +288,7 @@ class Reaper:
 
     def __init__(self) -> None:
         null = subprocess.DEVNULL
-        command = [sys.executable, "-I", "-S", "-c", _REAPER]
+        command = [sys.executable, "-I", "-S", reaper.__file__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, process_group=0)
         assert self._process.stdin is not None
         self._pipe = self._process.stdin

@@ -29,18 +29,17 @@ from pytest_promptfmt.engine.processes import (
     MemoryUse,
     Reaper,
     drop_descriptors,
-    end_group,
     forked,
     hidden,
     limit_memory,
     limit_processor_time,
-    network_of,
     pipe,
     receive,
     sealed_sender,
     send,
     used_seconds,
 )
+from pytest_promptfmt.engine.reaper import end_group, network_of
 
 Job = tuple[int, ...]
 """The numbers of a job, in the order in which they run."""
@@ -167,11 +166,6 @@ class Plan:
             del self._groups[chosen]
         return job, group
 
-    def clear(self) -> None:
-        """Remove every job."""
-        self._back.clear()
-        self._groups.clear()
-
     def _begun(self, before: int) -> Iterator[int]:
         return (group for group, jobs in itertools.takewhile(lambda each: each[1][0][0] < before, self._groups.items()))
 
@@ -269,7 +263,6 @@ class Pool:
             return
         for worker in [*self._workers]:
             self._end(worker)
-        self._plan.clear()
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
@@ -288,14 +281,11 @@ class Pool:
                 return
             others = {worker.group for worker in self._workers if worker is not free}
             job, free.group = self._plan.take(free.group, others, before)
-            self._hand(free, job)
-
-    def _hand(self, worker: _Worker, job: Job) -> None:
-        if not worker.given:
-            worker.begin()
-        worker.given.append(job)
-        with suppress(OSError):  # the worker has ended, which is noticed when its results are read
-            send(worker.jobs, job)
+            if not free.given:
+                free.begin()
+            free.given.append(job)
+            with suppress(OSError):  # the worker has ended, which is noticed when its results are read
+                send(free.jobs, job)
 
     def _started(self) -> _Worker | None:
         """Return a new worker; None where the system allows no more, and there are others. Raises OSError else."""
@@ -424,9 +414,8 @@ class Pool:
 
     def _replace(self, worker: _Worker, guilty: Sequence[Job], lost: Lost | None) -> None:
         """End a worker; its jobs go to others: those that may be `guilty` of its end one number at a time."""
-        again = [*worker.given]
         self._end(worker)
-        for job in reversed(again):
+        for job in reversed(worker.given):
             self._plan.put_back(job)
         for job in guilty:
             if len(job) == 1 and self._is_proved(job[0], lost):

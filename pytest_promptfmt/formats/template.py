@@ -12,7 +12,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
@@ -362,15 +362,12 @@ class TemplateFactory:
     create_gpqa_style = staticmethod(gpqa_template)
     create_cloze_with_options = staticmethod(cloze_template)
 
+    create_pure_cloze = staticmethod(partial(cloze_template, show_choices=False))
+
     @staticmethod
     def create_numbered_style(num_choices: int = 4) -> MCQTemplateConfig:
         """Return `numbered_template(num_choices)`."""
         return numbered_template(num_choices)
-
-    @staticmethod
-    def create_pure_cloze() -> ClozeTemplateConfig:
-        """Return `cloze_template(show_choices=False)`."""
-        return cloze_template(show_choices=False)
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TemplateConfig:

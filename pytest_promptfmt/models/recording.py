@@ -165,19 +165,11 @@ class ReplayModel:
             )
         return found
 
-    def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
-        """Yield the recorded log-likelihoods; raises ModelError at the first question without a recording."""
-        for ask in asks:
-            answer = self.entry(ask).answer
-            assert isinstance(answer, Likelihood)
-            yield answer
+    def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Any]:
+        """Yield the recorded answers; raises ModelError at the first question without a recording of its kind."""
+        yield from (self.entry(ask).answer for ask in asks)
 
-    def generate(self, asks: Sequence[Ask]) -> Iterator[Generation]:
-        """Yield the recorded generations; raises ModelError at the first question without a recording."""
-        for ask in asks:
-            answer = self.entry(ask).answer
-            assert isinstance(answer, Generation)
-            yield answer
+    generate = loglikelihood
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -11,12 +11,11 @@ from typing import Any, Final, Literal
 import yaml
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.core.yaml_parser import LOADER, MAX_BYTES
 from pytest_promptfmt.tasks.yaml_file import YamlFile, read_yaml
 
 FileKind = Literal["task", "group", "class"]
 
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _HEAD_BYTES: Final = 65_536
 """How much of a file too large to be a task is read, to report it only where it looks like one."""
@@ -97,7 +96,7 @@ def looks_like_task(data: bytes) -> bool:
 def _spelt_names(data: bytes) -> set[str]:
     """Return the top-level keys in any spelling, and those that `<<` brings in; none of a file that does not parse."""
     try:
-        waiting = [yaml.compose(data, Loader=_Base)]
+        waiting = [yaml.compose(data, Loader=LOADER)]
     except (yaml.YAMLError, ValueError, RecursionError):
         return set()
     names: set[str] = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
 from hypothesis import given, strategies as st
 
 from pytest_promptfmt.engine.workers import Job, Plan
@@ -68,12 +67,3 @@ def test_what_is_put_back_comes_first_and_is_never_too_early() -> None:
     plan.put_back((90,))
     assert plan.has_any(0)
     assert plan.take(0, (), 0) == ((90,), 0)
-
-
-@pytest.mark.parametrize("back", [False, True])
-def test_nothing_waits_once_it_is_cleared(back: bool) -> None:
-    plan, _ = plan_of(2)
-    if back:
-        plan.put_back((7,))
-    plan.clear()
-    assert not plan.has_any(ALL)
