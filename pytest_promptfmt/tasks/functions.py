@@ -28,7 +28,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
-from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.deferred_imports import (
     LackingBase,
     also_importable,
@@ -74,7 +74,10 @@ _incomplete: dict[str, ImportFailedError] = {}
 
 def functions_of(task: Task) -> tuple[FunctionRef, ...]:
     """Return every `!function` of the task once: those rendering needs, then all others in its config."""
-    return tuple(dict.fromkeys([*_rendering_refs(task), *_refs_in(task.config, set())]))
+    values = [getattr(task, name) for name in _TASK_FIELDS]
+    values += [getattr(task.dataset, name) for name in _DATASET_FIELDS]
+    values += [getattr(task.fewshot, name) for name in (*_FEWSHOT_FIELDS, "process_docs")]
+    return tuple(dict.fromkeys(each for each in leaves([values, task.config]) if isinstance(each, FunctionRef)))
 
 
 def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
@@ -92,15 +95,17 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
     def bound(value: Any, *keys: str) -> Any:
         if not isinstance(value, FunctionRef):
             return value
-        key, position = ".".join(keys), task.locate(keys) or value.position
-        function = _function(value, position, key, trusted, time_limit)
-        _require_loaded(function, value, position, key)
-        return function
+        return _bound(value, task, keys, trusted, time_limit, may_be_value=True)
 
     def bound_when_called(value: Any, *keys: str) -> Any:
         if not isinstance(value, FunctionRef):
             return value
-        return lambda *args, **kwargs: bound(value, *keys)(*args, **kwargs)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            function = bound(value, *keys)
+            return function(*args, **kwargs) if args or callable(function) else function
+
+        return call
 
     def bound_inside(value: Any, *keys: str) -> Any:
         if isinstance(value, Mapping):
@@ -130,7 +135,8 @@ def load_function(
     ref: FunctionRef, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS
 ) -> Callable[..., Any]:
     """Return the function or class that one `!function` names; raises as `bind_functions`."""
-    return _function(ref, ref.position, ref.position.path.name, trusted, time_limit)
+    function: Callable[..., Any] = _function(ref, ref.position, ref.position.path.name, trusted, time_limit)
+    return function
 
 
 def load_object(
@@ -210,10 +216,7 @@ def bind_scoring(
 
     def bound(value: Any, *keys: str | int) -> Any:
         if isinstance(value, FunctionRef):
-            key, position = ".".join(str(part) for part in keys), task.locate(keys) or value.position
-            function = _function(value, position, key, trusted, time_limit)
-            _require_loaded(function, value, position, key)
-            return function
+            return _bound(value, task, keys, trusted, time_limit)
         if isinstance(value, Mapping):
             return {key: bound(item, *keys, key) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -235,29 +238,26 @@ def bind_scoring(
     return with_registered(written, load, by_installed=by_installed)
 
 
-def _rendering_refs(task: Task) -> Iterator[FunctionRef]:
-    values = [getattr(task, name) for name in _TASK_FIELDS]
-    values += [getattr(task.dataset, name) for name in _DATASET_FIELDS]
-    values += [getattr(task.fewshot, name) for name in (*_FEWSHOT_FIELDS, "process_docs")]
-    yield from (value for value in values if isinstance(value, FunctionRef))
+def _bound(
+    ref: FunctionRef,
+    task: Task,
+    keys: tuple[str | int, ...],
+    trusted: Callable[[Path], bool],
+    seconds: float,
+    *,
+    may_be_value: bool = False,
+) -> Any:
+    """Return what a reference in a task names; lm-eval also takes a text or list of a module as if it were written.
 
-
-def _refs_in(value: Any, seen: set[int]) -> Iterator[FunctionRef]:
-    if isinstance(value, FunctionRef):
-        yield value
-    elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
-        seen.add(id(value))
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _refs_in(part, seen)
-
-
-def _require_loaded(function: object, ref: FunctionRef, position: Position | None, key: str) -> None:
-    """Raise MissingResourceError for a function that uses a package or load of a hub that is not here."""
-    missing = load_for(function)
-    if missing is not None:
+    Raises MissingResourceError for a function that uses a package or load of a hub that is not here.
+    """
+    key, position = ".".join(map(str, keys)), task.locate(keys) or ref.position
+    found = _function(ref, position, key, trusted, seconds, (str, list, dict) if may_be_value else ())
+    if (missing := load_for(found)) is not None:
         what, error = missing
         resource = missing_resource(error, ref.file) or MissingResource("data or metrics of a hub that are not here")
         raise MissingResourceError(f"{key}: !function {ref} uses {what}", resource, position=position) from error
+    return found
 
 
 def _function(
@@ -266,16 +266,14 @@ def _function(
     key: str,
     trusted: Callable[[Path], bool],
     seconds: float,
-) -> Callable[..., Any]:
+    values: tuple[type, ...] = (),
+) -> Any:
     found = load_object(ref, what=f"{key}: !function {ref}", position=position, trusted=trusted, time_limit=seconds)
-    if not callable(found):
-        file = ref.file
-        where = display_path(file) if file.is_file() else f"module {ref.module}"
-        raise FunctionError(
-            f"{key}: {ref.name!r} in {where} is not a function, but {type(found).__name__}", position=position
-        )
-    function: Callable[..., Any] = found
-    return function
+    if not callable(found) and not isinstance(found, values):
+        where = display_path(ref.file) if ref.file.is_file() else f"module {ref.module}"
+        message = f"{key}: {ref.name!r} in {where} is not a function, but {type(found).__name__}"
+        raise FunctionError(message, position=position)
+    return found
 
 
 _MISSING: Final = object()

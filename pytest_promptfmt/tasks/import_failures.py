@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import pkgutil
 import re
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from typing import Final
 
 from pytest_promptfmt.core import gate
@@ -35,6 +37,9 @@ _NO_NETWORK: Final = frozenset({"ConnectionError", "ConnectError", "gaierror", "
 """Names of exceptions, of several packages, for a download without a network."""
 
 _IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from")
+
+_VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
+_ASKING: Final = frozenset({"environ", "getenv"})
 
 _DOWNLOAD: Final = MissingResource("Python code of the task downloads something, and there is no network here")
 
@@ -95,10 +100,10 @@ def missing_resource(error: BaseException, beside: Path | None) -> MissingResour
         lacks = MissingResource(f"the package {_named(missing)!r} is not installed", _pip(missing))
         return lacks if can_wait(missing, beside) else _removed(*missing.rpartition(".")[::2])
     for each in _chain(error):
-        if type(each) is KeyError and _is_of_environment(each):
-            return MissingResource(f"the environment variable {each.args[0]} is not set", f"export {each.args[0]}=…")
         if isinstance(each, ImportError) and each.name and (part := _IMPORTED.match(str(each))) is not None:
             return _removed(each.name, part[1])
+        if (name := _unset_variable(each)) is not None:
+            return MissingResource(f"the environment variable {name} is not set", f"export {name}=…")
         if _NO_NETWORK.intersection(base.__name__ for base in type(each).__mro__):
             return _DOWNLOAD
     return None
@@ -179,11 +184,18 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or found.__context__
 
 
-def _is_of_environment(error: KeyError) -> bool:
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "os"
+def _unset_variable(error: BaseException) -> str | None:
+    """Return the variable that code asked the environment for and that its error names, None for other errors."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if type(error) is KeyError and frames and frames[-1].f_globals.get("__name__") == "os":
+        return str(error.args[0])
+    if not any(_ASKING.intersection(frame.f_code.co_names) for frame in frames):
+        return None
+    written = {
+        each for frame in frames for each in (*frame.f_code.co_consts, *frame.f_locals.values()) if type(each) is str
+    }
+    names = (name for name in _VARIABLE.findall(str(error)) if name in written and name not in os.environ)
+    return next(names, None)
 
 
 def _named(module: str) -> str:

@@ -282,6 +282,14 @@ def test_a_function_that_looks_for_files_of_another_machine_leaves_synthetic_doc
     assert load_docs(bound).kind == "synthetic"
 
 
+def test_a_text_of_a_module_is_used_as_if_it_were_written(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"q": "two and two?", "a": "four"}\n', "utf-8")
+    (tmp_path / "data.py").write_text("files = {'test': 'docs.jsonl'}\nasked = 'Count {{q}}'\n", "utf-8")
+    task = task_of(tmp_path, f"{NAMED_BY_CODE}gen_prefix: !function data.asked\n")
+    (first,) = bind_functions(task, trusted=lambda _path: True).render()
+    assert first.prompts[0].text.endswith("Count two and two?")
+
+
 def test_other_functions_in_dataset_kwargs_are_left_to_the_hub(tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text("features = {'q': 'string'}\n", "utf-8")
     task = task_of(tmp_path, "dataset_path: some/hub\ndataset_kwargs: {features: !function data.features}\n")
