@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Literal
 
 from jinja2.exceptions import TemplateError
@@ -20,21 +20,30 @@ from pytest_promptfmt.profiles.conversation import described, render_messages
 IMAGE: Final = "<image>"
 """The placeholder in texts that lm-eval's models of images and text make a content part of."""
 
+_Shape = Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]]
+"""From messages of text to messages with content parts."""
+
 _TEMPLATE_ORIGIN: Final = Origin("chat template")
 
 
 def prompt_of(
-    profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...], *, where: str = "", has_images: bool = False
+    profile: Profile,
+    system: tuple[Span, ...],
+    turns: tuple[Turn, ...],
+    *,
+    where: str = "",
+    has_images: bool = False,
+    media: Sequence[str] = (),
 ) -> Prompt:
     """Return the prompt of some turns, which end with the question (and a gen prefix, as assistant message).
 
     Without a chat template it is their texts and delimiters in a row; with one, what `chat_prompt` renders. `where`
     names the doc in errors. Where a doc `has_images`, placeholders in texts become content parts for a chat template
-    that takes such. Raises RenderError.
+    that takes such; so do the kinds of `media`, all before the question. Raises RenderError.
     """
     opening = Turn.of((Message("system", system),)) if system else None
     if profile.chat_template is not None:
-        return chat_prompt(profile, opening, turns, where=where, has_images=has_images)
+        return chat_prompt(profile, opening, turns, where=where, has_images=has_images, media=media)
     every = turns if opening is None else (opening, *turns)
     if profile.formatter is not None:
         every_message = tuple(message for turn in every for message in turn.messages)
@@ -63,7 +72,13 @@ def join_system(instruction: str | None, description: Spans, task: Task) -> Span
 
 
 def chat_prompt(
-    profile: Profile, system: Turn | None, turns: Sequence[Turn], *, where: str, has_images: bool = False
+    profile: Profile,
+    system: Turn | None,
+    turns: Sequence[Turn],
+    *,
+    where: str,
+    has_images: bool = False,
+    media: Sequence[str] = (),
 ) -> Prompt:
     """Return the prompt of a profile with a chat template.
 
@@ -76,8 +91,11 @@ def chat_prompt(
     else:
         question, *gen_prefix = turns[-1].contents
         contents = [("user", "".join([turn.text for turn in turns[:-1]]) + question[1]), *gen_prefix]
-    parts = has_images and takes_images(profile)
-    text, used_system = _rendered(profile, system, contents, contents[-1][0] == "assistant", where, parts)
+    parts = has_images and takes_media(profile)
+    shape: _Shape | None = with_parts if parts else None
+    if any(takes_media(profile, kind) for kind in media):
+        shape = partial(with_media, media=media)
+    text, used_system = _rendered(profile, system, contents, contents[-1][0] == "assistant", where, shape)
 
     def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
         opening = system.messages if system is not None else ()
@@ -108,19 +126,19 @@ def prompt_of_input(
     return Prompt.lazy(text, lambda: (_locate(text, messages), messages))
 
 
-def takes_images(profile: Profile) -> bool:
+def takes_media(profile: Profile, kind: str = "image") -> bool:
     """Return whether the chat template of a profile makes something of an image in a message, next to its text."""
     source = profile.chat_template
-    return source is not None and IMAGE[1:-1] in source and _renders_images(source)
+    return source is not None and kind in source and _renders(kind, source)
 
 
 @cache
-def _renders_images(source: str) -> bool:
+def _renders(kind: str, source: str) -> bool:
     text = {"type": "text", "text": "?"}
     try:
         alone, shown = (
             render_messages(replace(PLAIN, chat_template=source), [{"role": "user", "content": content}])
-            for content in ([text], [{"type": "image"}, text])
+            for content in ([text], [{"type": kind}, text])
         )
     except Exception:  # it refuses lists, or everything without its arguments
         return False
@@ -131,6 +149,14 @@ def _renders_images(source: str) -> bool:
 def with_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages with lists of content parts: an image in place of each placeholder, and the texts around them."""
     return [{**message, "content": _parts(message["content"])} for message in messages]
+
+
+def with_media(messages: Sequence[Mapping[str, Any]], media: Sequence[str]) -> list[dict[str, Any]]:
+    """Return messages in whose last question images, sound or videos come before the text, as lmms-eval sends them."""
+    made = [dict(message) for message in messages]
+    question = next(message for message in reversed(made) if message["role"] == "user")
+    question["content"] = [*({"type": kind} for kind in media), {"type": "text", "text": question["content"]}]
+    return made
 
 
 def _parts(content: str) -> list[dict[str, str]]:
@@ -156,15 +182,15 @@ def _rendered(
     contents: Sequence[tuple[str, str]],
     continues: bool,
     where: str,
-    has_parts: bool = False,
+    shape: _Shape | None = None,
 ) -> tuple[str, Turn | None]:
     """Return the text of a conversation, and its system message if the template takes it."""
     opening = system.contents if system is not None else ()
     try:
         try:
-            return _render(profile, (*opening, *contents), continues, has_parts), system
+            return _render(profile, (*opening, *contents), continues, shape), system
         except TemplateError:
-            return _render(profile, contents, continues, has_parts), None
+            return _render(profile, contents, continues, shape), None
     except LimitExceededError:
         raise
     except Exception as error:
@@ -187,11 +213,11 @@ def _merged(turns: Sequence[Turn]) -> tuple[Message, ...]:
     return (Message("user", (*before, *question.content)), *gen_prefix)
 
 
-def _render(profile: Profile, contents: Sequence[tuple[str, str]], continues: bool, has_parts: bool) -> str:
+def _render(profile: Profile, contents: Sequence[tuple[str, str]], continues: bool, shape: _Shape | None) -> str:
     messages = [{"role": role, "content": content} for role, content in contents]
     return render_messages(
         profile,
-        with_parts(messages) if has_parts else messages,
+        shape(messages) if shape is not None else messages,
         add_generation_prompt=not continues,
         continue_final_message=continues,
         tools=profile.template_args.get("tools"),

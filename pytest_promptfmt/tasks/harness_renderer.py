@@ -26,7 +26,7 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.core.task import FIELDS, UNSET, FieldAssembly, FunctionRef, Task
-from pytest_promptfmt.profiles.chat_prompt import takes_images, with_parts
+from pytest_promptfmt.profiles.chat_prompt import takes_media, with_parts
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
 from pytest_promptfmt.tasks.rendering.context import DocParts
@@ -255,7 +255,7 @@ def _config(task: Task) -> dict[str, Any]:
 
 def _chat(profile: Profile, has_images: bool) -> Callable[..., str]:
     """Return `apply_chat_template` of a model of transformers, as lm-eval's own wrapper calls it."""
-    has_parts = has_images and takes_images(profile)
+    has_parts = has_images and takes_media(profile)
 
     def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         given: dict[str, Any] = {

@@ -20,7 +20,7 @@ from pytest_promptfmt.core.task import Assembler, OutputType, Task
 from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
 from pytest_promptfmt.tasks.rendering.early_context import EarlyContextBuilder
-from pytest_promptfmt.tasks.rendering.media import media_notes
+from pytest_promptfmt.tasks.rendering.media import leading_media, media_notes
 from pytest_promptfmt.tasks.rendering.sampling import drawable
 
 
@@ -150,6 +150,7 @@ class LmEvalAssembler:
         system = join_system(profile.system_instruction, layout.description, self._task)
         is_chat = profile.joins_messages
         where = str(Place(self._task.id, number)) if is_chat else ""
+        media = leading_media(self._task, self._docs, doc) if is_chat else ()
         shots = layout.shots
         if layout.joined_shots is not None and is_chat and not profile.fewshot_as_turns:
             shots = layout.joined_shots
@@ -157,7 +158,7 @@ class LmEvalAssembler:
             made = [prompt_of_input(profile, system, shots, each, release, where=where) for each in layout.questions]
         else:
             made = [
-                prompt_of(profile, system, (*shots, question), where=where, has_images=self._has_images)
+                prompt_of(profile, system, (*shots, question), where=where, has_images=self._has_images, media=media)
                 for question in layout.questions
             ]
         prompts = tuple(made)

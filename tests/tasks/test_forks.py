@@ -285,9 +285,10 @@ def test_a_function_that_looks_for_files_of_another_machine_leaves_synthetic_doc
 def test_a_text_of_a_module_is_used_as_if_it_were_written(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text('{"q": "two and two?", "a": "four"}\n', "utf-8")
     (tmp_path / "data.py").write_text("files = {'test': 'docs.jsonl'}\nasked = 'Count {{q}}'\n", "utf-8")
-    task = task_of(tmp_path, f"{NAMED_BY_CODE}gen_prefix: !function data.asked\n")
-    (first,) = bind_functions(task, trusted=lambda _path: True).render()
-    assert first.prompts[0].text.endswith("Count two and two?")
+    fields = "doc_to_text: !function data.asked\ndoc_to_target: a\n"
+    write(tmp_path, t=f"task: t\ntest_split: test\n{fields}{NAMED_BY_CODE}")
+    (first,) = bind_functions(read(tmp_path / "t.yaml").tasks[0], trusted=lambda _path: True).render()
+    assert first.prompts[0].text == "Count two and two?"
 
 
 def test_other_functions_in_dataset_kwargs_are_left_to_the_hub(tmp_path: Path) -> None:

@@ -91,6 +91,16 @@ def test_a_chat_template_that_takes_images_gets_content_parts(
     )
 
 
+@pytest.mark.parametrize(("column", "count"), [("images/chart.png", 1), ("sound.wav", 0), ("clip.mp4", 0)])
+def test_what_lmms_eval_puts_before_the_question_are_content_parts(column: str, count: int) -> None:
+    written = {**KEYS, "doc_to_text": "{{question}}", "doc_to_image": None, "doc_to_visual": "chart"}
+    (task,) = load_tasks({"task": "seen", "test_split": "test", **written})
+    doc = {**DOC, "chart": column}
+    (made,) = render_task(task, TaskDocs.in_memory([doc]), Profile(name="p", chat_template=VISION))
+    text = "<|im_start|>user\n" + "<|vision_start|><|image_pad|><|vision_end|>" * count + "How high?<|im_end|>\n"
+    assert made.prompts[0].text.startswith(text)
+
+
 PICTURES = """
 import pathlib
 FOLDER = pathlib.Path(__file__).parent

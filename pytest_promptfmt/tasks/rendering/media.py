@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -23,6 +24,8 @@ MEDIA_KEYS: Final = ("doc_to_image", "doc_to_audio", "doc_to_visual", "doc_to_me
 PLACEHOLDERS: Final[Mapping[str, str]] = {"doc_to_image": IMAGE, "doc_to_audio": "<audio>"}
 """The text that models of lm-eval replace by an image or sound; lmms-eval puts both before the question."""
 
+_VISUAL: Final = "doc_to_visual"
+
 _LONGEST_NAME: Final = 200
 
 
@@ -41,6 +44,26 @@ def media_notes(task: Task, docs: TaskDocs, doc: Doc, text: str) -> tuple[tuple[
         for key, value in written
         if value is not None
     )
+
+
+def leading_media(task: Task, docs: TaskDocs, doc: Doc) -> tuple[str, ...]:
+    """Return the kinds of what lmms-eval puts before the question of a given doc: image, audio and video."""
+    written = task.media.get(_VISUAL, task.config.get(_VISUAL))
+    if docs.kind != "given" or written is None or task.config.get("doc_to_messages") is not None:
+        return ()
+    if callable(written):
+        return tuple(map(_kind, _called(_VISUAL, written, task, doc) or ()))
+    return (_kind(doc[written]),) if isinstance(written, str) and written in doc else ()
+
+
+def _kind(value: Any) -> str:
+    """Return the kind that lmms-eval takes something for: a file by the end of its name."""
+    if isinstance(value, Mapping) and "bytes" not in value:
+        return str(value.get("type", "video"))
+    if isinstance(value, str | PurePath):
+        kind = (mimetypes.guess_type(str(value))[0] or "").partition("/")[0]
+        return kind if kind in ("image", "audio") else "video"
+    return "image"
 
 
 def _placed(placeholder: str | None, text: str, parts: Sequence[str]) -> Iterator[str]:
@@ -68,15 +91,21 @@ def _lines(key: str, written: Any, task: Task, doc: Doc) -> Iterator[str]:
 
 
 def _made(key: str, function: Any, task: Task, doc: Doc) -> list[str]:
+    given = _called(key, function, task, doc)
+    return [""] if given is None else [f": {_shown(value, task)}" for value in given]
+
+
+def _called(key: str, function: Any, task: Task, doc: Doc) -> Sequence[Any] | None:
+    """Return what a function gives for a doc, None where it fails."""
     try:
         with OwnRandomness().used():
             own = copy.deepcopy(dict(doc))
             given = call_function(function, own, key=key, where=f"of {task.id!r}", position=task.position(key))
+            return [] if given is None else _listed(given)
     except LimitExceededError:
         raise
     except PromptfmtError:
-        return [""]
-    return [f": {_shown(value, task)}" for value in _listed(given)]
+        return None
 
 
 def _listed(value: Any) -> Any:
