@@ -151,7 +151,7 @@ class _Battery(Subject):
         for one in expected:
             if one.pipeline not in (None, *names):
                 raise ScoringError(
-                    f"the completion {one.id!r} is for the pipeline {one.pipeline!r}; there are {', '.join(names)}",
+                    f"the completion {one.id!r} is for the pipeline {one.pipeline!r}; known: {', '.join(names)}",
                     position=self.task.position("filter_list"),
                     hint=did_you_mean(str(one.pipeline), names),
                 )
@@ -165,9 +165,9 @@ class _Battery(Subject):
                 self._try_number(phrasing, answers)
         for phrasing in self._some(degenerate_phrasings(self.longest)):
             self._try_degenerate(phrasing)
-        few = "; only some phrasings, for the metric starts processes" if self.chain.processes else ""
+        few = "; only some phrasings, because the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
-            few = "; compared as texts, for the metric runs code, and synthetic docs have none"
+            few = "; compared as texts, because the metric runs code, and synthetic docs have none"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
 
     def require_speed(self, position: Position | None) -> None:

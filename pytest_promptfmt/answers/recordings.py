@@ -66,7 +66,7 @@ def recordings_of(task: Task) -> list[Path]:
         paths = _named(folder, one, position)
         if not paths:
             raise ScoringError(
-                f"there is no recording {one!r}", position=position, hint="name it as seen from the YAML"
+                f"there is no recording {one!r}", position=position, hint="paths are relative to the YAML file"
             )
         found |= paths
     return sorted(found)
@@ -182,7 +182,7 @@ def _of_line(line: bytes, number: int) -> Recorded | BadRecord:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return BadRecord(number, f"no JSON: {error}")
+        return BadRecord(number, f"invalid JSON: {error}")
     if not isinstance(entry, dict):
         return BadRecord(number, f"a {type(entry).__name__} where a mapping should be")
     if "resps" in entry:
@@ -193,7 +193,7 @@ def _of_line(line: bytes, number: int) -> Recorded | BadRecord:
 def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     """Read what a model of this plugin answered to one question."""
     if entry["kind"] != "generate" or not isinstance(entry.get("text"), str) or not _is_number(entry.get("doc")):
-        return BadRecord(number, "no generated text: only those can be replayed")
+        return BadRecord(number, "no generated text; only generated completions can be replayed")
     return Recorded(
         number=number,
         doc_index=entry["doc"],
@@ -206,7 +206,7 @@ def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
 def _of_plain(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     completion, doc = entry.get("completion"), entry.get("doc", 0)
     if not isinstance(completion, str):
-        return BadRecord(number, "there is no text `completion`")
+        return BadRecord(number, "missing text `completion`")
     pipeline = entry.get("pipeline")
     if not isinstance(pipeline, str | None):
         return BadRecord(number, f"`pipeline` is {pipeline!r}, and must be the name of a filter pipeline")

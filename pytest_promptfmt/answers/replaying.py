@@ -213,7 +213,7 @@ class _Reader:
                 continue
             unknown = {*record.extractions, *record.scores} - self._known
             if unknown:
-                told = f"no filter pipeline {sorted(map(str, unknown))[0]!r}; there are {', '.join(self._pipelines)}"
+                told = f"unknown filter pipeline {sorted(map(str, unknown))[0]!r}; known: {', '.join(self._pipelines)}"
                 made.append(BadRecord(record.number, told))
                 continue
             doc = record.doc if record.doc is not None else self._doc_of(record.doc_index)

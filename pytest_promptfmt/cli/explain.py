@@ -81,7 +81,7 @@ def formats(
     known = known_formats(tasks)
     for name in names or ():
         if name not in known:
-            hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
             raise SettingsError(f"unknown format {name!r}", hint=hint)
     shown = [known[name] for name in (dict.fromkeys(names) if names else known)]
     if as_json:

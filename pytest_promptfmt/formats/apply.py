@@ -281,7 +281,9 @@ def _declared(task: Task) -> tuple[_Declared, ...]:
         raise FormatError(
             f"formats is a {type(value).__name__}; it must be a name or a mapping",
             position=task.position("formats"),
-            hint="formats: mcqa" if not isinstance(value, list) else "several formats are a mapping: {mcqa: null, …}",
+            hint="formats: mcqa"
+            if not isinstance(value, list)
+            else "write several formats as a mapping: {mcqa: null, …}",
         )
     if not value:
         raise FormatError(
@@ -387,6 +389,6 @@ def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
     if task.config.get("doc_to_choice") is None:
         made["doc_to_choice"] = template.get_doc_to_choice()
     more = {key: value for key, value in template.task_keys().items() if task.config.get(key) is None}
-    notes = (f"{key} is not written; template {template.template_type!r} sets {more[key]!r}" for key in more)
+    notes = (f"{key} is not set; template {template.template_type!r} makes it {more[key]!r}" for key in more)
     kept = {entry.name: getattr(task, entry.name) for entry in dataclasses.fields(Task)}
     return TemplatedTask(**{**kept, **made, **more}, template=template, written=task, notes=tuple(notes))

@@ -154,7 +154,7 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
     for field, words in _CHOSEN.items():
         if values.get(field, words[0]) not in words:
             raise FormatError(
-                f"format {name!r} has {field} {values[field]!r}; there are {', '.join(words)}",
+                f"format {name!r} has {field} {values[field]!r}; known: {', '.join(words)}",
                 key=field,
                 hint=did_you_mean(str(values[field]), words),
             )
@@ -314,7 +314,7 @@ def checked_scorer(value: Any) -> tuple[str, Mapping[str, Any]] | None:
     name: str = given["type"]
     name = _ALIASES.get(name, name)
     if name not in _SCORERS:
-        message = f"there is no scorer {name!r}; there are {', '.join(SCORER_NAMES)}"
+        message = f"unknown scorer {name!r}; known: {', '.join(SCORER_NAMES)}"
         raise refusal(message, hint=did_you_mean(name, (*SCORER_NAMES, *_ALIASES)))
     arguments = {key: item for key, item in given.items() if key not in ("type", "kwargs")}
     arguments |= given.get("kwargs") or {}

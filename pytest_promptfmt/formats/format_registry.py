@@ -73,9 +73,9 @@ def find_format(
     except KeyError:
         known = [*_all_published(), *_entry_point_formats(), *_registered, *_file_names(directory)]
         raise FormatError(
-            f"there is no format {name!r}",
+            f"unknown format {name!r}",
             position=position,
-            hint=did_you_mean(name, known) or f"there are {', '.join(known)}",
+            hint=did_you_mean(name, known) or f"known: {', '.join(known)}",
         ) from None
 
 

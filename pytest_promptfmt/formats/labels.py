@@ -42,7 +42,7 @@ def checked_labels(value: Any, key: str = "choice_labels") -> ChoiceLabels:
     if isinstance(value, str):
         known = (*LABEL_SETS, NUMBERS)
         raise refusal(
-            f"{key} {value!r} is not a set of labels; there are {', '.join(known)}, a list of your own, and null",
+            f"{key} {value!r} is not a set of labels; expected {', '.join(known)}, a list of your own, or null",
             hint=did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]",
         )
     if not isinstance(value, Sequence):

@@ -382,7 +382,7 @@ class TemplateFactory:
         if kind is None:
             kinds = known_templates()
             if not isinstance(named, str) or named not in kinds:
-                message = f"there is no template {named!r}; there are {', '.join(kinds)}"
+                message = f"unknown template {named!r}; known: {', '.join(kinds)}"
                 raise FormatError(message, hint=did_you_mean(str(named), kinds))
             kind = kinds[named]
         known = _options_of(kind)

@@ -132,7 +132,7 @@ class OutcomeCache:
             except _DifferentError as difference:
                 reasons.append(str(difference))
             except Exception:  # invalid data of any kind
-                reasons.append("its row is damaged")
+                reasons.append("its cache entry is damaged")
         if found is not None:
             made = Decision("skip" if found.is_quiet else "show", SAME, found)
         else:
@@ -160,18 +160,18 @@ class OutcomeCache:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
         context = self._shared.digest(self._folders.settings_for(path))
         if context == OTHER or row["context"] != context:
-            raise _DifferentError("other settings of its folder")
+            raise _DifferentError("the settings of its folder changed")
         for key in row["inputs"]:
             if not self._inputs.is_same(key):
                 raise _DifferentError(f"{self._shown(key)} changed")
         if not self._has_same_answers(row):
-            raise _DifferentError("other tasks have the names that it uses")
+            raise _DifferentError("the tasks whose names it uses changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("one of its profiles is first used in another file than before")
+            raise _DifferentError("the file that first uses one of its profiles changed")
         kept = self._summary_of(path, digest_of_inputs(row, self.places))
         found = self._cached(path, kept)
         if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
-            raise _DifferentError("its row is damaged")
+            raise _DifferentError("its cache entry is damaged")
         self._found[str(path)] = row["inputs"], kept
         return found
 

@@ -97,7 +97,7 @@ class SharedInputs:
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
         if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):
-            return replace(reached, asks="a module behind a link, which it may look for its files by")
+            return replace(reached, asks="a module behind a link, which may look for its files through it")
         return reached
 
     def conftests_above(self, folder: Path) -> list[str]:

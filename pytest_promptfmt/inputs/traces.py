@@ -118,7 +118,7 @@ class Trace:
         if name in _THIS_MACHINE or (isinstance(name, str) and name.startswith("127.")):
             return False
         if self._files_at_work() > {""}:
-            raise OSError(errno.ENETUNREACH, "a run uses no network unless it is asked to")
+            raise OSError(errno.ENETUNREACH, "a run uses no network by default")
         return False
 
     def _refuse(self, what: str) -> None:

@@ -140,7 +140,7 @@ class TaskFileNode(pytest.File):
             error = SourceError(
                 f"task {task.id!r} is also defined in {earlier.position('task')}",
                 position=task.position("task"),
-                hint="rename one of them; lm-eval keeps the first and drops the other with a mere warning",
+                hint="rename one of them; lm-eval keeps the first and drops the other with only a warning",
             )
         return TaskNode.from_parent(self, name=node_name(task.id), task=task, error=error)
 

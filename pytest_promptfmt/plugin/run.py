@@ -177,7 +177,8 @@ def read_outputs(config: Config) -> Outputs:
         )
     if baseline is not None and update != "write" and not baseline.exists():
         raise SettingsError(
-            f"there is no baseline {baseline}", hint="--promptfmt-baseline-update write makes one of what is found now"
+            f"no such baseline: {baseline}",
+            hint="`--promptfmt-baseline-update write` writes one with the current findings",
         )
     left_out = written.value("left_out")
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if written.value("step_summary") else None
@@ -201,7 +202,9 @@ def _files(written: SettingLookup) -> Iterator[tuple[str, Path]]:
         name, _, file = given.partition("=")
         if not file:
             option = BY_NAME["write"].option
-            raise SettingsError(f"{option} is {given!r}", hint="give a writer and a file, as in json=out.json")
+            raise SettingsError(
+                f"{option} {given!r} names no file", hint="give a writer and a file, as in json=out.json"
+            )
         find_writer(name)
         yield name, Path(file).absolute()
 

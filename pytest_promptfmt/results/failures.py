@@ -140,7 +140,7 @@ def explanation(
     who = f"{outcome.task} [{outcome.profile}]"
     if verdict.renamed_from is not None:
         path = display_path(verdict.path)
-        yield f"{who}: there is no snapshot {path}, but one that no task defines shows the same"
+        yield f"{who}: there is no snapshot {path}, but an unused one has the same prompts"
         yield outcome.title
         return
     prompts = f"{outcome.docs} of {counted(docs, 'doc')}"

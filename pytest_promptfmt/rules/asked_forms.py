@@ -125,7 +125,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     said = form.said.strip()
     budget = token_budget(study.task)
     if budget is not None and len(_WORDS.findall(text)) > budget:
-        message = "the token budget has no room for the form that the prompt requests"
+        message = "the token budget is too small for the form that the prompt requests"
         return _Lost(form, text, message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
     own = answer == trial.answers.labels[trial.answers.gold]
     question = trial.question if own else with_gold(trial.question, answer, 0)
@@ -143,13 +143,13 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     first = wrong[0]
     if first.stopped != first.answer:
         stop = next((stop for stop in study.stop_texts if stop in first.answer), "")
-        message = "a stop sequence is inside the form of the answer that the prompt requests"
+        message = "the requested form of the answer contains a stop sequence"
         at = study.stop_texts.index(stop) if stop in study.stop_texts else 0
         return _Lost(form, text, message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
     if not looks_for_answers(study.task) and not study.has_own_scorer:
         message = "the prompt requests a sentence, and the whole completion is compared with the answer"
         return _Lost(form, text, message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
-    message = "the answer scores nothing in the form that the prompt requests"
+    message = "an answer in the requested form scores nothing"
     saw = f"{said!r} is requested, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
     return _Lost(form, text, message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
 
@@ -278,7 +278,9 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         golds = scored if study.has_real_docs else ()
         if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):
             saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
-            yield finding("the prompt requests a number, and the gold answers are more than that", saw, "doc_to_target")
+            yield finding(
+                "the prompt requests a number, but the gold answers have other text too", saw, "doc_to_target"
+            )
             return
 
 
@@ -291,7 +293,7 @@ def _outside_range(study: Study, scored: Sequence[str], count: int | None = None
     if limits is not None and outside:
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
         at = "doc_to_target" if study.generates else "doc_to_choice"
-        yield finding("the prompt requests a number in a range, and an answer is outside", saw, at)
+        yield finding("the prompt requests a number in a range, but an answer is outside of it", saw, at)
 
 
 def _is_within(gold: str, least: int, most: int) -> bool:

@@ -139,7 +139,9 @@ def _format_read_otherwise(study: Study) -> Iterator[Finding]:
         yield finding("", f"{asked[0]} and {name}", position)
 
 
-@query("PF525", "the token budget has no room for the length that is requested", generating, at="generation_kwargs")
+@query(
+    "PF525", "the token budget is too small for the length that the prompt requests", generating, at="generation_kwargs"
+)
 def _no_room_for_length(study: Study) -> Iterator[str]:
     budget, words = token_budget(study.task), study.contract.least_words
     if budget is not None and words is not None and budget < words:

@@ -90,7 +90,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
     if kept:
         yield finding(
-            "a text of the template remains next to the given system text",
+            "the template's default text remains next to the given system text",
             excerpt(kept[0]),
             trial.place_of(kept[0][:30]),
             severity=Severity.INFO,
@@ -263,7 +263,7 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
         )
         return
     if text is not None and not trial.mentions("tool_call"):
-        yield finding("tools are written, and calls of them are not", excerpt(text), trial.place_of("tools"))
+        yield finding("tools are in the prompt, but calls of them are not", excerpt(text), trial.place_of("tools"))
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")

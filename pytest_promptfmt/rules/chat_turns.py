@@ -115,10 +115,10 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
     between = (layout.closed or "").partition(QUESTION)[2].partition(ANSWER)[0]
     header, gap = (trial.markers(_THOUGHT.sub("", text)) for text in (between, layout.gap or ""))
     if header[1:] and gap == header[1:] and header[0] not in (layout.tail or ""):
-        yield "answers are not closed, and user messages are", header[0]
+        yield "user messages are closed, but answers are not", header[0]
     system = (trial.text("system-alone-with-question") or "").partition(INSTRUCTION)[2]
     if header and gap[1:] == header and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
-        yield "user messages are not closed, and answers are", gap[0]
+        yield "answers are closed, but user messages are not", gap[0]
 
 
 def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
@@ -292,7 +292,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
         yield finding(
-            "the generation prompt holds other reasoning tags than finished answers", saw, place, severity=Severity.INFO
+            "the generation prompt has other reasoning tags than finished answers", saw, place, severity=Severity.INFO
         )
     else:
         yield finding(

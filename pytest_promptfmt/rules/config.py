@@ -282,10 +282,10 @@ def quoted_value(study: Study) -> Iterator[Finding]:
             if _is_quoted(key, value):
                 saw = f'{key}: "{value}"'
                 severity = Severity.ERROR if value.strip().casefold() == "false" else None
-                yield finding("a boolean or number is text", saw, (*keys, key), severity=severity)
+                yield finding("a boolean or number is written as text", saw, (*keys, key), severity=severity)
             elif key in _BOOLEANS and isinstance(value, str):
                 do = did_you_mean(value, ("true", "false")) or "write true or false"
-                yield finding("a boolean is another word", f"{key}: {value}", (*keys, key), do=do)
+                yield finding("this word is not a boolean", f"{key}: {value}", (*keys, key), do=do)
 
 
 def _is_quoted(key: Any, value: Any) -> bool:

@@ -170,7 +170,7 @@ def uneven_labels(text: Text) -> Iterator[str | Finding]:
         yield finding("a label is glued to the text before it", part_of(text.text, found, 20, 8))
 
 
-@query("PF240", "options are not written alike", texts)
+@query("PF240", "options are written in different forms", texts)
 def _uneven_options(text: Text) -> Iterator[str]:
     listed = [one for one in layout_of(text.text).options if one.text.startswith(COLUMN) and one.label.isascii()]
     for before, after in pairwise(listed):

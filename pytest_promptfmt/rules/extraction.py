@@ -192,7 +192,7 @@ def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: st
 
 
 @query(
-    "PF504", "a filter takes the text of an option for another option", task, severity=Severity.ERROR, scope="scoring"
+    "PF504", "a filter reads the text of one option as another option", task, severity=Severity.ERROR, scope="scoring"
 )
 def _text_of_option_misread(study: Study) -> Iterator[Finding]:
     is_read = study.generates and study.has_real_docs and looks_for_answers(study.task)

@@ -122,7 +122,9 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
 
-@query("PF504", "what is read depends on the full stop or newline after the answer", task, scope="scoring", every=True)
+@query(
+    "PF504", "a full stop or newline after the answer changes the result of a filter", task, scope="scoring", every=True
+)
 def _depends_on_full_stop(study: Study) -> Iterator[Finding]:
     if any(unescaped_dot(study)) or any(form.after.startswith(".") for form in study.contract.forms):
         return  # the last: the full stop is requested
@@ -210,7 +212,7 @@ def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | N
     return None
 
 
-@query("PF504", "a filter takes a letter of a word for an option", task, scope="scoring")
+@query("PF504", "a filter reads a letter within a word as an option", task, scope="scoring")
 def _letter_of_a_word(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         are_capitals = reader.answers.kind == "choice" and all(one.isupper() for one in reader.examples)
@@ -236,7 +238,7 @@ def _is_other(label: str, answer: str) -> bool:
     return len(label) == 1 and label.isalpha() and label.upper() != answer
 
 
-@query("PF504", "a filter misses the answer after a lower-case beginning", task, scope="scoring")
+@query("PF504", "a filter misses an answer after lower-case text", task, scope="scoring")
 def _depends_on_case(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         answer, missed = reader.examples[-1], []

@@ -234,7 +234,7 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     is_open = any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1])
     if not is_open and view.prompts and study.task.gen_prefix:
         yield finding(
-            "the gen_prefix takes the place of the reasoning that the chat template opens",
+            "gen_prefix replaces the reasoning that the chat template opens",
             repr(view.prompts[0][1].text[-_SHOWN:]),
             "gen_prefix",
             severity=Severity.WARNING,
@@ -264,7 +264,7 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     budget = next((kwargs[key] for key in BUDGETS if key in kwargs), 256)
     if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_BUDGET:
         yield finding(
-            "the budget of tokens is too small for the reasoning that the chat template opens",
+            "the token budget is too small for the reasoning that the chat template opens",
             f"{budget} tokens",
             "generation_kwargs",
             severity=Severity.WARNING,

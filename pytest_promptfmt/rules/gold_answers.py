@@ -281,7 +281,7 @@ def _target_with_other_words(study: Study) -> Iterator[str]:
         yield spec
 
 
-@query("PF702", "gold answers have a mark that is compared as well", _compared_golds, at="doc_to_target")
+@query("PF702", "gold answers end with punctuation, which is compared as well", _compared_golds, at="doc_to_target")
 def _gold_with_marks(study: Study) -> Iterator[str]:
     entries = study.task.metric_list or ()
     if study.shots > 0 or looks_for_answers(study.task):

@@ -147,11 +147,11 @@ def _one_choice_unlike(study: Study) -> Iterator[Finding]:
     odd = capitals if len(capitals) == 1 else small
     if len(marked) == 1 < len(texts) and max(len(each.split()) for each in texts) < _FEW_WORDS:
         at = ("doc_to_choice", texts.index(marked[0]))
-        yield finding("one of the choices ends with a mark", ", ".join(texts), at)
+        yield finding("only one of the choices ends with punctuation", ", ".join(texts), at)
     are_words = all(each.isalpha() and len(each) > 1 for each in texts)
     if are_words and len(capitals) + len(small) == len(texts) > 1 == len(odd):
         at = ("doc_to_choice", texts.index(odd[0]))
-        yield finding("one of the choices begins with another letter case", ", ".join(texts), at)
+        yield finding("one choice begins in a different letter case than the others", ", ".join(texts), at)
 
 
 @also("PF701")
@@ -340,7 +340,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a doc after the rendered ones fails",
+            message="a doc beyond the rendered ones fails",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

@@ -293,7 +293,7 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
     return wrong
 
 
-@query("PF504", "a filter reads on to a closing mark after the answer", task, scope="scoring")
+@query("PF504", "a filter reads past the answer to a closing mark", task, scope="scoring")
 def _capture_runs_on(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         for wrong in misread_by_all(reader, _read_on):

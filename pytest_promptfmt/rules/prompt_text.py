@@ -202,7 +202,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield f"{', '.join(sorted(described)).title()}; the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         message, saw = (
-            "the subset of the data is of another language than the task",
+            "the subset of the data is in another language than the task",
             f"{name}; the task is {study.task.name}",
         )
         yield finding(message, saw, "dataset_name")

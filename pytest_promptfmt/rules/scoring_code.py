@@ -117,7 +117,7 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
         if gives_pairs and aggregation in _AVERAGES:
             return _PAIRS_AVERAGED
         if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
-            return "the aggregation is one of another metric, which scores of single docs do not have"
+            return "the aggregation belongs to another metric and cannot use scores of single docs"
     return ""
 
 

@@ -77,7 +77,7 @@ def _profile(parsed: ParsedFile, name: Any, written: Any) -> Iterator[tuple[str,
         raise SettingsError(
             f"{name!r} cannot be the name of a profile",
             position=parsed.locate(keys) or parsed.locate(("profiles",)),
-            hint="it takes part in node ids and file names: no whitespace, and none of , : = * ? [ ] / \\",
+            hint="the name is part of test ids and file names: no whitespace, and none of , : = * ? [ ] / \\",
         )
     if not isinstance(written, Mapping):
         raise SettingsError(

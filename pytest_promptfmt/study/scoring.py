@@ -171,7 +171,7 @@ def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompl
         raise refused(f"a completion is a mapping with the text `completion`, not {entry!r}", example)
     for key in entry:
         if key not in _KEYS:
-            message = f"a completion has no {key!r}; there are {', '.join(_KEYS)}"
+            message = f"unknown key {key!r} of a completion; known: {', '.join(_KEYS)}"
             raise refused(message, did_you_mean(str(key), _KEYS))
     pipeline, doc = entry.get("pipeline"), entry.get("doc", 0)
     if pipeline is not None and not isinstance(pipeline, str):

@@ -92,7 +92,7 @@ class LackingBase:
     def __new__(cls, *_args: Any, **_given: Any) -> LackingBase:
         """Raise what loading the base raises."""
         cls.load()
-        raise TypeError(f"{cls.__name__} was imported without the package of its base")
+        raise TypeError(f"{cls.__name__} cannot be used: the package of its base class is not installed")
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def rendered_by_harness(task: Task, seconds: float, *, no_code: bool) -> Task:
     if task.system != "lm-eval" or task.assembly.is_class:
         return task
     if no_code:
-        raise CodeNotAllowedError("the installed lm-eval is to render and score the task, and no code may run")
+        raise CodeNotAllowedError("`renderer: installed` runs the code of lm-eval, and no code may run here")
     with time_limit(seconds, "the import of lm-eval"):
         _task_class()
     is_laid_out = task.assembly is not FIELDS or task.format is not None

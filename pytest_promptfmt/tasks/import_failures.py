@@ -212,7 +212,7 @@ def _pip(module: str) -> str:
 def _install_hint(module: str, file: Path | None) -> str:
     package = module.partition(".")[0]
     if file is not None and (file.parent / f"{package}.py").is_file():
-        return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py beside the YAML is not found"
+        return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py next to the YAML is not found"
     if package in _installed():
         return f"the installed version of {package!r} does not have it"
     return _pip(module) if can_wait(module, file) else f"install the package that has {package!r}"

@@ -92,7 +92,7 @@ def _class_file(path: Path, file: YamlFile, notes: tuple[str, ...], class_reader
         raise SourceError(
             "a Python task class needs a name: the key `task` is missing",
             position=file.locate(("class",)),
-            hint="lm-eval 0.4.13 drops the file without a word",
+            hint="lm-eval 0.4.13 silently drops the file",
         )
     check_name(name, file.locate(("task",)))
     reason = f"{name} is a Python task class ({file.config['class']}): its prompts are made by its own code"

@@ -24,7 +24,7 @@ def test_functions_have_to_be_bound_before_they_score(tmp_path: object) -> None:
     from pytest_promptfmt.core.errors import Position
 
     ref = FunctionRef("utils", "f1", Path(), Position(Path("t.yaml"), 3))
-    with pytest.raises(ScoringError, match=r"utils\.f1 is not bound"):
+    with pytest.raises(ScoringError, match=r"utils\.f1 was not imported"):
         metrics_of(Task(name="t", metric_list=[{"metric": ref, "aggregation": "mean"}]))
     named = metrics_of(Task(name="t", process_results=ref, metric_list=[{"metric": ref, "aggregation": "mean"}]))
     assert [metric.name for metric in named] == ["f1"]

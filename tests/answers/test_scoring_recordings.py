@@ -88,7 +88,9 @@ def test_samples_that_lm_eval_logged_are_read_as_they_are(tmp_path: Path) -> Non
     path.write_text(json.dumps(sample) + "\n" + json.dumps(other) + "\n", "utf-8")
     result = replay(task(), (), path)
     assert (result.verdicts, result.changed) == (1, 0)
-    assert [(bad.number, bad.reason) for bad in result.bad] == [(2, "no filter pipeline 'flexible'; there are strict")]
+    assert [(bad.number, bad.reason) for bad in result.bad] == [
+        (2, "unknown filter pipeline 'flexible'; known: strict")
+    ]
 
 
 def test_big_recordings_take_little_memory(tmp_path: Path) -> None:

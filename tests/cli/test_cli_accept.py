@@ -58,7 +58,7 @@ def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> N
     rest = promptfmt(project, "accept")
     assert rest.returncode == 1
     assert rest.stderr.splitlines() == [
-        "boolq [plain]: not as the last run found it; run the tests again",
+        "boolq [plain] has changed since the last run; run the tests again",
         "2 of 3 snapshots accepted",
     ]
     assert snapshots(project).keys() == {"arc/arc/plain.txt", "boolq/boolq/plain.txt", "dream/dream/plain.txt"}
@@ -121,7 +121,7 @@ def test_a_wrong_name_and_an_unknown_run_are_one_message(project: Path, tmp_path
         unknown = promptfmt(tmp_path, command)
         assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
             2,
-            "no run is known in this folder or above it",
+            "no earlier run in this folder or a folder above",
         )
 
 

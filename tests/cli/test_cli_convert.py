@@ -168,7 +168,7 @@ def test_refusal_shows_the_difference_and_writes_nothing(task: Path) -> None:
         result = promptfmt("convert", "capitals.yaml", *target, "--write")
         assert result.exit_code == 1
         assert result.stdout == ""
-        assert result.stderr.startswith("capitals.yaml:5:1: 'capitals' would be asked differently, first for doc 1:\n")
+        assert result.stderr.startswith("capitals.yaml:5:1: 'capitals' would have another prompt, first for doc 1:\n")
         assert "-B) Oslo\n" in result.stderr
         assert "nothing was changed" in result.stderr
     assert "try --to mcq first" in result.stderr
@@ -316,5 +316,5 @@ def test_command_runs_as_a_process_in_any_encoding(task: Path, command: list[str
     assert done.stdout.startswith("# Which city – 😀?\n".encode())
     refused = run("--format", "nothing")
     assert (refused.returncode, refused.stdout) == (1, b"")
-    assert refused.stderr.startswith(b"there is no format 'nothing'")
+    assert refused.stderr.startswith(b"unknown format 'nothing'")
     assert run("--to", "x").returncode == 2

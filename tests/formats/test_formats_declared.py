@@ -367,7 +367,7 @@ def test_suffix_of_an_unknown_name_is_told(tmp_path: Path, name: Any) -> None:
 
 
 def test_unknown_suffix_comes_with_the_closest_name() -> None:
-    with pytest.raises(FormatError, match="there is no format 'mcq'") as caught:
+    with pytest.raises(FormatError, match="unknown format 'mcq'") as caught:
         apply_format(task_with(), "mcq")
     assert caught.value.hint == "did you mean 'mcqa'?"
 

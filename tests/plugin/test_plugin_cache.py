@@ -691,7 +691,7 @@ def text(doc):
     file = project.task("tasks/arc.yaml", doc_to_text=None)
     file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
     project.accept("tasks")
-    assert "uses no network unless it is asked to" in next(project.root.rglob("arc/plain.txt")).read_text("utf-8")
+    assert "uses no network by default" in next(project.root.rglob("arc/plain.txt")).read_text("utf-8")
     warm(project)
     assert unchanged(project) == 6
 

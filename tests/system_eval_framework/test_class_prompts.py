@@ -357,7 +357,7 @@ def test_rows_of_other_splits_of_a_benchmark_are_in_files_next_to_it(tmp_path: P
     (tmp_path / "knots.docs.jsonl").write_text('{"q": "ebb"}\n', "utf-8")
     (task,) = load_tasks(tmp_path / "quiz.yaml", allow_code=True)
     found = load_docs(task)
-    assert found.origin.endswith("over 1 from knots.docs.jsonl, for want of docs of 'train'")
+    assert found.origin.endswith("over 1 from knots.docs.jsonl, because there are no docs of 'train'")
     (tmp_path / "knots.docs.train.jsonl").write_text('{"q": "shot "}\n', "utf-8")
     assert next(task.render()).prompts[0].text == "shot ebb"
     assert load_docs(task).origin.endswith("over 1 from knots.docs.jsonl")

@@ -95,7 +95,7 @@ def test_the_tokenizer_in_a_gguf_file_is_compared_with_that_of_a_folder(tmp_path
     ]
     write_gguf(tmp_path / "other.gguf", [*tokens[:-2], "swapped", tokens[-1]], {**numbers, "eos": 0})
     said = compare(tmp_path, "model", "other.gguf").stdout
-    assert f"1 of {len(tokens)} tokens of the vocabulary are others" in said
+    assert f"1 of {len(tokens)} tokens of the vocabulary differ" in said
     assert f"eos_token: {special['eos_token']!r} becomes {tokens[0]!r}" in said
     (tmp_path / "cut.gguf").write_bytes((tmp_path / "same.gguf").read_bytes()[:200])
     assert "cannot be read" in compare(tmp_path, "model", "cut.gguf").stderr

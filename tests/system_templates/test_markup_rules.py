@@ -58,13 +58,13 @@ MISTAKES = {
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'assistant' else '<|end|>\\n' }}\n{%- endfor",
         "PF440",
-        "answers are not closed, and user messages are",
+        "user messages are closed, but answers are not",
     ),
     "questions never closed": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'user' else '<|end|>\\n' }}\n{%- endfor",
         "PF440",
-        "user messages are not closed, and answers are",
+        "answers are closed, but user messages are not",
     ),
     "a prompt opened twice": (
         "{{- '<|begin|>assistant\\n' }}{% endif",

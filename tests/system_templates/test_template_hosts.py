@@ -205,6 +205,6 @@ def test_a_mask_ends_with_the_stop_token() -> None:
         "{{ '<|begin|>' + message.role + '\\n' }}"
         f"{{% if message.role == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
     )
-    for after, expected in (("", {}), (" ", {"the mask goes on after the stop token": "warning"})):
+    for after, expected in (("", {}), (" ", {"the mask continues after the stop token": "warning"})):
         source = template(turn=turn.replace("AFTER", after), tools="")
         assert severities(check_template(source), "PF453") == expected

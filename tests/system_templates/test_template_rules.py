@@ -53,7 +53,7 @@ def test_errors_come_first_and_know_line_and_fix() -> None:
     ("text", "is_reported"), [("Answer each question in words.", True), ("Answer in few words.", False)]
 )
 def test_a_text_of_the_template_next_to_the_system_message_is_noted(text: str, is_reported: bool) -> None:
-    said = "a text of the template remains next to the given system text"
+    said = "the template's default text remains next to the given system text"
     assert (said in found(f"{text}\n{PLAIN}", "PF401")) == is_reported
 
 
@@ -323,7 +323,7 @@ def errors_of(source: str) -> set[tuple[str, str]]:
 
 def test_an_answer_without_end_token_is_found_next_to_reasoning() -> None:
     changed = THINKING.replace("{{- '<|end|>\\n' }}", "{{- '\\n' if message.role == 'assistant' else '<|end|>\\n' }}")
-    assert errors_of(changed) - errors_of(THINKING) == {("PF440", "answers are not closed, and user messages are")}
+    assert errors_of(changed) - errors_of(THINKING) == {("PF440", "user messages are closed, but answers are not")}
 
 
 def test_a_last_answer_that_is_lost_is_an_error_where_earlier_ones_are_written() -> None:

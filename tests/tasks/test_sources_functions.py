@@ -160,7 +160,7 @@ def test_the_folder_of_the_yaml_is_not_on_the_path_as_in_lm_eval(tmp_path: Path)
     (tmp_path / "sibling_of_utils.py").write_text("x = 1\n")
     error = refused(tmp_path, "import sibling_of_utils\nf = str\n")
     assert "utils.py:1" in error.message
-    assert "sibling_of_utils.py beside the YAML is not found" in (error.hint or "")
+    assert "sibling_of_utils.py next to the YAML is not found" in (error.hint or "")
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:

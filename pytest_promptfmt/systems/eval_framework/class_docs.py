@@ -164,7 +164,7 @@ def _pool(
     except SyntheticDocsError:
         found = None
     if found is None or found.fewshot_kind != "given":
-        return rows, f"{origin}, for want of docs of {constants.fewshot_split!r}", True
+        return rows, f"{origin}, because there are no docs of {constants.fewshot_split!r}", True
     return found.fewshot, _shown(found.fewshot_origin, task), False
 
 
@@ -287,7 +287,7 @@ def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
         origin = f"iterate_samples over {row_origin}"
     samples = found.call(lambda: tuple(islice(instance.iterate_samples(wanted), wanted)), hook="iterate_samples")
     if missing:
-        origin += f", for want of docs of {', '.join(map(repr, sorted(missing)))}"
+        origin += f", because there are no docs of {', '.join(map(repr, sorted(missing)))}"
     if not samples:
         raise DocsError("no docs: iterate_samples yields none", position=found.line_of("iterate_samples"))
     docs = tuple(SampleDoc({"id": part(each, "id"), "subject": str(part(each, "subject"))}, each) for each in samples)

@@ -220,7 +220,7 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
             raise SourceError(
                 f"unknown key {key!r} in a file that names a task class; expected one of {', '.join(_KEYS[:5])}",
                 position=file.locate((key,)),
-                hint=did_you_mean(str(key), _KEYS) or "everything else belongs into the class",
+                hint=did_you_mean(str(key), _KEYS) or "other settings belong in the class",
             )
     ref, written = _reference(config["class"], path, file.locate(("class",)))
     name = config.get("task", ref.name)

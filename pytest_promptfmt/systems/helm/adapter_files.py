@@ -217,7 +217,7 @@ class AdapterFile:
         unknown = [name for name in named if name not in HELM_METRICS] if isinstance(named, list) else [named]
         if unknown:
             raise SourceError(
-                f"promptfmt.metrics names the unknown metric {unknown[0]!r}; there are {', '.join(HELM_METRICS)}",
+                f"promptfmt.metrics names the unknown metric {unknown[0]!r}; known: {', '.join(HELM_METRICS)}",
                 position=self.locate(("promptfmt", "metrics")),
                 hint=did_you_mean(str(unknown[0]), HELM_METRICS),
             )

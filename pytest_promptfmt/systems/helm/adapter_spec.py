@@ -141,7 +141,7 @@ class AdapterSpec:
                 f"reference_prefix_characters has {len(given)} characters, and there are {index + 1} references"
             )
         if not given and ord(first) + index > 0x10FFFF:
-            raise ValueError("there is no character for so many references")
+            raise ValueError("there are more references than characters for labels")
         return prefix.replace(first, given[index] if given else chr(ord(first) + index))
 
 

@@ -315,7 +315,7 @@ def _score_instance(
 def _measured(state: RequestState, reference: str, count: CountTokens | None) -> Measured:
     completions = state.answers()
     if len(completions) != 1:
-        raise state.error(f"{len(completions)} completions where HELM wants one")
+        raise state.error(f"{len(completions)} completions where HELM expects one")
     tokens = completions[0].get("tokens")
     fits = isinstance(tokens, list) and all(
         isinstance(each, dict) and isinstance(each.get("text"), str) and is_number(each.get("logprob"))
@@ -327,7 +327,7 @@ def _measured(state: RequestState, reference: str, count: CountTokens | None) ->
     size = count(wanted) if count is not None else tokens_of(wanted, [each["text"] for each in tokens])
     if not size:
         raise state.error(
-            f"{wanted!r} is not in the tokens that came back, by which its own are counted",
+            f"{wanted!r} is not at the end of the returned tokens, so its own cannot be counted",
             hint='name the tokenizer: "promptfmt": {"window": {"max_request_length": 2048, "tokenizer": "…"}}',
         )
     total = sum(float(each["logprob"]) for each in tokens[-size:])

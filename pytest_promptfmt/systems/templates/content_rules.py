@@ -214,7 +214,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     found = next((line for line in prose if _PROSE.search(line)), None)
     if found is not None and trial.mentions("tools"):
         yield finding(
-            "the prompt speaks of tools where none are given",
+            "the prompt mentions tools although none are given",
             excerpt(found),
             trial.place_of(found[:30]),
             severity=Severity.INFO,

@@ -83,7 +83,7 @@ class ServerEngine:
         except (URLError, HTTPException, OSError, ValueError) as error:
             why = str(getattr(error, "reason", error))
             hint = f"start {self.name} there, or use a recording"
-            raise SettingsError(f"the server {self.url} cannot be asked: {why}", hint=hint) from error
+            raise SettingsError(f"the server {self.url} cannot be reached: {why}", hint=hint) from error
 
 
 class LlamaServer(ServerEngine):

@@ -261,7 +261,7 @@ def _vocabulary(one: Tokenizer | GgufMetadata, other: Tokenizer | GgufMetadata) 
         each for each in pairs if each[1] != each[2] and not any(_PADDING.fullmatch(piece or "") for piece in each[1:])
     ]
     if different:
-        yield f"{len(different)} of {count} tokens of the vocabulary are others"
+        yield f"{len(different)} of {count} tokens of the vocabulary differ"
     for number, before_piece, after_piece in different[:_MOST_NAMES]:
         yield f"  {number}: {before_piece!r} becomes {after_piece!r}"
 

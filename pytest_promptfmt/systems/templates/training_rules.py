@@ -235,7 +235,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         found = next((each for each in after if each), "")
         if found:
             saw = f"{found!r} is learnt after the token that ends the answer"
-            message, place = "the mask goes on after the stop token", trial.place_of("endgeneration")
+            message, place = "the mask continues after the stop token", trial.place_of("endgeneration")
             is_line_end = found.strip(" ") == found
             yield conversation.finding(message, saw, place, Severity.INFO if is_line_end else Severity.WARNING)
             break

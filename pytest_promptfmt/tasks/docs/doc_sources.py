@@ -48,7 +48,7 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
     CodeNotAllowedError when `process_docs` would be needed but may not run, LimitExceededError when it does not end.
     """
     if count is not None and count < 1:
-        raise DocsError(f"cannot evaluate {count} docs", hint="ask for at least 1")
+        raise DocsError(f"cannot evaluate {count} docs", hint="request at least 1")
     given = task.dataset.given(count, task.shots(num_fewshot)) if task.dataset.given is not None else None
     if given is not None:
         return given
@@ -291,7 +291,7 @@ class _Search:
         position = self.task.position("dataset_kwargs", "data_files")
         if split not in found.splits:
             raise DocsError(
-                f"the task uses the split {split!r}, its data files are for {', '.join(found.splits)}",
+                f"the task uses the split {split!r}, but its data files are for {', '.join(found.splits)}",
                 position=position,
                 hint=did_you_mean(split, found.splits)
                 or f"write data_files as a mapping: {{{split}: …}} (a bare list is the split 'train')",

@@ -395,7 +395,7 @@ def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
     arguments = {key: value for key, value in step.items() if key != "function"}
     function = step["function"]
     if isinstance(function, FunctionRef):
-        raise ScoringError(f"the filter !function {function} is not bound", position=position)
+        raise ScoringError(f"the filter !function {function} was not imported", position=position)
     is_named = isinstance(function, str) and function in FILTERS
     if not (callable(function) or isinstance(function, KnownFilter) or is_named):
         raise unknown_filter(function, position, FILTERS)
@@ -409,7 +409,7 @@ def unknown_filter(function: object, position: Position | None, known: Collectio
         f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
         position=position,
         hint=did_you_mean(str(function), known)
-        or "an installed lm-eval may register others, and a package name them as pytest_promptfmt.filters",
+        or "an installed lm-eval may have others, and packages add some as entry points pytest_promptfmt.filters",
     )
     if isinstance(error, FilterUnavailableError) and position is not None and harness_around(position.path.parent):
         error.remedy = "pip install -e ."

@@ -191,7 +191,7 @@ def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> 
     if task.process_results is not None:
         name, arguments = _name_of(named), {}
     elif isinstance(named, FunctionRef):
-        raise ScoringError(f"the metric !function {named} is not bound", position=position)
+        raise ScoringError(f"the metric !function {named} was not imported", position=position)
     elif callable(named):
         name, function = _name_of(named), named
     elif not isinstance(named, str):
