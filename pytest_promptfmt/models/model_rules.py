@@ -25,8 +25,8 @@ RIVAL_FACTOR: Final = 10.0
 def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report a model that received other token ids than the prompt has, or than the snapshot shows.
 
-    Why: a row longer than the model takes loses its beginning; another tokenizer splits the text in another way. The
-    scores are then those of another prompt.
+    Why: a prompt longer than the model's limit loses its beginning; another tokenizer splits the text in another way.
+    The scores are then those of another prompt.
 
     Fix: shorten the prompt, or give the profile the tokenizer of the model.
 
@@ -111,8 +111,8 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
 def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report candidates that the model writes with another spelling: with a space before them, or without.
 
-    Why: each candidate is also asked in the other spelling. Where that is ten times as likely, the task asks `"A"` of a
-    model that writes `" A"`, and its accuracy is close to chance.
+    Why: each candidate is also asked in the other spelling. If the other spelling is ten times as likely, the task
+    requests `"A"` from a model that writes `" A"`, and its accuracy is close to chance.
 
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 
@@ -164,7 +164,7 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
     Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
     the text that follows it.
 
-    Fix: stop at what the prompt leads the model to write after an answer, such as a blank line.
+    Fix: stop at the text that follows an answer in the prompt, such as a blank line.
 
     Real: lm-evaluation-harness #2983 (LongBench), where the stop sequence was a literal `\n`.
     """

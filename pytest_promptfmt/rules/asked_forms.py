@@ -168,9 +168,9 @@ def no_form_read(study: Study) -> Iterator[Finding]:
 def asked_form(study: Study) -> Iterator[Finding]:
     """Report a prompt that asks for some labels, a letter or a number, where something else is scored.
 
-    Why: a model that follows the prompt is never right. Choices are often forgotten when the prompt is rewritten, and
-    a gold answer is the text of an option where its letter is requested. Labels that differ only in letter case count
-    where they are compared as text.
+    Why: a model that follows the prompt is never right. Authors often rewrite the prompt and forget the choices, or
+    score the text of an option where the prompt requests its letter. A difference in letter case counts only where
+    labels are compared as text.
 
     Fix: ask for the answers that are scored.
 

@@ -179,7 +179,7 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @rule("PF416", "lossy-tokenizer", severity=Severity.WARNING, family=Family.TOKENS, scope="template")
 def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report what a tokenizer does not distinguish: newlines, repeated spaces, capitals, accents.
+    """Report characters that a tokenizer does not distinguish: newlines, repeated spaces, capitals, accents.
 
     Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
     decomposed accents, which look the same, are reported as info.

@@ -42,7 +42,8 @@ _THOUGHT: Final = re.compile(
 def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     """Report turns that are not closed before the next one begins.
 
-    Why: The model's own turn seems to go on through tool results and user messages; it no longer stops where it should.
+    Why: The model's own turn seems to continue through tool results and user messages, and the model no longer stops
+    where it should.
 
     Fix: write the marker that closes a turn in every branch.
 

@@ -268,8 +268,8 @@ def quoted_value(study: Study) -> Iterator[Finding]:
     """Report a boolean or number that is in quotes, so that it is text.
 
     Why: the text `"false"` is true to Python, so that `do_sample: "false"` samples and `ignore_case: "false"` ignores
-    the case. `temperature: "0.0"` is not equal to 0. The text false is an error. Any other word, such as `flase`, is
-    true as well.
+    the case. `temperature: "0.0"` is not equal to 0. A quoted false is reported as an error. Any other word, such as
+    `flase`, is true as well.
 
     Fix: remove the quotes.
 
@@ -299,9 +299,9 @@ def _is_quoted(key: Any, value: Any) -> bool:
 def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
 
-    Why: lm-eval refuses the task, and drops its file without a word. A fork may have the key. The finding is only an
-    info if the `TaskConfig` of the checkout or of the installed harness has the key, or if there is no harness to
-    compare with. The prompts are tested without the key.
+    Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is only an info if
+    the `TaskConfig` of the checkout or of the installed harness has the key, or if there is no harness to compare with.
+    The prompts are tested without the key.
 
     Fix: remove the key; settings of your own belong under `metadata`.
 
@@ -324,8 +324,8 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 def group_of_a_task(view: FileView) -> Iterator[Finding]:
     """Report a task with the key `group`, under which tasks named their sets up to lm-eval 0.4.3.
 
-    Why: lm-eval 0.4.13 reads such a file as a group without members, and drops the task without a word. Up to
-    0.4.11 it is a task. An info where the checkout around the file is such a release.
+    Why: lm-eval 0.4.13 reads such a file as a group without members, and silently drops the task. Up to 0.4.11 it loads
+    the task, so it is an info in a checkout of such a release.
 
     Fix: write `tag:` instead of `group:`.
 

@@ -142,8 +142,9 @@ def _form(part: Documentation) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a text with a capital at its start, unless it begins with the name of a project."""
-    return text if text.startswith(_PROJECTS) else text[:1].upper() + text[1:]
+    """Return a text with a capital at its start, unless it begins with the name of a project or key."""
+    is_name = text.startswith(_PROJECTS) or "_" in text.partition(" ")[0]
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 def _flowing(text: str) -> str:

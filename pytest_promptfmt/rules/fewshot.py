@@ -168,7 +168,8 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
     """Report few-shot examples unlike the question, such as ones that end with another cue.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
-    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without any are tried with two.
+    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without few-shot examples are
+    rendered with two.
 
     Fix: use the same layout for few-shot examples and the question.
 
@@ -318,8 +319,8 @@ def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
 def _delimiter_in_shots(page: Page) -> Iterator[str]:
     """Report a few-shot example with a column that contains the delimiter between examples.
 
-    Why: the model sees more examples than there are, some without an answer. Where the delimiter is also what stops the
-    answer, as it is by default, an answer that contains it ends early.
+    Why: the model sees more examples than there are, some without an answer. By default the delimiter also stops the
+    answer, so an answer that contains it ends early.
 
     Fix: choose a delimiter that no column contains, or replace it in `process_docs`.
 

@@ -79,7 +79,7 @@ def _reasoning_without_generation(page: Page) -> Iterator[str]:
 
 @rule("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_cuts_answer(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence inside what the model has to write, such as the gold answer.
+    """Report a stop sequence inside text that the model has to write, such as the gold answer.
 
     Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning if another
     accepted answer stays whole, or if only `--num_fewshot` adds examples.

@@ -99,9 +99,9 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 def group_metric(view: FileView) -> Iterator[Finding]:
     """Report a metric or filter of a group's average that none of its members has.
 
-    Why: lm-eval averages what the members report as `metric,filter`. If no member has it, the row of the group stays
-    empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the members have. Groups
-    inside the group are checked as well.
+    Why: lm-eval averages the results that the members report as `metric,filter`. If no member has it, the row of the
+    group stays empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the members have.
+    Groups inside the group are checked as well.
 
     Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
 
@@ -221,7 +221,7 @@ def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
 
 @also("PF131", severity=Severity.ERROR, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
-    """Report what lm-eval refuses or ignores in a group."""
+    """Report a part of a group that lm-eval refuses or ignores."""
     if view.file.kind != "group":
         return
     for note in view.file.notes:

@@ -251,8 +251,8 @@ def python_string(study: Study) -> Iterator[Finding]:
 def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
-    Why: it is only used with decontamination, so the mistake shows late. Without docs of yours, a column counts that no
-    prompt, choice or answer is made of, if no code makes the docs.
+    Why: it is only used with decontamination, so the mistake shows late. Without docs of your own, a column is reported
+    if no prompt, choice or answer uses it, unless code makes the docs.
 
     Fix: use a column, or write a template.
 

@@ -109,7 +109,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts that come before the text of an earlier message.
 
-    Why: The order of turns and results is what the conversation means.
+    Why: The order of turns and results is part of the meaning of a conversation.
 
     Fix: write messages in the order in which they come.
 

@@ -120,10 +120,9 @@ def _sorted(text: str) -> list[str]:
 def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     """Report constructs that other engines lack, and prompts that differ in an engine that you name.
 
-    Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with their own engines.
-    Unknown constructs fail there. Constructs are an info; with the setting `promptfmt_template_engines = minijinja` all
-    conversations are rendered by that engine as well (or by `@huggingface/jinja`, that of transformers.js, where node
-    finds it, or by a server that `promptfmt record` asked), and a prompt that differs is a warning.
+    Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with their own engines. Unknown
+    constructs fail there. Unknown constructs are an info. With the setting `promptfmt_template_engines`, the engines
+    that it names render all conversations as well, and a prompt that differs is a warning.
 
     Fix: use a construct that all engines know, such as a filter or a slice.
 

@@ -79,9 +79,9 @@ _PAIRS: Final[Mapping[str, tuple[Any, Any]]] = {
 def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
     """Report different tool calls that give the same prompt.
 
-    Why: No parser can tell them apart, so what the model meant is lost, and an argument, such as text from a web page,
-    may give another argument. It is an info: a parser can decide by the tool's schema, and tags are the format of many
-    models.
+    Why: No parser can tell them apart, so the meaning of the model's call is lost. An argument, such as text from a web
+    page, may set another argument. It is an info: a parser can decide by the tool's schema, and tags are the format of
+    many models.
 
     Fix: write arguments as JSON (`tojson`).
 

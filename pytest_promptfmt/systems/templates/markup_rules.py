@@ -33,7 +33,7 @@ _DECODER: Final = json.JSONDecoder()
 def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
     """Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
 
-    Why: The model learns from the prompt how calls are written, and what it writes is parsed as JSON.
+    Why: The model learns from the prompt how calls are written, and its calls are parsed as JSON.
 
     Fix: count the braces, write a comma between items, or build a mapping and write it with `tojson`.
 

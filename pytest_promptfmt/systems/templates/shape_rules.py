@@ -86,9 +86,9 @@ def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
-    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake if the
-    template accepts the same conversation in another shape, and where a system message is refused for another reason
-    (roles that do not alternate) by a template that has a branch for it.
+    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake in two
+    cases: the template accepts the same conversation in another shape, or it has a branch for system messages and
+    refuses one for another reason (roles that do not alternate).
 
     Fix: accept the conversation, or document what the model cannot take.
 

@@ -37,7 +37,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     It is `NAME_training.jinja` next to `NAME.jinja`, or the template that the setting `training_of` names.
 
     Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
-    and never sees later. Where reasoning is kept for training, it may be meant (an info).
+    and never sees later. Reasoning that is kept for training may be intended, so it is an info.
 
     Fix: copy the template and add `{% generation %}`, nothing else.
 
@@ -138,9 +138,9 @@ def _covers(mask: Mask, start: int, end: int) -> bool:
 
 @template_rule("PF451", "mask-misses-answer", severity=Severity.ERROR)
 def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers and tool calls outside `{% generation %}`, and what the model has to generate before the mask.
+    """Report answers and tool calls outside `{% generation %}`, and text that the model must generate before the mask.
 
-    Why: Only what is inside is learnt; an empty mask trains on nothing. A server asks the model right after the
+    Why: The model learns only the text inside; an empty mask trains on nothing. A server asks the model right after the
     generation prompt: a space or line break between prompt and mask is then generated untrained (a warning).
 
     Fix: put content, tool calls and the end token inside the tags.
@@ -187,7 +187,7 @@ def _left_out(trial: TemplateTrial, conversation: Conversation, text: str, mask:
 def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report headers, user texts and tool results inside `{% generation %}`.
 
-    Why: The model learns to write what it is always given: headers, questions and tool results.
+    Why: The model learns to write text that it is always given: headers, questions and tool results.
 
     Fix: begin the tag after the header of the answer.
 
@@ -261,7 +261,7 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 
 @template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers that are trained as other tokens than a server has the model generate.
+    """Report answers that are trained as other tokens than the model generates on a server.
 
     Why: A token can span the end of a header and the beginning of an answer. Training treats it as header, but a server
     gives the model the header alone, so the answer begins with another token. In tool loops TRL appends the tokens of a
