@@ -90,9 +90,9 @@ def check(
         options = pytest_options(profiles=profile, no_code=no_code)
         versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
     if statistics:
-        from pytest_promptfmt.results.lint_lines import statistics_lines
+        from pytest_promptfmt.results.terminal import statistics_lines
 
-        for counted in statistics_lines(result):
+        for counted in statistics_lines(result.findings):
             typer.echo(counted)
     else:
         _print(result, versions, output_format, verbose=verbose)
@@ -142,10 +142,9 @@ def _print(
 
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
     """Yield the findings, then each distinct problem of snapshots and answers in full, and a summary of those."""
-    from pytest_promptfmt.results.lint_lines import explained_lines
-    from pytest_promptfmt.results.terminal import sections
+    from pytest_promptfmt.results.terminal import finding_lines, sections
 
-    yield from explained_lines(result, is_verbose=verbose)
+    yield from finding_lines(result.findings, is_verbose=verbose, result=result)
     details = [cluster.detail for cluster in result.unexplained if cluster.detail]
     for detail in details if verbose else details[:_SHOWN_DETAILS]:
         yield from ("", *detail.splitlines())

@@ -167,8 +167,8 @@ class FindingPlace:
 class FindingGroup:
     """Findings of one rule with the same message: one cause. `where`, `saw` and `do` are those of the first.
 
-    `tasks` are the different ones; findings about a profile are under `profile NAME`. It `is_fixable` if one of its
-    findings is.
+    `tasks` are the different ones; findings about a profile are under `profile NAME`. `profiles` are those that see
+    the mistake, if not all do. It `is_fixable` if one of its findings is.
     """
 
     code: str
@@ -182,6 +182,7 @@ class FindingGroup:
     tasks: tuple[str, ...]
     effect: Effect = Effect.SOME_DOCS
     places: tuple[FindingPlace, ...] = ()
+    profiles: tuple[str, ...] = ()
     concerns_profiles: bool = False
     is_fixable: bool = False
 
@@ -195,8 +196,18 @@ class FindingGroup:
         """Return the group that `to_json` wrote."""
         places = tuple(FindingPlace(**{**place, "tasks": tuple(place["tasks"])}) for place in data["places"])
         severity, effect = Severity(data["severity"]), Effect(data.get("effect", Effect.SOME_DOCS))
-        values = {"severity": severity, "effect": effect, "tasks": tuple(data["tasks"]), "places": places}
-        return cls(**{**data, **values})
+        lists = {name: tuple(data.get(name, ())) for name in ("tasks", "profiles")}
+        return cls(**{**data, **lists, "severity": severity, "effect": effect, "places": places})
+
+    @property
+    def mark(self) -> str:
+        """Return `[*]` after a space where one of the findings may be fixable."""
+        return " [*]" if self.is_fixable else ""
+
+    @property
+    def headline(self) -> str:
+        """Return `error: CODE message`, with its mark."""
+        return f"{self.severity}: {self.code} {self.message}{self.mark}"
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
@@ -229,6 +240,7 @@ def _finding_group(findings: list[Reported]) -> FindingGroup:
         effect=first.effect,
         tasks=_subjects(findings),
         places=tuple(map(_place, grouped(findings, lambda finding: (finding.position, finding.keys)).values())),
+        profiles=tuple(dict.fromkeys(name for finding in findings for name in finding.profiles)),
         concerns_profiles=not any(finding.task for finding in findings),
         is_fixable=any(finding.is_fixable for finding in findings),
     )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core.errors import display_path
-from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.release import LATEST, OLDEST
 from pytest_promptfmt.results.baseline import baseline_lines
-from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, FindingGroup, grouped
+from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed
+from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed, printable
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks import found_release
 
@@ -23,17 +22,16 @@ SHOWN_TASKS: Final = 8
 SHOWN_CLUSTERS: Final = 20
 """How many clusters are listed without -v."""
 
-SHOWN_GROUPS: Final = 3
-"""How many groups of findings of one rule are shown without -v."""
+SHOWN_SKIP_CAUSES: Final = 3
+"""How many causes of one reason for skips are shown without -v."""
 
 SHOWN_CAUSES: Final = 10
 """How many causes of findings are shown without -v where a run has more: those that matter most."""
 
-SHOWN_FINDING_TASKS: Final = 6
 SHOWN_EXCERPTS: Final = 3
-"""Folders of which the text that was seen is shown without -v."""
-SHOWN_PLACES: Final = 8
-"""Files, or folders where there are more files, that are named without -v."""
+"""Folders of which the text that was seen is shown in a table."""
+SHOWN_PLACES: Final = 4
+"""Further places of one cause that are named without -v."""
 
 SHOWN_ROWS: Final = 40
 """How many rows about a model are shown without -v."""
@@ -91,7 +89,7 @@ def sections(
     `more` are the lines that end the first, about the files that were written; `findings` are shown in place of the
     lines about findings that pytest shows.
     """
-    shown = finding_lines(result.findings, verbosity=verbosity, result=result) if findings is None else findings
+    shown = finding_lines(result.findings, is_verbose=verbosity > 0, result=result) if findings is None else findings
     titled = (
         ("prompt formats", [*_summary(result, verbosity), *more]),
         ("prompt model", _figures(result, verbosity)),
@@ -117,7 +115,7 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
         remedy = result.remedies.get(reason)
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}" + (f"; {remedy}" if remedy else "")
         causes = [f"{cause}, {counted(len(names), 'task')}" for cause, names in result.skip_causes[reason].items()]
-        yield from first_of(causes, None if verbosity > 0 else SHOWN_GROUPS, "    ")
+        yield from first_of(causes, None if verbosity > 0 else SHOWN_SKIP_CAUSES, "    ")
     if result.accept_command:
         yield f"accept all changes: {result.accept_command}"
     if result.baseline is not None:
@@ -136,10 +134,10 @@ def since_lines(result: RunResult) -> Iterator[str]:
     yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], SHOWN_CLUSTERS)
 
 
-def effect_lines(result: RunResult, group: FindingGroup, indent: str = "  ") -> Iterator[str]:
+def effect_lines(result: RunResult, group: FindingGroup) -> Iterator[str]:
     """Yield the failures that a cause explains, one line for each distinct one."""
     for cluster in result.explained_by(group):
-        yield f"{indent}explains: {cluster.category}, {cluster.size()}: {cluster.headline}"
+        yield f"  explains: {cluster.category}, {cluster.size()}: {cluster.headline}"
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
@@ -175,32 +173,35 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
 
 
 def finding_lines(
-    groups: Iterable[FindingGroup], *, verbosity: int = 0, result: RunResult | None = None
+    groups: Iterable[FindingGroup], *, is_verbose: bool = False, result: RunResult | None = None
 ) -> Iterator[str]:
-    """Yield the closing lines about findings; infos are among them only where they were selected.
+    """Yield each cause with an excerpt and the fix, those first that matter most to the score, and the totals.
 
-    Of many causes those that matter most are shown, then how often each rule reported something; -v shows all. Causes
-    that explain failures of `result` come first, each with those.
+    Of many causes the first are shown, then how often each rule reported something. Causes that explain failures of
+    `result` come before the others, each with those. Infos are among them only where they were selected.
     """
-    ordered = by_importance(groups, result)
-    rules = grouped(ordered, lambda group: (group.severity, group.code))
-    if verbosity <= 0 and len(ordered) > SHOWN_CAUSES:
-        yield f"the {SHOWN_CAUSES} causes that matter most to the score, of {len(ordered):,} (-v lists them all):"
-        for group in ordered[:SHOWN_CAUSES]:
-            yield _header([group])
-            yield from _group_lines(group, verbosity, result)
-        yield "by rule:"
-        yield from (f"  {_header(found)}" for found in rules.values())
-    else:
-        for found in rules.values():
-            yield _header(found)
-            shown = len(found) if verbosity > 0 else SHOWN_GROUPS
-            for group in found[:shown]:
-                yield from _group_lines(group, verbosity, result)
-            if len(found) > shown:
-                yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
-    if rules:
+    ordered, here = by_importance(groups, result), Path.cwd()
+    shown = ordered if is_verbose else ordered[:SHOWN_CAUSES]
+    for group in shown:
+        where = group.places[0].at(here) if group.places else ""
+        yield printable(f"{where or group.where}: {group.headline}")
+        yield from map(printable, cause_lines(group, here, None if is_verbose else SHOWN_PLACES))
+        yield from map(printable, effect_lines(result, group)) if result is not None else ()
+    if len(shown) < len(ordered):
+        yield f"… and {len(ordered) - len(shown):,} more causes{LISTED_BY_V}; by rule:"
+        yield from (f"  {line}" for line in statistics_lines(ordered))
+    if ordered:
         yield totals(ordered)
+
+
+def statistics_lines(groups: Iterable[FindingGroup]) -> Iterator[str]:
+    """Yield how often each rule reported something, the most frequent first: `12 PF201 doubled-whitespace`."""
+    counts = Counter[tuple[str, str, str]]()
+    for group in groups:
+        counts[group.code, group.name, group.mark] += group.count
+    width = max((len(str(count)) for count in counts.values()), default=0)
+    for (code, name, mark), count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        yield f"{count:>{width}} {code} {name}{mark}"
 
 
 def totals(groups: Iterable[FindingGroup]) -> str:
@@ -221,40 +222,20 @@ def by_importance(groups: Iterable[FindingGroup], result: RunResult | None) -> l
     return sorted(groups, key=lambda group: (id(group) not in explaining, group.rank))
 
 
-def _header(found: Sequence[FindingGroup]) -> str:
-    """Return the line about findings of one rule: how many, in how many tasks, and what they do to the score."""
-    subjects = {task for group in found for task in group.tasks}
-    word = "profile" if all(group.concerns_profiles for group in found) else "task"
-    total = counted(sum(group.count for group in found), found[0].severity)
-    effect = min((group.effect for group in found), key=EFFECTS.index)
-    return f"{found[0].code} {found[0].name}: {total} in {counted(len(subjects), word)} (affects {effect})"
-
-
-def _group_lines(group: FindingGroup, verbosity: int, result: RunResult | None) -> Iterator[str]:
-    yield f"  {group.where}: {group.message}"
-    if group.severity is not Severity.ERROR or verbosity > 0:  # the failure of an error shows it
-        yield from excerpts(group, None if verbosity > 0 else SHOWN_EXCERPTS, indent="    ")
-        yield f"    do: {group.do}"
-    if len(group.tasks) > 1:
-        yield f"    in {listed(group.tasks, None if verbosity > 0 else SHOWN_FINDING_TASKS)}"
-    places = _places(group, verbosity)
-    if len(places) > 1:
-        yield f"    {listed(places, None if verbosity > 0 else SHOWN_PLACES)}"
-    if result is not None:
-        yield from effect_lines(result, group, "    ")
-
-
 def cause_lines(group: FindingGroup, rootdir: Path, most: int | None) -> Iterator[str]:
-    """Yield what was seen in each folder, the fix, and how many tasks have the mistake, with its other places."""
+    """Yield what was seen in each folder, the fix, and where the mistake is: tasks, profiles, other places."""
     yield from excerpts(group, most)
     yield f"  do: {group.do}"
     others = [place.at(rootdir) for place in group.places[1:]]
-    if len(group.tasks) > 1 or others:
-        also = f"; also at {listed(others, most)}" if others else ""
-        yield f"  in {counted(len(group.tasks), 'profile' if group.concerns_profiles else 'task')}{also}"
+    names = f": {', '.join(group.tasks)}" if most is None else ""
+    found = [] if group.concerns_profiles else [counted(len(group.tasks), "task") + names]
+    if group.profiles:
+        found.append(f"profile{'s' if len(group.profiles) > 1 else ''} {listed(group.profiles, most)}")
+    if len(group.tasks) > 1 or others or group.profiles:
+        yield f"  in {', '.join(found)}" + (f"; also at {listed(others, most)}" if others else "")
 
 
-def excerpts(group: FindingGroup, most: int | None, indent: str = "  ") -> Iterator[str]:
+def excerpts(group: FindingGroup, most: int | None) -> Iterator[str]:
     """Yield the text that was seen, one for each folder with another text."""
     seen: dict[str, str] = {}
     for place in group.places:
@@ -263,20 +244,6 @@ def excerpts(group: FindingGroup, most: int | None, indent: str = "  ") -> Itera
             seen.setdefault(folder, place.saw)
     shown = [*seen.items()][:most] if group.places else [("", group.saw)] * bool(group.saw)
     for folder, saw in shown:
-        yield f"{indent}saw: {saw}" if len(shown) == 1 or folder == "." else f"{indent}saw in {folder}: {saw}"
+        yield f"  saw: {saw}" if len(shown) == 1 or folder == "." else f"  saw in {folder}: {saw}"
     if len(seen) > len(shown):
-        yield f"{indent}… and texts in {counted(len(seen) - len(shown), 'more folder')}"
-
-
-def _places(group: FindingGroup, verbosity: int) -> list[str]:
-    """Return files with counts, the most frequent first; folders where there are too many files to name."""
-    files: Counter[str] = Counter()
-    for place in group.places:
-        if place.file:
-            files[display_path(place.file)] += place.count
-    if verbosity <= 0 and len(files) > SHOWN_PLACES:
-        folders: Counter[str] = Counter()
-        for file, count in files.items():
-            folders[f"{file.rpartition('/')[0] or '.'}/"] += count
-        files = folders
-    return [f"{file} ({count:,})" for file, count in files.most_common()]
+        yield f"  … and texts in {counted(len(seen) - len(shown), 'more folder')}"

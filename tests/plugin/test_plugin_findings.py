@@ -27,9 +27,9 @@ def test_the_same_mistake_in_several_folders_is_one_entry_that_names_every_place
         glued(project, file)
         project.edit(file, f'task: "{Path(file).stem}"', f"task: glued_{number}")
     result = project.run(*LINT, "--promptfmt-select=PF203", "--promptfmt-json=result.json")
-    result.stdout.fnmatch_lines(["PF203 glued-text: 6 errors in 6 tasks (affects some docs)"])
+    result.stdout.fnmatch_lines(["ape/t1.yaml:7:1: error: PF203 *", "  in 6 tasks; also at ape/t2.yaml:7:1, *"])
     shown = result.stdout.str().partition("prompt findings")[2].partition("short test summary")[0]
-    assert all(f"{file} (1)" in shown for file in files)
+    assert all(f"{file}:7:1" in shown for file in files[:5])
     assert shown.count("no space or newline") == 1
     [group] = written(project)["findings"]
     assert {place["file"]: (place["line"], place["keys"], place["tasks"]) for place in group["places"]} == {
@@ -38,14 +38,14 @@ def test_the_same_mistake_in_several_folders_is_one_entry_that_names_every_place
     assert (group["count"], len(group["tasks"])) == (6, 6)
 
 
-def test_many_files_are_shown_by_folder_and_all_of_them_when_asked(project: Project) -> None:
+def test_many_files_are_counted_and_all_of_them_are_named_when_asked(project: Project) -> None:
     files = [f"{folder}/{folder}{number}.yaml" for folder in ("ape", "bee", "cat") for number in range(1, 5)]
     for file in files:
         glued(project, file)
     short = project.run(*LINT, "--promptfmt-select=PF203").stdout.str()
-    assert "    ape/ (4), bee/ (4), cat/ (4)\n" in short
+    assert "and 7 more\n" in short.partition("in 12 tasks; also at ")[2]
     long = project.run("-v", *LINT[1:], "--promptfmt-select=PF203").stdout.str()
-    assert all(f"{file} (1)" in long.partition("prompt findings")[2] for file in files)
+    assert all(f"{file}:7:1" in long.partition("prompt findings")[2] for file in files)
 
 
 def test_one_shared_file_is_one_place_with_all_its_tasks(project: Project) -> None:

@@ -66,9 +66,9 @@ def test_our_own_writers_go_by_the_names_of_their_options(project: Project) -> N
         ("jsn=x.json", "no writer is called 'jsn'\n  hint: did you mean 'json'?"),
         (
             "teletype=x",
-            "no writer is called 'teletype'\n  hint: there are patch, pending, json, markdown, sarif, html, next-steps",
+            "no writer is called 'teletype'\n  hint: known: patch, pending, json, markdown, sarif, html, next-steps",
         ),
-        ("json", "--promptfmt-write is 'json'\n  hint: give a writer and a file"),
+        ("json", "--promptfmt-write 'json' names no file\n  hint: give a writer and a file"),
         ("missing=x", "the writer 'missing' of tables:nothing cannot be imported"),
     ],
 )

@@ -166,11 +166,11 @@ def test_warnings_pass_and_are_listed_once_at_the_end_with_a_count(tmp_path: Pat
         write_task(tmp_path, f"metal_{number}")
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "PF202 space-at-edge: 3 warnings in 3 tasks" in done.stdout
+    assert ": warning: PF202 " in done.stdout
+    assert "in 3 tasks" in done.stdout
     assert done.stdout.count("the prompt ends with a space") == 1
     assert "saw: " in done.stdout
     assert "⟨SP⟩" in done.stdout
-    assert "in metal_0, metal_1, metal_2" in done.stdout
 
 
 def test_errors_fail_with_place_and_fix_and_are_reported_once(tmp_path: Path) -> None:
@@ -180,7 +180,8 @@ def test_errors_fail_with_place_and_fix_and_are_reported_once(tmp_path: Path) ->
     assert done.returncode == 1
     assert "metal_0.yaml:6:1 (description" in done.stdout
     assert "PF203 no space or newline between the description and the question" in done.stdout
-    assert "PF203 glued-text: 3 errors in 3 tasks" in done.stdout
+    assert ": error: PF203 " in done.stdout
+    assert "in 3 tasks" in done.stdout
     assert "3 failed" in done.stdout
     assert "2 of them repeats of a failure above" in done.stdout
 
@@ -190,7 +191,8 @@ def test_findings_of_workers_are_gathered(tmp_path: Path, workers: str) -> None:
     for number in range(4):
         write_task(tmp_path, f"metal_{number}")
     done = run(tmp_path, "-n", workers)
-    assert "PF202 space-at-edge: 4 warnings in 4 tasks" in done.stdout
+    assert ": warning: PF202 " in done.stdout
+    assert "in 4 tasks" in done.stdout
 
 
 def test_infos_are_shown_with_v_or_when_selected(tmp_path: Path) -> None:
@@ -218,8 +220,8 @@ def test_ignores_that_match_nothing_are_reported(tmp_path: Path) -> None:
     lines = ("met*.yaml", "other*.yaml", "far/*.yaml", "gone*.yaml", "nowhere/*.yaml")
     ini = "promptfmt_per_file_ignores =\n" + "".join(f"  {glob}: PF7\n" for glob in lines)
     done = run(tmp_path, "metals.yaml", ini=ini)
-    assert "PF001 unknown-ignore" in done.stdout
-    assert "PF002 unused-ignore" in done.stdout
+    assert ": warning: PF001 " in done.stdout
+    assert ": warning: PF002 " in done.stdout
     assert "'met*.yaml' no longer ignores any finding" in done.stdout
     assert "'gone*.yaml' no longer matches any file" in done.stdout
     assert "'nowhere/*.yaml' no longer matches any file" in done.stdout
@@ -250,7 +252,7 @@ def test_a_group_without_tasks_of_its_own_has_a_lint_item(tmp_path: Path) -> Non
     (tmp_path / "group.yaml").write_text("group: all_metals\ntask: [metals, mettals]\n", "utf-8")
     done = run(tmp_path, "-v")
     assert "group.yaml::lint" in done.stdout
-    assert "PF131 unresolved-member" in done.stdout
+    assert ": error: PF131 " in done.stdout
     assert "1 passed" in run(tmp_path, "--promptfmt-task", "metals").stdout, "the group was not chosen"
     assert "did you mean 'metals'?" in done.stdout
 
@@ -264,9 +266,9 @@ def test_what_a_rule_tells_is_no_warning_of_pytest_as_well(tmp_path: Path) -> No
     )
     (tmp_path / "group.yaml").write_text("group: all_metals\ntask: [metals, mettals]\n", "utf-8")
     done = run(tmp_path)
-    assert "PF101 repeated-key" in done.stdout
-    assert "PF131 unresolved-member" in done.stdout
-    assert "PF103 overwritten-by-format" in done.stdout
+    assert "PF101 " in done.stdout
+    assert ": error: PF131 " in done.stdout
+    assert "PF103 " in done.stdout
     assert "PromptfmtWarning" not in done.stdout
     assert "PromptfmtWarning" in run(tmp_path, "-m", "promptfmt_snapshot", ini="promptfmt_lint = false\n").stdout
 
@@ -282,7 +284,7 @@ def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path
     done = run(tmp_path, ini="promptfmt_rules = house_rules.py\n")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "ACME001 the prompt shouts" in done.stdout
-    assert "ACME002 file-in-capitals: 1 warning in 1 task" in done.stdout
+    assert ": warning: ACME002 " in done.stdout
     assert "the rule ACME003 failed" in done.stdout
     assert "KeyError: 'METALS'" in done.stdout
     shown = promptfmt("explain", "shouting", "--rules", str(HOUSE_RULES))
@@ -296,10 +298,10 @@ def test_a_mistake_in_several_profiles_is_one_finding_of_the_one_lint_item_and_n
     assert [line.split()[0] for line in done.stdout.splitlines() if "::metals::" in line] == [
         "metals.yaml::metals::lint"
     ], done.stdout
-    assert "PF202 space-at-edge: 1 warning" in done.stdout
-    assert "ACME004 no-system-turn: 1 warning in 1 task" in done.stdout
-    assert "(doc 1, profiles chat-llama3, chat-chatml)" in done.stdout
-    assert "PF002 unused-ignore: 1 warning" in done.stdout
+    assert ": warning: PF202 " in done.stdout
+    assert ": warning: ACME004 " in done.stdout
+    assert "in 1 task, profiles chat-llama3, chat-chatml" in done.stdout
+    assert ": warning: PF002 " in done.stdout
     assert "metals::lint" in run(tmp_path, "-v", profile="plain").stdout
 
 

@@ -47,8 +47,8 @@ def test_what_is_wrong_with_a_template_is_said_once_and_for_no_task(tmp_path: Pa
     (tmp_path / "first.yaml").write_text(text, "utf-8")
     write_task(tmp_path, "second")
     done = run(tmp_path, "--promptfmt-select=PF401", profile="mine")
-    assert "PF401 default-system-text: 1 warning in 1 profile (affects some docs)\n" in done.stdout
-    assert "  mine.jinja:2 (profile mine): the chat template adds a default system text" in done.stdout
+    assert "mine.jinja:2: warning: PF401 the chat template adds a default system text" in done.stdout
+    assert "  in profile mine\n" in done.stdout
     assert "saw: You are a patient and friendly helper." in done.stdout
     assert done.returncode == 0
 
@@ -91,8 +91,8 @@ def test_what_workers_find_out_each_for_itself_is_counted_once() -> None:
         do="remove it",
         stable_keys=("k",),
     )
-    lines = finding_lines(finding_groups([finding, finding, replace(finding, profiles=("other",))]))
-    assert next(lines) == "PF401 default-system-text: 2 warnings in 2 profiles (affects some docs)"
+    lines = [*finding_lines(finding_groups([finding, finding, replace(finding, profiles=("other",))]))]
+    assert lines[-2:] == ["  in profiles mine, other", "2 warnings; details: `promptfmt explain CODE`"]
 
 
 CHATS = tuple(builtin_profile(name) for name in ("chat-chatml", "chat-gemma", "chat-llama3", "chat-mistral"))
