@@ -300,7 +300,7 @@ def test_a_mistake_in_several_profiles_is_one_finding_of_the_one_lint_item_and_n
     ], done.stdout
     assert ": warning: PF202 " in done.stdout
     assert ": warning: ACME004 " in done.stdout
-    assert "in 1 task, profiles chat-llama3, chat-chatml" in done.stdout
+    assert "in 1 task: metals, profiles chat-llama3, chat-chatml" in done.stdout
     assert ": warning: PF002 " in done.stdout
     assert "metals::lint" in run(tmp_path, "-v", profile="plain").stdout
 
