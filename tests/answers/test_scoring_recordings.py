@@ -130,7 +130,7 @@ def test_lines_that_would_break_a_reader_are_bad_records(tmp_path: Path) -> None
         ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "filter": {"a": 1}}', "`filter` is"),
         ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "metrics": 5}', "not a line of --log_samples"),
         ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "no generated text"),
-        ("\x00", "no JSON"),
+        ("\x00", "invalid JSON"),
     ],
 )
 def test_values_of_another_type_make_a_bad_record_and_no_more(tmp_path: Path, line: str, reason: str) -> None:

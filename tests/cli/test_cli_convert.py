@@ -110,7 +110,7 @@ def test_question_that_is_not_stripped_is_no_template(task: Path) -> None:
     task.write_text(TASK.replace("question.strip()", "question"))
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
     assert result.exit_code == 1
-    assert "'capitals' would be asked differently" in result.stderr
+    assert "'capitals' would have another prompt" in result.stderr
 
 
 def test_handwritten_layout_becomes_a_format_and_comments_stay(task: Path) -> None:

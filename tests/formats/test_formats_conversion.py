@@ -131,11 +131,11 @@ def test_layout_becomes_a_format_when_the_prompts_are_the_same(
         ("question", "choices", "not a layout of expressions"),
         ("{% if question %}{{ question }}{% endif %}", "choices", "not a layout of expressions"),
         ("{{question}}\nAnswer:", ["A", "B"], "not listed in it one by one"),
-        ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would be asked differently"),
+        ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would have another prompt"),
         (
             "{{question}}\nA. {{choices[0]}}\n\nB. {{choices[1]}}\nC. {{choices[2]}}",
             ["A", "B", "C"],
-            "asked differently",
+            "would have another prompt",
         ),
         ("{{question}}\n{{choices[0]}}\nA. {{choices[0]}}\nB. {{choices[1]}} {{passage}}", ["A", "B"], "not listed"),
     ],

@@ -252,9 +252,9 @@ def test_line_of_a_choice_may_have_its_label_anywhere() -> None:
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 MISTAKES = {
-    "unknown format": ("formats: mcqaa", 5, "no format 'mcqaa'", "did you mean 'mcqa'?"),
-    "unknown type": ("formats:\n  type: clozee", 5, "no format 'clozee'", "did you mean 'cloze'?"),
-    "unknown name in a mapping": ("formats:\n  mcqa: null\n  genrate: null", 7, "no format 'genrate'", "generate"),
+    "unknown format": ("formats: mcqaa", 5, "unknown format 'mcqaa'", "did you mean 'mcqa'?"),
+    "unknown type": ("formats:\n  type: clozee", 5, "unknown format 'clozee'", "did you mean 'cloze'?"),
+    "unknown name in a mapping": ("formats:\n  mcqa: null\n  genrate: null", 7, "unknown format 'genrate'", "generate"),
     "unknown field": (
         "formats:\n  type: mcqa\n  question_prefx: 'Q: '",
         7,
@@ -287,7 +287,7 @@ MISTAKES = {
         "cannot have output_type",
         "multiple_choice",
     ),
-    "scorer": ("formats:\n  type: generate\n  scorer: first_tokn", 7, "no scorer 'first_tokn'", "first_token"),
+    "scorer": ("formats:\n  type: generate\n  scorer: first_tokn", 7, "unknown scorer 'first_tokn'", "first_token"),
     "scorer argument": (
         "formats:\n  type: generate\n  scorer: {type: regex, regex_patern: x}",
         7,

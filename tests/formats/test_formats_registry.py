@@ -101,7 +101,7 @@ def test_format_file_may_change_the_built_in_format_of_its_name(folder: Path) ->
 def test_formats_that_start_from_each_other_end_at_the_installed_ones(folder: Path) -> None:
     write(folder, "a", "type: b")
     write(folder, "b", "type: a")
-    with pytest.raises(FormatError, match="no format 'a'") as caught:
+    with pytest.raises(FormatError, match="unknown format 'a'") as caught:
         find_format("a", folder)
     assert str(caught.value.position).endswith("formats/b.yaml:1:1")
 
@@ -109,7 +109,7 @@ def test_formats_that_start_from_each_other_end_at_the_installed_ones(folder: Pa
 def test_tasks_in_a_folder_called_formats_are_no_formats(folder: Path) -> None:
     write(folder, "one", TASK + "process_docs: !function here.there\n")
     assert "one" not in known_formats(folder)
-    with pytest.raises(FormatError, match="no format 'one'"):
+    with pytest.raises(FormatError, match="unknown format 'one'"):
         find_format("one", folder)
 
 
@@ -125,7 +125,7 @@ def test_broken_file_does_not_hide_other_formats(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "line", "says", "hint"),
     [
-        ("type: mcqaa\n", 1, "no format 'mcqaa'", "mcqa"),
+        ("type: mcqaa\n", 1, "unknown format 'mcqaa'", "mcqa"),
         ("type: 3\n", 1, "type 3 is not the name", "mcqa"),
         ("type: mcqa\nanswer_promt: x\n", 2, "no field 'answer_promt'", "answer_prompt"),
         ("type: mcqa\nchoice_labels: leters\n", 2, "'leters'", "letters"),

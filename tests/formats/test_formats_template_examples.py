@@ -409,7 +409,7 @@ def test_doc_with_more_choices_than_labels_is_refused(make: Make) -> None:
 
 
 MISTAKES = {
-    "template: mqc": (3, "no template 'mqc'", "did you mean 'mcq'?"),
+    "template: mqc": (3, "unknown template 'mqc'", "did you mean 'mcq'?"),
     "template: {}": (3, "empty mapping", "template: mcq"),
     "template: 3": (3, "template is 3", "template: mcq"),
     "template:\n  template_type: mcq\n  sufix: x": (5, "no option 'sufix'", "suffix"),

@@ -126,7 +126,7 @@ def test_data_files_may_be_lists_and_globs(tmp_path: Path) -> None:
 def test_bare_data_files_are_the_train_split(tmp_path: Path) -> None:
     write_docs(tmp_path / "x.jsonl", *numbered("x", 1))
     assert load_docs(make_task(tmp_path, dataset=local_dataset("x.jsonl", test_split="train"))).evaluated
-    with pytest.raises(DocsError, match="uses the split 'test', its data files are for train"):
+    with pytest.raises(DocsError, match="uses the split 'test', but its data files are for train"):
         load_docs(make_task(tmp_path, dataset=local_dataset("x.jsonl")))
 
 
