@@ -59,6 +59,18 @@ def run_python(code: str, *arguments: object) -> str:
     return run.stdout
 
 
+@pytest.mark.parametrize("name", ["mine.model", "mine.tiktoken", "tokenizer.json", "tekken.json"])
+def test_a_folder_with_one_file_of_a_tokenizer_is_its_source(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{}", "utf-8")
+    assert find_source(tmp_path).has == {name}
+
+
+def test_a_folder_without_files_of_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    with pytest.raises(TokenizerError, match="there are no tokenizer files in"):
+        find_source(tmp_path)
+
+
 # What is loaded how ---------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_promptfmt.profiles.turn_layout import QUESTION, TurnLayout
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.turn_layout import QUESTION, TurnLayout, is_for_chat, marker_pairs
+
+TURN = "{{ '<|u|>' if m.role == 'user' else '<|a|>' if m.role == 'assistant' else '<|s|>' }}{{ m.content }}<|e|>"
+TURNS = f"{{% for m in messages %}}{TURN}{{% endfor %}}"
+
+
+def trial_of(source: str) -> TemplateTrial:
+    return TemplateTrial(lone_profile(source))
 
 
 @pytest.mark.parametrize(
@@ -28,3 +36,21 @@ def test_a_generation_prompt_is_what_is_added_to_the_question() -> None:
     assert TurnLayout(asked="<u>a", opened="<u>a<b>").generation_prompt == "<b>"
     assert TurnLayout(asked="<u>a", opened="<s><u>a<b>").generation_prompt is None
     assert TurnLayout(asked="<u>a").generation_prompt is None
+
+
+def test_pairs_of_markers_are_those_around_every_turn() -> None:
+    assert marker_pairs(trial_of(TURNS)) == (("<|a|>", "<|e|>"), ("<|u|>", "<|e|>"))
+
+
+def test_a_template_that_refuses_a_plain_conversation_has_no_pairs() -> None:
+    refusing = "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}"
+    assert marker_pairs(trial_of(refusing + TURNS)) == ()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "mentioned", "is_chat"),
+    [("", "audio", True), ("user", "video", True), ("user", "audio", False), ("assistant", "video", False)],
+)
+def test_a_template_of_sound_without_texts_of_users_is_no_chat(dropped: str, mentioned: str, is_chat: bool) -> None:
+    turn = f"{{% if m.role != '{dropped}' %}}{TURN}{{% endif %}}{{% if m.{mentioned} %}}<media>{{% endif %}}"
+    assert is_for_chat(trial_of(f"{{% for m in messages %}}{turn}{{% endfor %}}")) == is_chat

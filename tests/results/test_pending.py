@@ -47,6 +47,34 @@ def test_git_applies_the_patch_and_every_byte_is_as_it_was_to_be(
         assert (edit.path.read_bytes() if edit.path.exists() else None) == edit.new
 
 
+@pytest.mark.parametrize("content", [(None, b"x\n"), (b"x\n", None), (b"x\n", b"y\n")])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a b~.txt", "a b~.txt"),
+        ("a\x7f.txt", '"a\\177.txt"'),
+        ("a\x1f.txt", '"a\\037.txt"'),
+        ("é e.txt", '"\\303\\251 e.txt"'),
+        ('a".txt', '"a\\042.txt"'),
+        ("a\\.txt", '"a\\134.txt"'),
+    ],
+)
+def test_names_are_in_quotes_where_git_quotes_them_and_a_space_ends_with_a_tab(
+    name: str, shown: str, content: tuple[bytes | None, bytes | None], tmp_path: Path
+) -> None:
+    old, new = content
+    begin, name_end = (shown[:1], shown[1:]) if shown[0] == '"' else ("", shown)
+    before, after = f"{begin}a/{name_end}", f"{begin}b/{name_end}"
+    tab = "\t" if name == shown else ""
+    head, *_ = git_patch([Edit(path=tmp_path / name, old=old, new=new)], tmp_path).decode().partition("@@")
+    assert head.splitlines() == [
+        f"diff --git {before} {after}",
+        *(["new file mode 100644"] if old is None else ["deleted file mode 100644"] if new is None else []),
+        "--- /dev/null" if old is None else f"--- {before}{tab}",
+        "+++ /dev/null" if new is None else f"+++ {after}{tab}",
+    ]
+
+
 def test_a_long_file_with_a_change_at_either_end_is_patched_in_two_hunks(repository: Path) -> None:
     path = repository / "long.txt"
     lines = [f"line {number}\n".encode() for number in range(400)]

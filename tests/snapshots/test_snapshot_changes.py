@@ -2,7 +2,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.text import shared_end, shared_start
 from pytest_promptfmt.snapshots.changes import ChangePlace, changes, unified_diff
@@ -85,11 +85,35 @@ def test_a_change_says_where_in_the_new_prompt_it_begins() -> None:
         ("a\nx", "a", 1, 1, 0),
         ("a\n\nb", "ab", 1, 1, 0),
         ("ab", "ax", 1, 1, 1),
+        ("a", "a\nx", 1, 1, 2),  # lines added at the end bring the line break before them
+        ("a\nb", "a\nb\nx\ny", 3, 3, 4),
+        ("a", "x\na", 0, 0, 2),
+        ("a\nb\nc", "a\nc", 1, 2, 0),
+        ("a\nb\nc", "a", 1, 1, 0),
+        ("aaa", "aaaa", 0, 3, 1),
+        ("aaaa", "aaa", 0, 3, 0),
     ],
 )
 def test_a_place_says_how_far_a_change_could_be_moved(old: str, new: str, first: int, last: int, length: int) -> None:
     (change,) = changes(document("same", old), document("same", new))
     assert change.place == ChangePlace(0, first, last, length)
+
+
+@settings(max_examples=60)
+@given(
+    lines=st.lists(st.sampled_from(["", "a", "b b"]), min_size=1, max_size=4),
+    at=st.integers(0, 4),
+    added=st.integers(1, 2),
+)
+def test_the_place_of_new_lines_holds_exactly_them(lines: list[str], at: int, added: int) -> None:
+    more = [*lines[:at], *["new"] * added, *lines[at:]]
+    old, new = "\n".join(lines), "\n".join(more)
+    (change,) = changes(document("same", old), document("same", new))
+    assert change.place is not None
+    assert change.place.length == len(new) - len(old)
+    assert {new[:start] + new[start + change.place.length :] for start in (change.place.first, change.place.last)} == {
+        old
+    }
 
 
 def test_a_change_of_a_continuation_is_in_no_prompt() -> None:

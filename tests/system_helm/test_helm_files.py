@@ -15,7 +15,7 @@ from linting import study_of
 
 from pytest_promptfmt.core.errors import RenderError, SourceError
 from pytest_promptfmt.core.finding import Finding
-from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import MAX_WHOLE, AdapterFile
 from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly, read_adapter_task
@@ -437,3 +437,18 @@ def test_a_large_file_in_another_encoding_is_reported(tmp_path: Path) -> None:
     path.write_bytes(b'{"a": ["caf\xe9"]}')
     with pytest.raises(SourceError, match="the byte 0xe9 is not UTF-8"):
         list(json_items(path, "a"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_told"), [("the Nile", True), ("nile!", True), ("Nile", False), ("Niles", False), ("", False)]
+)
+def test_a_wrong_reference_is_told_from_a_right_one_by_more_than_case_and_articles(
+    wrong: str, is_told: bool, tmp_path: Path
+) -> None:
+    references = [{"output": {"text": wrong}, "tags": []}, {"output": {"text": "Nile"}, "tags": ["correct"]}]
+    states = [{"instance": {"input": {"text": "Longest?"}, "references": references, "split": "test"}}]
+    spec = {"method": "multiple_choice_joint", "max_train_instances": 0}
+    task = read(tmp_path, {"adapter_spec": spec, "request_states": states}).tasks[0]
+    found = [*find_rule("PF159").function(study_of(task))]
+    assert [each.saw for each in found] == ([f"'Nile' and {wrong!r}"] if is_told else [])
+    assert [each.keys[-2:] for each in found] == ([("references", 1)] if is_told else [])

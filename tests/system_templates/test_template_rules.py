@@ -372,6 +372,15 @@ def test_a_mask_that_holds_the_header_is_found_where_the_generation_prompt_goes_
     assert ("PF452", "the mask covers the generation prompt") in errors_of(masked)
 
 
+def test_what_is_only_in_the_generation_prompt_is_no_part_of_a_mask() -> None:
+    answer = "{% generation %}{{ message.content + '<|end|>' }}{% endgeneration %}{{ '\\n' }}"
+    answer = "{{ '<|begin|>assistant\\n' }}" + answer
+    body = f"{{% if message.role == 'assistant' %}}{answer}{{% else %}}{TURN}{{% endif %}}"
+    prompt = PROMPT.replace("{{", "{% generation %}{{").replace("}}", "}}{% endgeneration %}")
+    codes = {code for code, _ in errors_of(f"{{% for message in messages %}}{body}{{% endfor %}}{prompt}")}
+    assert not codes & {"PF451", "PF452", "PF453"}
+
+
 def test_turns_of_minimax_take_turns() -> None:
     turn = "{{- ']~b]' + message.role + '\\n' + message.content + ('[e~[\\n' if END else '\\n') }}"
     source = f"{{% for message in messages %}}{turn}{{% endfor %}}" + PROMPT.replace("<|begin|>", "]~b]")
