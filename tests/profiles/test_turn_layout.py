@@ -7,7 +7,7 @@ import pytest
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.profiles.turn_layout import QUESTION, TurnLayout, is_for_chat, marker_pairs
 
-TURN = "{{ '<|u|>' if m.role == 'user' else '<|a|>' if m.role == 'assistant' else '<|s|>' }}{{ m.content }}<|e|>"
+TURN = "<|begin|>{{ m.role }}: {{ m.content }}<|end|>"
 TURNS = f"{{% for m in messages %}}{TURN}{{% endfor %}}"
 
 
@@ -39,7 +39,7 @@ def test_a_generation_prompt_is_what_is_added_to_the_question() -> None:
 
 
 def test_pairs_of_markers_are_those_around_every_turn() -> None:
-    assert marker_pairs(trial_of(TURNS)) == (("<|a|>", "<|e|>"), ("<|u|>", "<|e|>"))
+    assert marker_pairs(trial_of(TURNS)) == (("<|begin|>", "<|end|>"),)
 
 
 def test_a_template_that_refuses_a_plain_conversation_has_no_pairs() -> None:

@@ -116,6 +116,29 @@ def test_the_place_of_new_lines_holds_exactly_them(lines: list[str], at: int, ad
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        (["a\nx"], ["a\nb", "c\nx"], ChangePlace(0, 1, 1, 5)),  # with the break before `b`
+        (["x"], ["b", "x"], ChangePlace(0, 0, 0, 3)),
+        (["a\nb", "c\nx"], ["a\nx"], ChangePlace(0, 1, 2, 0)),
+        (["y", "b", "c"], ["y", "c"], None),  # nothing is left of that prompt
+    ],
+)
+def test_lines_of_several_prompts_that_came_or_went_have_the_place_of_the_first(
+    before: list[str], after: list[str], place: ChangePlace | None
+) -> None:
+    sides = [
+        DocRecord(
+            1, tuple(Section(f"prompt {text[0]}" if number else "prompt", text) for number, text in enumerate(side))
+        )
+        for side in (before, after)
+    ]
+    old, new = (Document({"task": "arc"}, (side,)) for side in sides)
+    (change,) = changes(old, new)
+    assert change.place == place
+
+
 def test_a_change_of_a_continuation_is_in_no_prompt() -> None:
     old = document("same")
     sections = (
