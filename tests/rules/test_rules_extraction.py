@@ -101,6 +101,17 @@ def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
     assert "PF525" not in found_in(tmp_path, text + LETTERS + filters(r"RESULT=([A-C])\b"))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "severity"),
+    [(r"\\boxed\{(\d+)\}", "warning"), (r"root: (\d+)", None), (r"(\d+\D+\d+)", None), (r"in all (\d+) roots", None)],
+)
+def test_of_several_requested_answers_one_that_is_read_is_too_few(
+    pattern: str, severity: str | None, tmp_path: Path
+) -> None:
+    text = f'doc_to_text: "{{{{question}}}}\\nPut each root in its own \\\\boxed{{}}.\\n"\n{NUMBERS}{filters(pattern)}'
+    assert severity_of("one answer is read where the prompt requests several", tmp_path, text) == severity
+
+
 @pytest.mark.parametrize(("pattern", "is_reported"), [("answer is (.*)(?=.)", False), (r"answer is ([a-z]+)\.", True)])
 def test_requested_brackets_may_be_part_of_answers_that_docs_do_not_show(
     tmp_path: Path, pattern: str, is_reported: bool
