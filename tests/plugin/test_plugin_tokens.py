@@ -109,6 +109,8 @@ def test_upgrade_that_changes_no_ids_is_told_by_the_lock_alone(project: Project)
     result = project.run()
     assert result.ret == 0
     result.stdout.fnmatch_lines([f"promptfmt.lock is out of date, model: tokenizers 0.1 -> {loader}; *"])
+    project.run("--snapshot-update-new-only")
+    assert 'loader: "tokenizers 0.1"' in lock.read_text("utf-8")
     lock.write_text("<<<<<<< ours\n" + text, "utf-8")
     project.accept()
     assert lock.read_text("utf-8") == text

@@ -17,6 +17,7 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.rules import rule_registry
 from pytest_promptfmt.rules.rule_registry import find_rule
+from pytest_promptfmt.systems.templates import SYSTEM
 
 TURN = "{{ '<|begin|>' + message.role + '\\n' + message.content + '<|end|>\\n' }}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"
@@ -55,6 +56,11 @@ def test_errors_come_first_and_know_line_and_fix() -> None:
 def test_a_text_of_the_template_next_to_the_system_message_is_noted(text: str, is_reported: bool) -> None:
     said = "the template's default text remains next to the given system text"
     assert (said in found(f"{text}\n{PLAIN}", "PF401")) == is_reported
+
+
+def test_general_rules_of_templates_are_rules_of_others() -> None:
+    rules = [find_rule(code) for code in SYSTEM.general_rules]
+    assert not {rule.function.__module__ for rule in rules} & {*SYSTEM.rules}
 
 
 def test_a_rule_that_raises_is_one_finding_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
