@@ -44,6 +44,8 @@ _OPENING: Final = (
 _UNREADABLE: Final = "a module that cannot be read"
 _OF_PYTHON: Final = sys.stdlib_module_names | {"pytest_promptfmt"}
 _MOST_TEXT: Final = 300
+_MANY_FILES: Final = 200
+_MOST_FILES: Final = 2_000
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -120,22 +122,31 @@ class CodeInputs:
     uses_libraries: bool = False
 
 
-def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool]) -> CodeInputs:
+def reached_from(
+    modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool], *, may_ask: bool = True
+) -> CodeInputs:
     """Return the inputs of these files and of all that they may import, from their own folders and from `folders`.
 
-    Files of libraries are left out: they are represented by their versions, and their uses known by name.
+    Files of libraries are left out: they are represented by their versions, and their uses known by name. A copy of a
+    library in another folder is not: of very many files, or of many unless one `may_ask`, the rest is not read.
     """
     found: dict[str, CodeInputs] = {}
     waiting = list(modules)
+    asks = ""
     while waiting:
         name = waiting.pop()
         if name not in found:
             found[name] = CodeInputs() if name.endswith("/") else _module_inputs(name, tuple(folders))
+            asks = asks or found[name].asks
             waiting += (each for each in sorted(found[name].files) if not is_library(each))
+            if len(found) > (_MANY_FILES if asks and not may_ask else _MOST_FILES):
+                asks = asks or f"code in more than {len(found) - 1} files"
+                found[name] = CodeInputs(asks=asks, reads=True)
+                break
     all_found = found.values()
     return CodeInputs(
         files=frozenset(found),
-        asks=next((each.asks for each in all_found if each.asks), ""),
+        asks=asks,
         facts=frozenset[str]().union(*(each.facts for each in all_found)),
         loads=any(each.loads for each in all_found),
         reads=any(each.reads for each in all_found),
@@ -244,11 +255,13 @@ def asks_for(code: CodeType) -> str:
     return next((name for name in names_in(code) if name in asking), "")
 
 
-def _nodes_of(module: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes of a module without those that run only if it is the main program."""
+def _nodes_of(module: ast.Module, *, called: bool = True) -> Iterator[ast.AST]:
+    """Yield the nodes of a module without those that run only if it is the main program, or if something is `called`."""
     waiting: list[ast.AST] = [module]
     while waiting:
         node = waiting.pop()
+        if not called and isinstance(node, _FUNCTIONS):
+            continue
         yield node
         match node:
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant()])):
@@ -259,10 +272,9 @@ def _nodes_of(module: ast.Module) -> Iterator[ast.AST]:
 
 def _reads(module: ast.Module) -> bool:
     """Return whether a module opens a file while it is imported, directly or in one of its functions."""
-    within = {id(node) for each in ast.walk(module) if isinstance(each, _FUNCTIONS) for node in ast.walk(each)}
     functions = [each for each in module.body if isinstance(each, _FUNCTIONS)]
     opening = {each.name for each in functions if any(map(_opens, ast.walk(each)))}
-    outside = [node for node in ast.walk(module) if id(node) not in within]
+    outside = _nodes_of(module, called=False)
     return any(_opens(node) or (isinstance(node, ast.Name) and node.id in opening) for node in outside)
 
 

@@ -87,12 +87,12 @@ class SharedInputs:
         self._places = contents.places
         self.is_library = self._places.is_library
 
-    def reached_from(self, modules: Iterable[str], settings: Settings) -> CodeInputs:
+    def reached_from(self, modules: Iterable[str], settings: Settings, *, may_ask: bool = False) -> CodeInputs:
         """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
         modules = list(modules)
         around = {harness.folder.parent for each in modules if (harness := harness_around(Path(each).parent))}
         folders = (str(settings.rootdir), *sorted(map(str, around - {settings.rootdir})), *search_path())
-        reached = reached_from(modules, folders, self.is_library)
+        reached = reached_from(modules, folders, self.is_library, may_ask=may_ask)
         facts = {searched(name) for name in reached.names}
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
@@ -311,7 +311,7 @@ class WatchedFiles:
         """Add the conftests of a folder, which pytest reads when it enters the folder."""
         conftests = self._shared.conftests_above(folder)
         watched.paths.update(conftests)
-        reached = self._shared.reached_from(filter(os.path.isfile, conftests), watched.settings)
+        reached = self._shared.reached_from(filter(os.path.isfile, conftests), watched.settings, may_ask=True)
         watched.paths |= reached.files | reached.facts
         if reached.reads:
             watched.refuse("a file that a conftest reads")

@@ -126,3 +126,18 @@ def test_code_that_python_warns_about_is_read(tmp_path: Path) -> None:
     found = reached(tmp_path, "import helper\n\nPATTERN = '\\$'\n")
     assert not found.asks
     assert found.names == {"helper"}
+
+
+def test_a_copy_of_a_large_package_is_not_read_to_its_end(tmp_path: Path) -> None:
+    package = tmp_path / "large"
+    package.mkdir()
+    for number in range(300):
+        (package / f"part{number}.py").write_text(f"from large import part{number + 1}\n", "utf-8")
+    file = tmp_path / "utils.py"
+    file.write_text("import time\nimport large.part0\n", "utf-8")
+    found = reached_from([str(file)], [str(tmp_path)], lambda _: False, may_ask=False)
+    assert (found.asks, found.reads, len(found.files)) == ("time", True, 201)
+    whole = reached_from([str(file)], [str(tmp_path)], lambda _: False)
+    assert whole.asks == "time"
+    assert not whole.reads
+    assert len(whole.files) > 300
