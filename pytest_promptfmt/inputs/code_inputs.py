@@ -256,7 +256,7 @@ def asks_for(code: CodeType) -> str:
 
 
 def _nodes_of(module: ast.Module, *, called: bool = True) -> Iterator[ast.AST]:
-    """Yield the nodes of a module without those that run only if it is the main program, or if something is `called`."""
+    """Yield the nodes of a module, without those of the main program and, on request, of functions to be `called`."""
     waiting: list[ast.AST] = [module]
     while waiting:
         node = waiting.pop()

@@ -28,6 +28,7 @@ from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode
 from pytest_promptfmt.plugin.printed_output import silenced
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.worker_processes import try_in_worker
+from pytest_promptfmt.revisions.pytest_process import MEMBERS
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems import known_systems, recognized, shapes
@@ -62,7 +63,7 @@ class TaskFileNode(pytest.File):
                 try_in_worker(self.config, self.path, "the import of this file", read)
             with self._silenced(self.path.suffix == ".py"):
                 file = read()
-            tasks = file.tasks if file is not None else ()
+            tasks = [*self._tested(run, file.tasks)] if file is not None else []
             lay_out = partial(_all_attempts, tasks, run.settings)
             has_code = any(isinstance(template_type(task), FunctionRef) for task in tasks)
             if has_code:
@@ -101,6 +102,14 @@ class TaskFileNode(pytest.File):
             for number, problem in enumerate(file.problems, start=1)
         ]
         return [*nodes, *self._refused]
+
+    def _tested(self, run: Run, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Yield the tasks, of a group without its members in files that are left out."""
+        left_out = run.outputs.left_out or ()
+        for task in tasks:
+            place = task.position("task") if f"{self.path}{MEMBERS}" in left_out else None
+            if place is None or str(place.path) not in left_out:
+                yield task
 
     def _silenced(self, runs_code: bool) -> AbstractContextManager[None]:
         return silenced(self.config) if runs_code else nullcontext()

@@ -63,9 +63,9 @@ class Outputs:
     """The files that this run writes, None for none.
 
     `baseline` is the file of accepted findings, `baseline_update` its update, `left_out` are task files and folders
-    that are not read, an option of `promptfmt diff`. `files` are the names of writers with the files that they write,
-    `step_summary` is the file that GitHub shows with the job. `earlier` are the causes of the run that is compared with
-    this one.
+    that are not read, an option of `promptfmt diff`, and groups, with `MEMBERS`, whose members in these are not tested.
+    `files` are the names of writers with the files that they write, `step_summary` is the file that GitHub shows with
+    the job. `earlier` are the causes of the run that is compared with this one.
     """
 
     baseline: Path | None = None

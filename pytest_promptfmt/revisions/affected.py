@@ -75,8 +75,9 @@ class Affected:
 
     `texts` are the contents of all files that may define tasks, be included or imported; `read` returns the sources of
     some of them. `changed` are the paths that differ, `earlier` the sources of the other side that do. `sources` are
-    the files that were read, `names` those that have to be rendered, None for all. `modules` are the Python files that
-    differ or may import one that does.
+    the files that were read, `names` those that have to be rendered, None for all; `partly` are groups among them of
+    which only the members in these files have to be. `modules` are the Python files that differ or may import one that
+    does.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Affected:
         self._read({name for name in named if name in changed or not named[name]})
         self.modules = {name for name in changed if name.endswith(".py")}
         self.names: set[str] | None = None
+        self.partly: set[str] = set()
         if any(PurePosixPath(name).name in _RULES for name in changed) or self._is_named_by_settings(changed):
             self._spread_to_modules()
             self._read(named)
@@ -161,16 +163,24 @@ class Affected:
             or source.name in words
             or (data and data.may_be_of(name, os.fsencode("\n".join(source.texts))))
         }
-        labels = {label for source in (*touched, *map(self.sources.__getitem__, names)) for label in source.labels}
+        beginnings = [*touched, *map(self.sources.__getitem__, names)]
+        reached = self._groups_around(names, beginnings)
+        self.partly = reached - self._groups_around(names, [each for each in beginnings if not each.name])
+        self.names = names | reached
+
+    def _groups_around(self, names: Collection[str], sources: Iterable[TaskSource]) -> set[str]:
+        """Return the groups, except `names`, that list these, directly or in other groups."""
+        labels = {label for source in sources for label in source.labels}
         may_be_groups = [name for name, pairs in self.named.items() if "task" not in dict(pairs)]
-        while labels:  # a group renders what it lists, and other groups may list the group
+        found: set[str] = set()
+        while labels:
             listed = {*map(str.encode, labels)}
             self._read(name for name in may_be_groups if _mentions(self._texts[name], listed))
-            groups = {name for name, source in self.sources.items() if not source.name} - names
-            reached = {name for name in groups if not labels.isdisjoint(self.sources[name].texts)}
-            names |= reached
+            groups = {name for name, source in self.sources.items() if not source.name} - found
+            reached = {name for name in groups.difference(names) if not labels.isdisjoint(self.sources[name].texts)}
+            found |= reached
             labels = {label for name in reached for label in self.sources[name].labels}
-        self.names = names
+        return found
 
     def _spread_to_modules(self) -> None:
         """Add the modules that may import one of `modules`, by the ends of paths, so there may be too many."""
@@ -203,9 +213,11 @@ class Affected:
 
     def _is_named_by_settings(self, changed: Iterable[str]) -> bool:
         """Return whether a settings file mentions a changed file, or a folder above it that holds no tasks."""
+        others = [PurePosixPath(name) for name in changed if name not in self.named]
+        if not others:
+            return False
         folders = {_folder(name) for name in self.named}  # thousands of files are in some hundred of them
         with_tasks = {above for folder in folders for above in (PurePosixPath(folder), *PurePosixPath(folder).parents)}
-        others = [PurePosixPath(name) for name in changed if name not in self.named]
         named = {place for other in others for place in (other, other.with_suffix(""), *other.parents)} - with_tasks
         for name in filter(is_setting, self._texts):
             text = self._texts[name].decode("utf-8", "replace")
@@ -223,20 +235,25 @@ class _Nearness:
         for name in names:
             stem = PurePosixPath(name).name.partition(".")[0] or PurePosixPath(name).name
             self._words.setdefault(_folder(name), set()).add(b"" if stem == "__init__" else os.fsencode(stem))
+        self._any = re.compile(b"|".join(map(re.escape, sorted(set[bytes]().union(*self._words.values())))))
 
     def is_named_in(self, name: str, text: bytes, *, anywhere: bool = False) -> bool:
         """Return whether a file may name one of these; a module may be named from `anywhere` without its folder."""
         own = _folder(name)
-        for folder, words in self._words.items():
+        for folder, words in self._words.items() if self._any.search(text) else ():
             is_near = not folder or own == folder or own.startswith(f"{folder}/")
             is_named = is_near or os.fsencode(folder.rpartition("/")[2]) in text or (anywhere and words != {b""})
             if is_named and any(word in text for word in words):
                 return True
-        return not name.endswith(".py") and _ESCAPED.search(text) is not None
+        return not name.endswith(".py") and _is_escaped(text)
 
 
 def _mentions(text: bytes, words: Iterable[bytes]) -> bool:
-    return any(word in text for word in words) or (b"\\" in text and _ESCAPED.search(text) is not None)
+    return any(word in text for word in words) or _is_escaped(text)
+
+
+def _is_escaped(text: bytes) -> bool:
+    return (b"\\" in text or text[:1] in (b"\xff", b"\xfe")) and _ESCAPED.search(text) is not None
 
 
 def _folder(name: str) -> str:
@@ -271,7 +288,7 @@ class _Data:
 
 def is_setting(name: str) -> bool:
     """Return whether a file is one that settings are written in."""
-    return PurePosixPath(name).name in _SETTINGS
+    return name.rpartition("/")[2] in _SETTINGS
 
 
 def is_searched(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -184,17 +184,17 @@ class Repository:
             self._check_out(_tree(self.top, commit), target, wanted)
         else:
             absent = {name for name in wanted if not os.path.lexists(self.top / name)}  # by a sparse checkout
-            for name in wanted - absent:
-                copy = target / name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.top / name, copy, follow_symlinks=False)
+            place_files(self.top, target, wanted - absent, partial(shutil.copyfile, follow_symlinks=False))
             if absent:
                 self._check_out(self._index(), target, absent)
         _drop_links_that_leave(target, wanted)
 
-    def fill_pointers(self, folder: Path) -> list[str]:
-        """Replace pointers of Git LFS below a folder by the content that this clone has; return those that are left."""
-        found = dict(_pointers_below(folder))
+    def fill_pointers(self, folder: Path, names: Iterable[str]) -> list[str]:
+        """Replace those of some files in a folder that are pointers of Git LFS by the content that this clone has.
+
+        Returns those that are left.
+        """
+        found = dict(_pointers(folder, names))
         if not found:
             return []
         common = os.fsdecode(git(self.top, "rev-parse", "--git-common-dir").removesuffix(b"\n"))
@@ -211,13 +211,15 @@ class Repository:
 
     def _check_out(self, listing: bytes, target: Path, names: Iterable[str]) -> None:
         """Write files of a list of git below `target`, with an index of their own."""
-        wanted = {*map(os.fsencode, names)}
+        wanted = {*names}
         # An index of these files and what git knows of their line ends: one of all takes longer than the rest.
         # Attributes are read from there, because the folder as work tree has none, or the same.
-        entries = b"\0".join(line for line in listing.split(b"\0") if _is_of(line, wanted))
+        lines = _lines(listing)
+        attributes = {name for name in lines if name.rpartition("/")[2] == ".gitattributes"}
+        entries = os.fsencode("\0".join(lines[name] for name in wanted | attributes if name in lines))
         variables = {"GIT_INDEX_FILE": str(target.with_name(f"{target.name}.index")), "GIT_WORK_TREE": str(target)}
         git(self.top, "update-index", "-z", "--index-info", variables=variables, given=entries)
-        given = b"\0".join(wanted)
+        given = os.fsencode("\0".join(wanted))
         git(self.top, "checkout-index", "-z", "--stdin", "--quiet", variables=variables, given=given)
 
 
@@ -227,19 +229,19 @@ def _tree(top: Path, commit: str) -> bytes:
     return git(top, "ls-tree", "-r", "-z", commit)
 
 
-def _is_of(line: bytes, wanted: Collection[bytes]) -> bool:
-    name = line.partition(b"\t")[2]
-    return name in wanted or name == b".gitattributes" or name.endswith(b"/.gitattributes")
+@lru_cache(maxsize=3)
+def _lines(listing: bytes) -> dict[str, str]:
+    """Return the lines of a list of git by the paths of files."""
+    return {line.partition("\t")[2]: line for line in _names(listing)}
 
 
 def _listed(listing: bytes, *, place: int) -> Iterator[tuple[str, str]]:
     """Yield the path and id of each file in a list of git, where the id is at a place of the words before the tab."""
-    for line in listing.split(b"\0"):
-        words, _, name = line.partition(b"\t")
-        parts = words.decode("ascii").split(" ")
-        if name and parts[0] != "160000":
+    for name, line in _lines(listing).items():
+        parts = line.partition("\t")[0].split(" ")
+        if parts[0] != "160000":
             mode = parts[0] if parts[0] == "120000" else "file"
-            yield os.fsdecode(name), f"{mode} {parts[place]}"
+            yield name, f"{mode} {parts[place]}"
 
 
 def _blob_id(chunks: Iterable[bytes], size: int) -> str:
@@ -251,7 +253,7 @@ def _blob_id(chunks: Iterable[bytes], size: int) -> str:
 
 
 def _names(listing: bytes) -> list[str]:
-    return [os.fsdecode(name) for name in listing.split(b"\0") if name]
+    return [name for name in os.fsdecode(listing).split("\0") if name]
 
 
 def files_below(folder: Path) -> Iterator[str]:
@@ -264,13 +266,35 @@ def files_below(folder: Path) -> Iterator[str]:
             yield (name if inside == os.curdir else f"{inside}/{name}").replace(os.sep, "/")
 
 
-def _pointers_below(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files below a folder that are pointers of Git LFS, with what they hold."""
-    for name in files_below(folder):
+def place_files(source: Path, target: Path, names: Iterable[str], place: Callable[[str, str], object]) -> None:
+    """Call `place` with the path of each file below `source` and its path below `target`, whose folder exists then."""
+    found = [name for name in names if os.path.lexists(f"{source}{os.sep}{name}")]
+    for folder in {name.rpartition("/")[0] for name in found}:
+        Path(target, folder).mkdir(parents=True, exist_ok=True)
+    for name in found:
+        place(f"{source}{os.sep}{name}", f"{target}{os.sep}{name}")
+
+
+def link_file(source: str, target: str) -> None:
+    """Give a file a second path, or copy it where the file system has one path for each file."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def _pointers(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield those of some files in a folder that are pointers of Git LFS, with what they hold."""
+    for name in names:
         if not name.endswith((".yaml", ".yml", ".py", ".md")) and not (path := folder / name).is_symlink():
             with suppress(OSError):
-                if path.stat().st_size <= _MAX_POINTER and (content := gate.read_bytes(path)).startswith(_POINTER):
+                if path.stat().st_size <= _MAX_POINTER and is_pointer(content := gate.read_bytes(path)):
                     yield name, content
+
+
+def is_pointer(content: bytes) -> bool:
+    """Return whether this is a file of Git LFS without its content."""
+    return content.startswith(_POINTER)
 
 
 def _drop_links_that_leave(folder: Path, names: Iterable[str]) -> None:

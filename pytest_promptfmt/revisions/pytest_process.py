@@ -34,6 +34,9 @@ ISOLATED: Final = (
 )
 """Options of pytest in a command: task files only, and with `isolated` variables no plugin of another package."""
 
+MEMBERS: Final = "::"
+"""After the path of a group in the list of files that are left out: its members in such files are left out, too."""
+
 _NOT_ISOLATED: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 
 

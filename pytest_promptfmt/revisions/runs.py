@@ -23,7 +23,7 @@ from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baselin
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.affected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
-from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
+from pytest_promptfmt.revisions.pytest_process import MEMBERS, RevisionError, run_pytest
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
 from pytest_promptfmt.revisions.task_changes import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
@@ -89,7 +89,7 @@ def compare_revisions(
                 hint = did_you_mean(path.name, trees.beside(path)) or f"`git log --all -- {path}` finds commits that do"
                 raise SettingsError(f"neither revision has {path}", hint=hint)
         sides = _Sides(trees, inside, wanted, tasks)
-        pointers = sorted({*repository.fill_pointers(trees.before), *repository.fill_pointers(trees.after)})
+        pointers = trees.pointers()
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
         result, unrendered, judgement = sides.compared([*globs, *options], findings=findings)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
@@ -136,7 +136,8 @@ class _Sides:
     """Both trees, checked out; the second run gets the snapshots of the first."""
 
     def __init__(self, trees: Trees, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]) -> None:
-        self._before, self._after, self._inside, self._paths = trees.before, trees.after, inside, paths
+        self._trees, self._before, self._after = trees, trees.before, trees.after
+        self._inside, self._paths = inside, paths
         self._renamings = {
             task: each
             for task, each in renamings(trees).items()
@@ -146,7 +147,6 @@ class _Sides:
         self._all_match = all(any(fnmatchcase(name, glob) for name in trees.tasks.values()) for glob in tasks)
         if not self._all_match:
             trees.lay_out_all()
-        self.unaffected, self._modules = trees.unaffected, trees.modules
         moved = {each.new_file: each.old_file for each in self._renamings.values()}
         affected = trees.sources.keys() - trees.unaffected
         # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
@@ -272,11 +272,12 @@ class _Sides:
     def _run(self, tree: Path, options: Sequence[str]) -> dict[str, Any]:
         """Run pytest in a tree, for the paths that it has, and return the result with paths below the tree."""
         known = [os.path.relpath(tree / path, tree / self._inside) for path in self._paths if (tree / path).exists()]
-        if self._paths and not known:
+        if self._trees.is_same or (self._paths and not known):
             none: dict[str, Any] = {"counts": {}, "clusters": [], "findings": [], "skipped": []}
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
-        names = sorted({*self.unaffected, *self._idle_folders(tree)})
+        parts = {f"{name}{MEMBERS}" for name in self._trees.partly}
+        names = sorted({*self._trees.unaffected, *self._idle_folders(tree), *parts})
         left_out.write_bytes(b"\0".join(os.fsencode(f"{tree}{os.sep}{name}") for name in names))
         outputs = [
             "--promptfmt-snapshots-beside",
@@ -300,7 +301,7 @@ class _Sides:
     def _idle_folders(self, tree: Path) -> Iterator[str]:
         """Yield the uppermost folders of a tree in which nothing is tested: pytest would search each of them."""
         found: dict[str, bool] = {}
-        for name in files_below(tree) if self.unaffected else ():
+        for name in self._trees.laid_out(tree) if self._trees.unaffected else ():
             folder = name.rpartition("/")[0]
             found[folder] = found.get(folder, False) or self._may_be_tested(name)
         above = {(each, is_tested) for name, is_tested in found.items() for each in _with_parents(name)}
@@ -310,8 +311,8 @@ class _Sides:
 
     def _may_be_tested(self, name: str) -> bool:
         if name.endswith(".py"):
-            return name in self._modules or name.rpartition("/")[2] == "conftest.py"
-        return name not in self.unaffected and bool(systems_for(Path(name)))
+            return name in self._trees.modules or name.rpartition("/")[2] == "conftest.py"
+        return name not in self._trees.unaffected and bool(systems_for(Path(name)))
 
     def _renamed(self, task_id: str) -> tuple[Renaming, str] | None:
         """Return where a task@format of the first side is now, and under which name; None where nothing changed."""

@@ -22,7 +22,7 @@ from pytest_promptfmt.revisions.affected import (
     is_setting,
     sources_below,
 )
-from pytest_promptfmt.revisions.git import Repository
+from pytest_promptfmt.revisions.git import Repository, is_pointer, link_file, place_files
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 
 _SIDECAR: Final = re.compile(r"\.docs(?:\.[^/]+)?\.jsonl$")
@@ -33,8 +33,10 @@ class Trees:
     """The folders `before` and `after`, and the known facts about the files of both sides.
 
     `sources` are the task files of the second side that a change may affect, `earlier` those of the first that differ;
-    `unaffected` are files that need no rendering, `tasks` the files that define one task each with its name.
-    `modules` are the Python files that differ or may import one that does.
+    `unaffected` are files that need no rendering, `tasks` the files that define one task each with its name;
+    `partly` are groups of which only members in other files need it.
+    `modules` are the Python files that differ or may import one that does. The folders are not filled if all
+    tests have the same inputs on both sides: `is_same`.
     """
 
     def __init__(self, repository: Repository, commits: tuple[str, str | None], scratch: Path) -> None:
@@ -43,14 +45,22 @@ class Trees:
         self.blobs = tuple(_without_snapshots(repository.blobs(commit)) for commit in commits)
         names = {*self.blobs[0], *self.blobs[1]}
         self.changed = frozenset(name for name in names if self.blobs[0].get(name) != self.blobs[1].get(name))
-        self._absent = {name for name in names - self.changed if name.endswith((*TASK_SUFFIXES, *IDLE_SUFFIXES))}
-        self._lay_out(names - self._absent)
+        self._absent = names
+        for tree in (self.before, self.after):
+            tree.mkdir()
         self.earlier = self._read(self.before, self.changed & self.blobs[0].keys())
         wanted = {name: blob for name, blob in self.blobs[1].items() if is_searched(name) or is_setting(name)}
-        texts = repository.contents(wanted)
-        found = Affected(texts, partial(self._read, self.after), self.changed, self.earlier)
-        self._lay_out({name for name in self._absent - found.named.keys() if name.endswith(TASK_SUFFIXES)})
+        self._texts = repository.contents(wanted)
+        found = Affected(self._texts, partial(self._read, self.after), self.changed, self.earlier)
+        self.sources, self.tasks, self.modules = found.sources, found.single_tasks, frozenset(found.modules)
         self.unaffected = frozenset() if found.names is None else frozenset(found.named.keys() - found.names)
+        self.partly = frozenset(found.partly)
+        self.is_same = found.names == set() and all(name.endswith(IDLE_SUFFIXES) for name in self.changed)
+        if self.is_same:
+            return
+        unnamed = {name for name in self._absent - found.named.keys() if name.endswith(TASK_SUFFIXES)}
+        others = {name for name in self._absent if not name.endswith((*TASK_SUFFIXES, *IDLE_SUFFIXES))}
+        self._lay_out(unnamed | others | (self._absent & self.changed))
         sources = {name: source for name, source in found.sources.items() if name not in self.unaffected}
         if found.names is None or found.may_read_tasks([*sources.values(), *self.earlier.values()]):
             self._lay_out({*self._absent})
@@ -59,7 +69,6 @@ class Trees:
             folders = {PurePosixPath(name).parent for name in needed}
             idle = {name for name in self._absent if name.endswith(IDLE_SUFFIXES)}
             self._lay_out(self._absent & needed | {name for name in idle if PurePosixPath(name).parent in folders})
-        self.sources, self.tasks, self.modules = found.sources, found.single_tasks, frozenset(found.modules)
         self._share_docs()
 
     def _share_docs(self) -> None:
@@ -86,20 +95,33 @@ class Trees:
 
     def lay_out_all(self) -> None:
         """Add the files that are the same, and count none as unaffected."""
-        self.unaffected = frozenset()
+        self.unaffected, self.partly, self.is_same = frozenset(), frozenset(), False
         self._lay_out({*self._absent})
+
+    def pointers(self) -> list[str]:
+        """Replace pointers of Git LFS, and return those whose content this clone does not have."""
+        read = {name for name in self._texts.keys() - self.changed if not is_pointer(self._texts[name])}
+        fill = self._repository.fill_pointers
+        return sorted({name for tree in (self.before, self.after) for name in fill(tree, self.laid_out(tree) - read)})
+
+    def laid_out(self, tree: Path) -> set[str]:
+        """Return the files that a side has in its folder."""
+        return self.blobs[tree == self.after].keys() - self._absent
 
     def _lay_out(self, names: Iterable[str]) -> None:
         wanted = {*names}
+        if not wanted:
+            return
         self._absent -= wanted
-        for tree, commit, blobs in zip((self.before, self.after), self._commits, self.blobs, strict=True):
-            if wanted:
-                self._repository.lay_out(commit, tree, sorted(wanted & blobs.keys()))
+        (old, new), (before, after) = self._commits, self.blobs
+        same = {name for name in wanted if before.get(name) == after.get(name)}
+        self._repository.lay_out(new, self.after, wanted & after.keys())
+        place_files(self.after, self.before, same, link_file)
+        self._repository.lay_out(old, self.before, (wanted & before.keys()) - same)
 
     def _read(self, tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
         """Return the sources of files of a side; the files that they include are laid out first."""
-        wanted = {name for name in names if name.endswith(TASK_SUFFIXES)}
-        waiting = wanted
+        waiting = wanted = {name for name in names if name.endswith(TASK_SUFFIXES)}
         while waiting:
             self._lay_out(waiting & self._absent)
             waiting = {each for name in waiting for each in included_by(tree, name)} & self._absent

@@ -263,3 +263,21 @@ def test_odd_things_in_a_repository_neither_change_nor_stop_anything(tmp_path: P
     assert not list(tmp_path.rglob("__prompts__")), "nothing is written beside what a link leads to"
     assert state.split() == ["??", "tasks/deeper/"]
     assert git(repository, "status", "--short", "--untracked-files=no").split()[0] == "M"
+
+
+def test_of_a_group_only_the_members_that_may_have_changed_are_rendered(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_task(tmp_path, name)
+    inner, outer = "group: inner\ntask: [first, second]\n", "group: outer\ntask: [{group: inner, description: D}]\n"
+    for name, text in (("inner", inner), ("outer", outer)):
+        (tmp_path / f"tasks/{name}.yaml").write_text(text, "utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    write_task(tmp_path, "first", "Changed {{question}}")
+    done = promptfmt(tmp_path, "diff", "HEAD", "--profile", "plain")
+    assert "HEAD → the work tree: 2 changed; 0 prompts unchanged, 1 file untouched" in done.stdout
+    git(tmp_path, "checkout", "-q", ".")
+    (tmp_path / "tasks/outer.yaml").write_text(outer.replace("D", "E"), "utf-8")
+    done = promptfmt(tmp_path, "diff", "HEAD", "--profile", "plain")
+    assert "HEAD → the work tree: 2 changed; 0 prompts unchanged, 2 files untouched" in done.stdout
