@@ -35,11 +35,13 @@ class Trees:
     `sources` are the task files of the second side that a change may affect, `earlier` those of the first that differ;
     `unaffected` are files that need no rendering, `tasks` the files that define one task each with its name;
     `partly` are groups of which only members in other files need it.
-    `modules` are the Python files that differ or may import one that does. The folders are not filled if all
-    tests have the same inputs on both sides: `is_same`.
+    `modules` are the Python files that differ or may import one that does. The folders, if they
+    `may_be_empty`, are not filled where `is_same`: all tests have the same inputs on both sides.
     """
 
-    def __init__(self, repository: Repository, commits: tuple[str, str | None], scratch: Path) -> None:
+    def __init__(
+        self, repository: Repository, commits: tuple[str, str | None], scratch: Path, *, may_be_empty: bool = False
+    ) -> None:
         self.before, self.after = scratch / "a", scratch / "b"
         self._repository, self._commits = repository, commits
         self.blobs = tuple(_without_snapshots(repository.blobs(commit)) for commit in commits)
@@ -55,7 +57,8 @@ class Trees:
         self.sources, self.tasks, self.modules = found.sources, found.single_tasks, frozenset(found.modules)
         self.unaffected = frozenset() if found.names is None else frozenset(found.named.keys() - found.names)
         self.partly = frozenset(found.partly)
-        self.is_same = found.names == set() and all(name.endswith(IDLE_SUFFIXES) for name in self.changed)
+        idle = {name for name in self.changed if name.endswith(IDLE_SUFFIXES)}
+        self.is_same = may_be_empty and found.names == set() and idle == self.changed
         if self.is_same:
             return
         unnamed = {name for name in self._absent - found.named.keys() if name.endswith(TASK_SUFFIXES)}

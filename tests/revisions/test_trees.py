@@ -45,7 +45,8 @@ def compared(repository: Path, tmp_path: Path) -> Compared:
     def compare() -> Trees:
         scratch = tmp_path / f"scratch{next(count)}"
         scratch.mkdir()
-        return Trees(found := Repository.around(repository), (found.commit("HEAD"), None), scratch.resolve())
+        commits = (found := Repository.around(repository)).commit("HEAD"), None
+        return Trees(found, commits, scratch.resolve(), may_be_empty=True)
 
     return compare
 
