@@ -212,6 +212,9 @@ class Copy:
             "PYTHONPATH": str(self.folder), "PROMPTFMT_CACHE_DIR": str(folder / "cache"),
         }  # fmt: skip
         self._time = 2_000_000_000
+        where = [sys.executable, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"]  # else no mutant would be tested
+        found = subprocess.run(where, cwd=folder, env=self._environment, capture_output=True, text=True, check=True)
+        assert Path(found.stdout.strip()).is_relative_to(self.folder), f"tests would import {found.stdout.strip()}"
 
     def write(self, module: Path, content: bytes) -> None:
         """Change a module; each version has a time of its own, for compiled files are found by it."""

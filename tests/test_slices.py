@@ -58,9 +58,10 @@ def repository_without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copy
 
 
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *arguments: str, inside: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=inside or folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("without", [*SLICES, ALL], indirect=True)
@@ -90,7 +91,11 @@ def test_asking_a_model_without_the_slice_ends_with_one_message(without: Path) -
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("repository_without", [*SLICES, ALL], indirect=True)
-def test_all_other_tests_pass_without_a_slice(repository_without: Path) -> None:
+def test_all_other_tests_pass_without_a_slice(repository_without: Path, tmp_path: Path) -> None:
+    found = python(
+        repository_without, "-c", "import pytest_promptfmt; print(pytest_promptfmt.__file__)", inside=tmp_path
+    )
+    assert Path(found.stdout.strip()).is_relative_to(repository_without), "runs of tests import another copy"
     chosen = ("-m", "not nightly", "--ignore=tests/test_slices.py")
     done = python(repository_without, "-m", "pytest", "-q", "-rf", "-n", "auto", *chosen)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
