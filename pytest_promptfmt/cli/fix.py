@@ -244,7 +244,7 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
                 position=place,
                 hint="every task that includes this file would change: move the key into the task's own file first",
             )
-        if any(key == repeated for repeated, _ in file.repeated):
+        if any(key == repeated.name for repeated in file.repeated):
             raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier one")
         if key not in owner.marks:
             raise FormatError(f"{key} comes from a merge (<<)", position=place, hint="write the key itself")

@@ -10,12 +10,12 @@ import io
 import re
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from os import stat_result
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -41,21 +41,29 @@ _DEEP_INDENT: Final = re.compile(rb"[ \t?:-]{200,}")
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class RepeatedKey(NamedTuple):
+    """A key that a mapping has twice: the place of the later one, which wins, and whether both have the same value."""
+
+    name: Any
+    position: Position
+    is_same: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
     """The top-level mapping of one file as written, `include` among its keys.
 
-    `marks` maps every top-level key to its line and column, both counted from 1. `repeated` are keys that are written
-    twice, with the place of the later one, which wins; `repeated_inside` the same in mappings below the top. `stamp` is
-    the file's mtime (ns) and size. The values are shared by all readers of the file: they must not be changed.
+    `marks` maps every top-level key to its line and column, both counted from 1. `repeated` are those of
+    them that are written twice, `repeated_inside` those of mappings below the top. `stamp` is the file's mtime (ns) and
+    size. The values are shared by all readers of the file: they must not be changed.
     """
 
     path: Path
     values: Mapping[Any, Any]
     marks: Mapping[Any, tuple[int, int]]
-    repeated: tuple[tuple[Any, Position], ...]
+    repeated: tuple[RepeatedKey, ...]
     stamp: tuple[int, int]
-    repeated_inside: tuple[tuple[Any, Position], ...] = ()
+    repeated_inside: tuple[RepeatedKey, ...] = ()
 
     def locate(self, keys: tuple[str | int, ...]) -> Position | None:
         """Return where a key path was written: the key of a mapping, the element of a list. None if it was not."""
@@ -104,13 +112,13 @@ class _Loader(LOADER):  # type: ignore[misc]  # the base is chosen at run time
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
-        self.repeated_inside: list[tuple[Any, Position]] = []
+        self.repeated_inside: list[RepeatedKey] = []
         self._flattened: set[int] = set()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         if node is not self.root and id(node) not in self._flattened:
             self._flattened.add(id(node))  # once flattened, its keys include those that a merge brings in
-            self._note_repeated(node)
+            self.repeated_inside += _repeated_in(self.path, node)
         merged = 0
         for key, value in node.value:
             if key.tag != _MERGE:
@@ -124,15 +132,6 @@ class _Loader(LOADER):  # type: ignore[misc]  # the base is chosen at run time
                     None, None, f"'<<' brings in more than {MAX_MERGED} keys", key.start_mark
                 )
         super().flatten_mapping(node)
-
-    def _note_repeated(self, node: yaml.MappingNode) -> None:
-        names = [key.value for key, _ in node.value if key.tag == _STR]
-        if len(set(names)) < len(names):
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if key.tag == _STR and key.value in seen:
-                    self.repeated_inside.append((key.value, position_of(self.path, key.start_mark)))
-                seen.add(str(key.value))
 
 
 def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
@@ -181,7 +180,9 @@ def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
                 raise no_mapping(path, node)
             if b"*" in data and b"&" in data:
                 _check_aliases(path, node)
-            marks, repeated = _top_level_marks(path, node)
+            places = ((key, key.start_mark) for key, _ in _keys_of(node))
+            marks = {_key_of(key): (mark.line + 1, mark.column + 1) for key, mark in places}
+            repeated = tuple(_repeated_in(path, node))
             loader.root = node
             values = loader.construct_document(node)
         finally:
@@ -268,56 +269,25 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
     measure(root)
 
 
-def _top_level_marks(
-    path: Path, root: yaml.MappingNode
-) -> tuple[dict[Any, tuple[int, int]], tuple[tuple[Any, Position], ...]]:
-    marks: dict[Any, tuple[int, int]] = {}
-    repeated = []
-    for key, _ in root.value:
-        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
-            continue
-        name = sys.intern(key.value) if key.tag == _STR else _key_of(key)
-        mark = (key.start_mark.line + 1, key.start_mark.column + 1)
-        if name in marks:
-            repeated.append((name, Position(path, *mark)))
-        marks[name] = mark
-    return marks, tuple(repeated)
+def _keys_of(mapping: yaml.MappingNode) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+    return ((key, value) for key, value in mapping.value if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE)
 
 
-def repeated_values(path: Path) -> Mapping[tuple[int, int], tuple[str, str]]:
-    """Return the first and the last value of each key that a mapping of the file has twice, as YAML.
-
-    They are kept by line and column of the later key, both counted from 1. Empty for a file that cannot be read.
-    """
-    try:
-        root = yaml.compose(_as_utf8(gate.read_bytes(path, limit=MAX_BYTES)), Loader=LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        return {}
-    found: dict[tuple[int, int], tuple[str, str]] = {}
-    waiting, seen = [root], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-            continue
-        first: dict[Any, yaml.Node] = {}
-        for key, value in node.value:
-            waiting.append(value)
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name in first:
-                mark = (key.start_mark.line + 1, key.start_mark.column + 1)
-                found[mark] = (yaml.serialize(first[name]), yaml.serialize(value))
-            elif name is not None:
-                first[name] = value
-    return found
+def _repeated_in(path: Path, mapping: yaml.MappingNode) -> Iterator[RepeatedKey]:
+    written = [key.value for key, _ in _keys_of(mapping)]
+    first: dict[Any, yaml.Node] = {}
+    for key, value in _keys_of(mapping) if len(set(written)) < len(written) else ():
+        name = _key_of(key)
+        if name in first:
+            is_same = yaml.serialize(first[name]) == yaml.serialize(value)
+            yield RepeatedKey(name, position_of(path, key.start_mark), is_same)
+        else:
+            first[name] = value
 
 
 def _key_of(node: yaml.Node) -> Any:
     if node.tag == _STR:
-        return node.value
+        return sys.intern(node.value)
     try:
         key = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
         hash(key)

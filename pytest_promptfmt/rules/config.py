@@ -13,7 +13,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, leaves
-from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
 from pytest_promptfmt.rules.rule_registry import also
@@ -53,17 +53,13 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1769 (ifeval).
     """
     for part in view.yaml.parts:
-        repeated = (*part.repeated, *part.repeated_inside)
-        values = repeated_values(part.path) if repeated else {}
-        for key, position in repeated:
-            first, last = values.get((position.line or 0, position.column or 0), ("", "?"))
-            is_equal = first == last
+        for key, position, is_same in (*part.repeated, *part.repeated_inside):
             message = (
                 "the key is repeated with the same value"
-                if is_equal
+                if is_same
                 else "the key is repeated, and only the last value counts"
             )
-            yield finding(message, str(key), position, severity=Severity.WARNING if is_equal else None)
+            yield finding(message, str(key), position, severity=Severity.WARNING if is_same else None)
 
 
 def _in_quotes(study: Study, finding: Finding) -> Fix | None:

@@ -64,7 +64,7 @@ def read_settings_file(path: Path, *, is_at_rootdir: bool) -> SettingsFile:
         raise SettingsError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
     except PromptfmtError as error:
         raise SettingsError(error.message, position=error.position, hint=error.hint) from error
-    for name, position in parsed.repeated:
+    for name, position, _ in parsed.repeated:
         raise SettingsError(f"the key {name!r} is written twice", position=position, hint="keep one of them")
     values = dict(_converted(parsed, (), parsed.values, KEYS, is_at_rootdir=is_at_rootdir))
     profiles = {name: dict(_profile(parsed, name, written)) for name, written in values.pop("profiles", {}).items()}

@@ -52,7 +52,7 @@ def read_task_yaml(
         raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
     if file is None:
         return None
-    notes = tuple(f"{position}: {key!r} is written twice; the later one wins" for key, position in file.repeated)
+    notes = tuple(f"{position}: {key!r} is written twice; the later one wins" for key, position, _ in file.repeated)
     match kind_of(file.config):
         case "class":
             return _class_file(path, file, notes, class_readers)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.core.task import Locate
-from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
+from pytest_promptfmt.core.yaml_parser import ParsedFile, RepeatedKey, parse_file
 from pytest_promptfmt.tasks.harness import Harness, harness_of
 
 MAX_INCLUDES: Final = 50
@@ -71,7 +71,7 @@ class YamlFile:
         return bool(self.early) or any(isinstance(each, list) and len(each) > 1 for each in written)
 
     @property
-    def repeated(self) -> tuple[tuple[Any, Position], ...]:
+    def repeated(self) -> tuple[RepeatedKey, ...]:
         """Return the top-level keys of the file itself that are written twice; YAML lets the later one win."""
         return self.parts[-1].repeated
 

@@ -47,7 +47,7 @@ def judged(folder: Path, *sides: tuple[str, str], shown: bool = False, reason: s
         (tree / "code.py").write_text(code, "utf-8")
     found = Judgement()
     made = [tree.with_name(f"{tree.name}.made") for tree in trees]
-    for difference in differences(*trees, {"who.yaml": "who.yaml"}):
+    for difference in differences(trees[0], trees[1], {"who.yaml": "who.yaml"}):
         for tree, place, side in zip(trees, made, (difference.old, difference.new), strict=True):
             place.mkdir()
             plan = RenderingPlan(
@@ -58,8 +58,8 @@ def judged(folder: Path, *sides: tuple[str, str], shown: bool = False, reason: s
                 parts=difference.parts(side),
                 scores=any(change.code for change in difference.of("reading")),
             )
-            [task] = load_tasks(tree / "who.yaml")
-            rendering = rendering_of(Study(task, Settings(rootdir=tree, profiles=(PLAIN,))), plan)
+            [read] = load_tasks(tree / "who.yaml")
+            rendering = rendering_of(Study(read, Settings(rootdir=tree, profiles=(PLAIN,))), plan)
             path_of(place, "who").write_text(json.dumps(rendering), "utf-8")
         judge(found, difference, "who", (made[0], made[1]), shown=shown, reason=reason)
     return found

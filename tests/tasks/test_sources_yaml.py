@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -95,7 +96,25 @@ def test_positions_are_found_through_merge_keys(tmp_path: Path) -> None:
 def test_a_key_written_twice_is_noted_with_the_later_place(tmp_path: Path) -> None:
     file = read_yaml(write(tmp_path, {"t.yaml": "task: a\nq: 1\ntask: b\n"}))
     assert file.config["task"] == "b"
-    assert file.repeated == (("task", Position(tmp_path / "t.yaml", 3, 1)),)
+    assert file.repeated == (("task", Position(tmp_path / "t.yaml", 3, 1), False),)
+
+
+@pytest.mark.parametrize(
+    ("text", "repeated"),
+    [
+        ("task: t\na: {b: 1, b: 1}\n", [("b", 2, 11, True)]),
+        ("task: t\na:\n- b: 1\n  c: 2\n  b: 2\n  b: 1\n", [("b", 5, 3, False), ("b", 6, 3, True)]),
+        ("task: t\na: {1: x, 1: x, '1': y}\n", [(1, 2, 11, True)]),
+        ("task: t\nx: &x {b: 1}\na:\n  <<: *x\n  <<: *x\n  b: 2\n", []),
+        ("task: t\na: {b: {c: [1, 2]}, b: {c: [1, 2]}}\n", [("b", 2, 21, True)]),
+    ],
+)
+def test_keys_repeated_below_the_top_are_noted_once_with_whether_they_hold_the_same(
+    text: str, repeated: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    [part] = read_yaml(write(tmp_path, {"t.yaml": text})).parts
+    found = [(each.name, each.position.line, each.position.column, each.is_same) for each in part.repeated_inside]
+    assert found == repeated
 
 
 def test_a_changed_file_is_read_again_and_an_unchanged_one_is_shared(tmp_path: Path) -> None:
