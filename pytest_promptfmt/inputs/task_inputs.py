@@ -37,7 +37,7 @@ from pytest_promptfmt.profiles.tokenizer_sources import find_source
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import known_systems
-from pytest_promptfmt.tasks import TaskFile, functions_of, harness_around, registering_files
+from pytest_promptfmt.tasks import TaskFile, functions_of, harness_around, needs_harness, registering_files
 
 _FLAGS: Final = ("dev_mode", "int_max_str_digits", "optimize", "utf8_mode")
 """The options of Python that change what code does."""
@@ -280,7 +280,8 @@ class WatchedFiles:
         watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
         if watched.brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):
             watched.refused = "the output of another program"
-        if settings.renderer == "installed" and any(task.system == "lm-eval" for task in made):
+        by_harness = settings.renderer == "installed" and any(task.system == "lm-eval" for task in made)
+        if by_harness or any(map(needs_harness, made)):
             watched.refused = "the output of lm-eval"
         if path.is_symlink():
             watched.refused = "a link, whose tasks are in another file"

@@ -16,7 +16,13 @@ from typing import Final, TypeVar, cast
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc, DocsKind, PlacedDocs, TaskDocs
-from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
+from pytest_promptfmt.core.errors import (
+    FunctionError,
+    MissingResource,
+    MissingResourceError,
+    PromptfmtError,
+    ScoringError,
+)
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Span, join
@@ -35,6 +41,7 @@ from pytest_promptfmt.tasks import (
     bind_scoring,
     leaves_evaluated_doc_out,
     load_docs,
+    needs_harness,
     refuse_mistyped_columns,
     rendered_by_harness,
     renderer_with_shots,
@@ -108,6 +115,9 @@ class Study(Configuration):
             bound = bind_functions(given, trusted=settings.trusts, time_limit=settings.import_limit)
             if settings.renderer == "installed":
                 return rendered_by_harness(bound, settings.import_limit, no_code=settings.no_code)
+            with suppress(FunctionError):  # its requests are unknown then
+                if not settings.no_code and needs_harness(given):
+                    return rendered_by_harness(bound, settings.import_limit, no_code=False)
             return bound
 
         return self.once("bound", make)
@@ -122,6 +132,14 @@ class Study(Configuration):
             return bind_scoring(self.bound, trusted=settings.trusts, time_limit=settings.import_limit, by_installed=by)
 
         return self.once("bound for scoring", make)
+
+    def require_requests(self) -> None:
+        """Raise MissingResourceError where the requests are unknown: those of an output type that only a fork has."""
+        if self.given.output_type == "other" and not any(each.requests for each in self.render()):
+            name = self.given.config.get("output_type")
+            reason = f"requests of the output type {name!r} are unknown, only its prompts are tested"
+            missing = MissingResource(reason, "install the harness that has it")
+            raise MissingResourceError(reason, missing, position=self.given.position("output_type"))
 
     def require_material(self) -> None:
         """Raise what stops `material`."""

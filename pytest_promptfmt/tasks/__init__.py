@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         installed_harness,
         names_in,
     )
-    from pytest_promptfmt.tasks.harness_renderer import Arguments, HarnessTask, rendered_by_harness
+    from pytest_promptfmt.tasks.harness_renderer import Arguments, HarnessTask, needs_harness, rendered_by_harness
     from pytest_promptfmt.tasks.recognition import kind_of, looks_like_task, names_its_sets, read_if_task
     from pytest_promptfmt.tasks.renderer import LmEvalAssembler, TaskRenderer, render_task, renderer_with_shots
     from pytest_promptfmt.tasks.rendering.field_mappings import refuse_mistyped_columns

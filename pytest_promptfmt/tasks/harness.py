@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.source_imports import syntax_tree
 
@@ -39,6 +40,7 @@ _NAMED: Final = re.compile(rb"""(?m)^["']?(task|group|tag)["']?[ \t]*:[ \t]*([^\
 _INCLUDE: Final = re.compile(rb"""(?m)^["']?include["']?[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)""")
 _WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
 _VERSION: Final = re.compile(r"""(?m)^\s*(?:version|__version__)\s*=\s*["']([^"']+)["']""")
+_FORMATTING: Final = re.compile(r"#[^\n]*|[\s,\"'()]+")
 _MAX_INCLUDES: Final = 4
 
 _REGISTERING: Final[Mapping[str, str]] = {"filter": "filters/**/*.py", "metric": "api/*.py", "aggregation": "api/*.py"}
@@ -49,11 +51,15 @@ Kind = Literal["task", "group", "tag"]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where a harness registers a filter, metric or aggregation: the class or function in a file, and its arguments."""
+    """Where a harness registers a filter, metric or aggregation: the class or function in a file, and its arguments.
+
+    `digest` is that of its code, without what formatters change.
+    """
 
     file: Path
     object: str
     arguments: Mapping[str, Any]
+    digest: str = ""
 
 
 class Harness:
@@ -113,6 +119,11 @@ class Harness:
         """Return the names of aggregations that groups may have."""
         return frozenset({"mean", *map(bytes.decode, _AGGREGATED.findall(self._read(self.folder / _GROUPS)))})
 
+    def has_output_type(self, name: object) -> bool:
+        """Return whether its tasks may have an output type."""
+        source = self._read(self.folder / _CONFIGS[1])
+        return any(f"{quote}{name}{quote}".encode() in source for quote in "'\"")
+
     def digest(self, paths: Iterable[str]) -> str:
         """Return the digest of what is in some of its files."""
         made = blake2b(digest_size=16)
@@ -128,6 +139,11 @@ class Harness:
             if f"@register_{kind}(".encode() in content:
                 found |= {name: made for name, made in _registered_in(content, path, kind) if name not in found}
         return found
+
+    def changes(self, kind: str, name: str) -> bool:
+        """Return whether it registers other code under a name than every release of lm-eval."""
+        found = self.registrations(kind).get(name)
+        return found is not None and found.digest not in data_table("registered")[kind].get(name, ())
 
     def registering(self, kind: str) -> Sequence[Path]:
         """Return the files that may register things of a kind."""
@@ -243,7 +259,9 @@ def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str,
                     plain = {k: v.value for k, v in given.items() if k is not None and isinstance(v, ast.Constant)}
                     names = [each.value for each in call.args if isinstance(each, ast.Constant)]
                     names += [plain[key] for key in (kind, "name") if key in plain]
-                    found += [(str(name), Registration(path, node.name, plain)) for name in names]
+                    code = _FORMATTING.sub("", ast.get_source_segment(content.decode(), node) or "").encode()
+                    made = Registration(path, node.name, plain, blake2b(code, digest_size=6).hexdigest())
+                    found += [(str(name), made) for name in names]
     return found
 
 

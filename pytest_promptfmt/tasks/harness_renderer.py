@@ -28,6 +28,7 @@ from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.core.task import FIELDS, UNSET, FieldAssembly, FunctionRef, Task
 from pytest_promptfmt.profiles.chat_prompt import takes_media, with_parts
 from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.tasks.harness import installed_harness
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
 from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.rendering.sampling import FEWSHOT_SEED
@@ -170,6 +171,13 @@ def _request(arguments: Arguments, index: int, contexts: list[str], golds: Colle
         return Request(kind="generate_until", index=index, context=context, generation_kwargs=second, prompt=prompt)
     gold = index in golds and prompt is not None
     return Request(kind="loglikelihood", index=index, context=context, continuation=second, prompt=prompt, gold=gold)
+
+
+def needs_harness(task: Task) -> bool:
+    """Return whether a task has an output type that only the installed lm-eval knows, a fork."""
+    harness = installed_harness() if task.output_type == "other" and task.system == "lm-eval" else None
+    is_fork = harness is not None and harness.folder.name == _PACKAGE
+    return is_fork and harness is not None and harness.has_output_type(task.config.get("output_type"))
 
 
 def rendered_by_harness(task: Task, seconds: float, *, no_code: bool) -> Task:

@@ -122,6 +122,9 @@ class SnapshotItem(RenderedItem):
             outcome = replace(outcome, tokens=describe_token_change(verdict.comparison.changes))
         self.outcome = outcome
         if verdict.passed:
+            with self.failures_of(outcome):
+                if not verdict.written:
+                    self.study.require_requests()
             return
         first = self.run.tally.first_item(outcome)
         if first is None:

@@ -82,9 +82,10 @@ def registering_files(task: Task) -> tuple[set[str], set[str]]:
     }
     code, others = set[str](), set[str]()
     for kind, named in names.items():
-        unknown = {name for name in named if isinstance(name, str)} - _OURS[kind].keys()
-        around = _checkout_around(task) if unknown else None
-        if around is not None:
+        around = _checkout_around(task) if named else None
+        texts = {name for name in named if isinstance(name, str)}
+        unknown = {name for name in texts if name not in _OURS[kind] or _is_changed(around, kind, name)}
+        if around is not None and unknown:
             found = around.registrations(kind)
             code |= {str(found[name].file) for name in unknown & found.keys()}
             others |= {str(path) for path in around.registering(kind)}
@@ -99,6 +100,12 @@ def _checkout_around(task: Task) -> Harness | None:
     return around if around is None or installed is None or around.folder != installed.folder else None
 
 
+def _is_changed(checkout: Harness | None, kind: Kind, name: str) -> bool:
+    """Return whether the harness of a task, a fork, has other code than any release of lm-eval."""
+    harness = checkout or installed_harness()
+    return harness is not None and harness.changes(kind, name)
+
+
 @dataclass(frozen=True)
 class _Harnesses:
     """The checkout around a task and the lm-eval that is installed, as far as they are needed."""
@@ -108,8 +115,8 @@ class _Harnesses:
     by_installed: bool
 
     def is_ours(self, kind: Kind, name: str) -> bool:
-        """Return whether a name is that of a filter, metric or aggregation of ours, which is used."""
-        return name in _OURS[kind] and not self.by_installed
+        """Return whether a name is that of a filter, metric or aggregation of ours, which no fork changes."""
+        return name in _OURS[kind] and not self.by_installed and not _is_changed(self.checkout, kind, name)
 
     @cached_property
     def checkout(self) -> Harness | None:
@@ -134,7 +141,8 @@ class _Harnesses:
         installed = installed_harness() if found is None else None
         there = installed.registrations(kind).get(name) if installed is not None else None
         if there is not None:
-            self.load(_WHERE[kind], there.file, what, position)
+            with suppress(*([FunctionError] if name in _OURS[kind] else [])):
+                self.load(_WHERE[kind], there.file, what, position)
             found = _registered(kind, name)
         return found, {}
 
@@ -145,7 +153,7 @@ def _with_filter(step: Mapping[str, Any], position: Position | None, harness: _H
         return step
     made = _of_package(FILTER_GROUP, name, position) or harness.registered("filter", name, position)[0]
     if name in FILTERS:
-        return {**step, "function": replace(FILTERS[name], make=made)}
+        return step if made is None else {**step, "function": replace(FILTERS[name], make=made)}
     if made is None:
         installed = installed_harness()
         known = {entry.name for entry in _entries(FILTER_GROUP, tuple(sys.path))}
