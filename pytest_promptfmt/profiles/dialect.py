@@ -62,7 +62,7 @@ class TemplateCache(BytecodeCache):
         bucket = Bucket(environment, key, key)
         self.load_bytecode(bucket)
         if bucket.code is None:
-            bucket.code = environment.compile(source)
+            bucket.code = environment.compile(template_tree(source))
             self.dump_bytecode(bucket)
         return bucket.code
 
@@ -216,14 +216,20 @@ def _limited_tojson(value: Any, *args: Any, **named: Any) -> Any:
 
 
 def _loaded(environment: LimitedSandbox, source: str) -> JinjaTemplate:
+    return environment.template_class.from_code(environment, _code_of(source), dict(environment.globals))
+
+
+@lru_cache(maxsize=8)
+def _code_of(source: str) -> CodeType:
     kept = _kept_templates()
-    code = kept.code_of(environment, source) if kept is not None else environment.compile(source)
-    return environment.template_class.from_code(environment, code, dict(environment.globals))
+    return kept.code_of(_environment(), source) if kept is not None else _environment().compile(template_tree(source))
 
 
 @cache
 def _environment() -> LimitedSandbox:
-    environment = _ChatSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    # Jinja's optimizer would change the tree that is looked at later, and folds little in a sandbox.
+    extensions = [_Generation, loopcontrols]
+    environment = _ChatSandbox(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
     environment.template_class = _ChatTemplate
     environment.filters["tojson"] = _limited_tojson
     environment.globals["raise_exception"] = _raise_exception

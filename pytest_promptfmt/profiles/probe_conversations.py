@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -19,6 +20,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.yaml_parser import parse_file
+from pytest_promptfmt.profiles.messages import has_calls, read_arguments, shapes_of, texts_of
 
 MARKER: Final = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?[a-zA-Z_]{1,30}(?:\|)?>|<\|[a-z_]{1,30}>|<[a-z_]{1,30}\|>"
@@ -191,7 +193,7 @@ class Conversation:
         return tuple(
             Unit(kind=kind, text=text.strip(), message=number)
             for number, message in enumerate(self.messages)
-            for kind, text in _texts(message)
+            for kind, text in texts_of(message)
             if text.strip()
         )
 
@@ -228,7 +230,7 @@ def builtin_tools() -> Mapping[str, Any]:
 
 def conversation_files(folder: Path) -> list[Path]:
     """Return the files of a folder that hold conversations, sorted."""
-    return sorted(path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}"))
+    return sorted(folder / name for name in os.listdir(folder) if name.endswith(SUFFIXES))
 
 
 def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
@@ -274,7 +276,7 @@ def _conversation(name: str, value: Any, tools: Mapping[str, Any], path: Path) -
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise refused("`messages` must be a list of mappings with role and content")
-    if not all(_has_calls(each) for each in messages):
+    if not all(has_calls(each) for each in messages):
         raise refused("`tool_calls` must be a list of mappings with `function`")
     given = value.get("tools")
     if isinstance(given, str):
@@ -295,13 +297,6 @@ def _conversation(name: str, value: Any, tools: Mapping[str, Any], path: Path) -
     return Conversation(name=name, **own)
 
 
-def _has_calls(message: Mapping[str, Any]) -> bool:
-    """Return whether the tool calls of a message, if there are any, can be read."""
-    calls = message.get("tool_calls") or []
-    named = isinstance(calls, list) and all(isinstance(call, dict) for call in calls)
-    return named and all(isinstance(call.get("function") or {}, dict) for call in calls)
-
-
 def _are_mappings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
@@ -320,26 +315,6 @@ _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 _MAY_BE_NULL: Final = ("base", "also", "same_as", "tools", "documents", "generation_prompt", "clock")
 
 
-def _texts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    role = str(message.get("role"))
-    reasoning = message.get("reasoning_content")
-    if isinstance(reasoning, str):
-        yield "reasoning", reasoning
-    content = message.get("content")
-    for text in [content] if isinstance(content, str) else _leaves(content):
-        thought, closed, answer = text.partition("</think>")
-        if role == "assistant" and closed:
-            yield "reasoning", thought.replace("<think>", "")
-            text = answer
-        yield role, text
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
-        yield "call", str(function.get("name"))
-        arguments = function.get("arguments")
-        for text in _leaves(_read_arguments(arguments) if isinstance(arguments, str) else arguments):
-            yield "argument", text
-
-
 def _shapes(conversation: Conversation) -> Iterator[str]:
     if conversation.has_tools or conversation.tools:
         yield "tools"
@@ -350,57 +325,7 @@ def _shapes(conversation: Conversation) -> Iterator[str]:
         yield from ("null_description",) if function.get("description", "") is None else ()
         yield from ("no_parameters",) if "parameters" not in function else ()
     for message in conversation.messages:
-        yield from _shapes_of_message(message, keeps_null=conversation.keep_null)
-
-
-def _shapes_of_message(message: Mapping[str, Any], *, keeps_null: bool) -> Iterator[str]:
-    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
-    if role == "developer":
-        yield "developer"
-    if isinstance(content, list):
-        types = {part.get("type") for part in content if isinstance(part, dict)}
-        yield "result_parts" if role == "tool" else "parts"
-        yield from ("image",) if "image" in types else ()
-        yield from ("image_address",) if "image_url" in types else ()
-    elif role == "tool" and not isinstance(content, str):
-        yield "result_value"
-    elif content is None:
-        yield "null_content"
-    elif isinstance(content, str) and "</think>" in content and "<think>" not in content:
-        yield "lone_thought_end"
-    if calls == []:
-        yield "empty_calls"
-    if keeps_null and "tool_calls" in message and calls is None:
-        yield "null_calls"
-    if keeps_null and message.get("reasoning_content", "") is None:
-        yield "null_reasoning"
-    for call in calls or ():
-        yield from ("arguments_text",) if isinstance((call.get("function") or {}).get("arguments"), str) else ()
-        yield from ("no_id",) if "id" not in call else ()
-    if role == "tool" and "name" not in message:
-        yield "no_result_name"
-
-
-def _read_arguments(written: str) -> Any:
-    """Return the value of arguments in JSON, None if they are something else, or nested too deeply."""
-    try:
-        arguments = json.loads(written)
-        list(_leaves(arguments))
-    except (ValueError, RecursionError):
-        return None
-    return arguments
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """Yield the texts inside a value: of a list of parts, of arguments, of a result that is a mapping."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _leaves(each.get("text") if isinstance(each, dict) and each.get("type") == "text" else each)
-    elif isinstance(value, dict) and not str(value.get("type", "")).startswith("image"):
-        for each in value.values():
-            yield from _leaves(each)
+        yield from shapes_of(message, keeps_null=conversation.keep_null)
 
 
 # -- without what a template fails on ----------------------------------------------------------------------------------
@@ -470,7 +395,7 @@ _RELAXED: Final[Mapping[str, tuple[str, Callable[[Conversation], Conversation]]]
     "tools": ("without tools", _without_tools),
     "content": ("with text as content", _with_text),
     "arguments": ("with arguments as JSON text", _with_arguments(dict, json.dumps)),
-    "arguments text": ("with arguments as mappings", _with_arguments(str, _read_arguments)),
+    "arguments text": ("with arguments as mappings", _with_arguments(str, read_arguments)),
     "calls": ("with one call", _with_one_call),
 }
 """What a conversation is tried without, after a failure: the condition, and the conversation without it."""

@@ -32,6 +32,7 @@ _AGAINST: Final = (
 )
 _TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
 _CONTROL_TOKENS: Final = "control-tokens"
+_CONTROL: Final = ("<|", "<｜")
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
 )
@@ -64,6 +65,8 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         )
     for message, marker in _closed_by_role(trial, layout):
         yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker))
+    if (ran := _into_result(trial, layout)) is not None:
+        yield finding("no turn begins between a tool call and its result", ran, trial.place_of("'tool'", '"tool"'))
     closings = dict(_closings(trial))
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
@@ -106,6 +109,19 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(closing or pairs[0][1]),
             conversation.mildest(),
         )
+
+
+def _into_result(trial: TemplateTrial, layout: TurnLayout) -> str | None:
+    """Return a call with its result where only the marker of the next turn ends turns, and none is between them."""
+    loop, opening = trial.conversations.get("call-finished"), [each[:2] for each in trial.markers(layout.gap or "")]
+    if loop is None or layout.closing or not opening or opening[0] not in _CONTROL:
+        return None
+    *_, argument, result, _ = (unit.text for unit in loop.units)
+    before, found, _ = (trial.finished(loop) or "").partition(result)
+    between = before.rpartition(argument)[2]
+    if not found or between == before or any(each[:2] == opening[0] for each in trial.markers(between)):
+        return None
+    return argument + between + result
 
 
 def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[str, str]]:
@@ -247,8 +263,23 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding(
             "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
         )
+    yield from _missing_after_result(trial, (layout.generation_prompt or "").strip())
     if trial.text("thinking-off", generation_prompt=True) not in (None, opened):
         yield from _without_reasoning(trial, trial.conversations["thinking-off-answer"])
+
+
+def _missing_after_result(trial: TemplateTrial, added: str) -> Iterator[Finding]:
+    """Yield that answers to a tool result begin with the generation prompt, which is not written for them."""
+    loop = trial.conversations.get("call-finished")
+    if added and loop is not None:
+        asked, answered = trial.render(loop, loop.states[1]).text, trial.finished(loop) or ""
+        is_missing = asked is not None and asked == trial.without_generation_prompt(loop, loop.states[1])
+        if asked and is_missing and answered.startswith(asked) and answered[len(asked) :].lstrip().startswith(added):
+            yield loop.finding(
+                "the generation prompt is missing after a tool result",
+                excerpt(answered, len(asked)),
+                trial.place_of("add_generation_prompt"),
+            )
 
 
 def _without_reasoning(trial: TemplateTrial, answered: Conversation) -> Iterator[Finding]:

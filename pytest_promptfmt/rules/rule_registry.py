@@ -180,6 +180,8 @@ def known_rules(files: Iterable[Path] = ()) -> Mapping[str, Rule]:
         _load_file(file)
     for code, parts in _parts.items():
         head = _rules[code]
+        if all(part.name == head.name for part in parts):
+            continue  # completed before
         parts[:] = [replace(part, name=head.name, family=head.family, effect=head.effect) for part in parts]
         parts.sort(key=lambda part: _source(part.function))
     return dict(sorted(_rules.items()))

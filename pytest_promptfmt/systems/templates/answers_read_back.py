@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.profiles.conversation import REASONING_KEYS
+from pytest_promptfmt.profiles.messages import has_calls
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_tools, conversations_of
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
@@ -58,6 +59,8 @@ class ResponseReader:
             message, _ = parser.finalize()
         except (RuntimeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
+        if not has_calls(message):
+            raise ValueError("its tool_calls are not a list of calls")
         made: Mapping[str, Any] = message
         return made
 
@@ -223,7 +226,7 @@ def lost_parts(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnsw
         read = reader.read([answer.text], answer.prompt, tools)
         in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, tools)
     except ValueError as error:
-        yield Loss("read whole", "an answer cannot be read back", f"{answer.text!r}: {error}")
+        yield Loss("read whole", "an answer cannot be read back", f"{error}: {answer.text!r}")
         return
     given, whole = as_read(answer.message, tools), as_read(read, tools)
     differences = list(given.differences(whole, answer.text))

@@ -86,9 +86,9 @@ def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
-    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake in two
-    cases: the template accepts the same conversation in another shape, or it has a branch for system messages and
-    refuses one for another reason (roles that do not alternate).
+    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake in three
+    cases: the template accepts the same conversation in another shape, it takes a tool result and not the answer to
+    it, or it has a branch for system messages and refuses one for another reason (roles that do not alternate).
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -105,11 +105,16 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 _SIMPLEST: Final = "question"
+_LOOP: Final = ("tool", "assistant")
 _WITH_SYSTEM: Final = ("system", "system-alone-with-question")
 
 
 def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopped: Rendering) -> Severity:
-    """Return an error for one user message, and for system messages that have a branch and are refused by accident."""
+    """Return an error for what every chat has, and for what the template has a branch for and refuses by accident."""
+    *asked, answer = conversation.messages
+    base = trial.conversations.get(conversation.base or "")
+    if base is not None and list(base.messages) == asked and (asked[-1]["role"], answer["role"]) == _LOOP:
+        return Severity.ERROR
     if conversation.name == _SIMPLEST and any(trial.whole(each) is not None for each in trial.given.values()):
         return Severity.ERROR  # others need contents of their own shape, such as those of translators
     if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):
