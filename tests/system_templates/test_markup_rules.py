@@ -79,6 +79,19 @@ MISTAKES = {
         "PF440",
         "a user message is closed in some turns only",
     ),
+    "a prompt for questions only": (
+        "{%- if add_generation_prompt %}",
+        "{%- if add_generation_prompt and messages[-1].role == 'user' %}",
+        "PF442",
+        "the generation prompt is missing after a tool result",
+    ),
+    "an answer to a result refused": (
+        "{%- for message in messages %}\n",
+        "{%- for message in messages %}\n    {%- if message.role == 'assistant' and loop.previtem.role != 'user' %}"
+        "{{- raise_exception('no answer without question') }}{%- endif %}\n",
+        "PF432",
+        "the template refuses an answer after a tool result",
+    ),
     "a space before the end token": (
         "message.content or ''",
         "message.content ~ ' '",
@@ -99,6 +112,18 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     broken = messages(TEMPLATE.replace(right, wrong, 1), code)
     assert any(message in each for each in broken), broken
     assert not any(message in each for each in messages(TEMPLATE, code))
+
+
+def test_only_the_marker_of_a_result_ends_its_call_where_no_marker_closes_turns() -> None:
+    opened = TEMPLATE.replace("{{- '<|end|>\\n' }}", "{{- '\\n' }}").replace(
+        "'<|begin|>' + message.role", "'<|' + message.role + '|>'"
+    )
+    source = opened.replace("<|begin|>assistant", "<|assistant|>")
+    assert not [each for each in messages(source, "PF440") if "a tool call and its result" in each]
+    role = "{{- '<|' + message.role + '|>' + '\\n' }}"
+    assert role in source
+    running = source.replace(role, f"{{%- if message.role != 'tool' %}}{role}{{%- endif %}}")
+    assert "no turn begins between a tool call and its result" in messages(running, "PF440")
 
 
 def test_a_marker_that_quotes_values_is_there_twice_around_an_empty_one() -> None:

@@ -158,6 +158,10 @@ def test_answers_that_a_parser_reads_back_are_no_finding_and_others_are() -> Non
     printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
     found = severities(check_template(printing, response_template=READING), "PF467")
     assert found["an answer cannot be read back: a tool call"] == "error"
+    calls = {**READING["fields"]["tool_calls"], "repeats": False}
+    alone = {**READING, "fields": {**READING["fields"], "tool_calls": calls}}
+    found = severities(check_template(template(), response_template=alone), "PF467")
+    assert found["an answer cannot be read back: a tool call"] == "error"
 
 
 def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
