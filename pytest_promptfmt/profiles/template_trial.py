@@ -190,7 +190,7 @@ class TemplateTrial:
     @cached_property
     def nodes(self) -> tuple[nodes.Node, ...]:
         """Return all nodes below the root of the syntax tree; raises TemplateSyntaxError."""
-        found, waiting = list[nodes.Node](), [self.tree]
+        found, waiting = list[nodes.Node](), list[nodes.Node]([self.tree])
         while waiting:  # Jinja's own walk takes three times as long
             found += (children := list(waiting.pop().iter_child_nodes()))
             waiting += children

@@ -119,8 +119,9 @@ def _into_result(trial: TemplateTrial, layout: TurnLayout) -> str | None:
     *_, argument, result, _ = (unit.text for unit in loop.units)
     before, found, _ = (trial.finished(loop) or "").partition(result)
     between = before.rpartition(argument)[2]
-    if not found or between == before or any(each[:2] == opening[0] for each in trial.markers(between)):
-        return None
+    tags = re.findall(r"<([^<>/\s]+)>", between)
+    if not found or between == before or any(f"</{name}>" not in (trial.finished(loop) or "") for name in tags):
+        return None  # what is never closed is a control token
     return argument + between + result
 
 
@@ -259,6 +260,9 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         is_header = added is not None and len(added.split()) <= MOST_HEADER_WORDS
         is_added = is_header and closed.startswith(asked)
         yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
+    eos = trial.profile.special_tokens.get("eos_token")
+    if eos and label and opened.endswith(eos) and opened.removesuffix(eos).rstrip().endswith(label):
+        yield finding("an end token follows the generation prompt", excerpt(opened, len(opened)), place)
     if opened != opened.rstrip(" \t"):
         yield finding(
             "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
@@ -274,6 +278,7 @@ def _missing_after_result(trial: TemplateTrial, added: str) -> Iterator[Finding]
     if added and loop is not None:
         asked, answered = trial.render(loop, loop.states[1]).text, trial.finished(loop) or ""
         is_missing = asked is not None and asked == trial.without_generation_prompt(loop, loop.states[1])
+        is_missing = is_missing and loop.units[-2].text in (asked or "")
         if asked and is_missing and answered.startswith(asked) and answered[len(asked) :].lstrip().startswith(added):
             yield loop.finding(
                 "the generation prompt is missing after a tool result",
