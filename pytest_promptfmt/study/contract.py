@@ -165,7 +165,6 @@ def _asked_place(text: str) -> Literal["first", "last"] | None:
 
 
 def _quoted(text: str) -> Iterator[AskedForm]:
-    """Yield quoted sentences with one place for the answer."""
     for opening, closing in _QUOTES:
         for match in _pairs_of(opening, closing).finditer(text):
             inside = match[1]
@@ -242,7 +241,6 @@ def _tagged(text: str) -> Iterator[AskedForm]:
 
 
 def _objects(text: str) -> Iterator[AskedForm]:
-    """Yield JSON objects with a key for the answer."""
     for match in _JSON.finditer(text):
         key = re.search(r"[\"'](\w*(?:answer|label|result|choice|prediction)\w*)[\"']\s*:", match[0], re.IGNORECASE)
         if key is not None and re.search(r"\bjson\b", text, re.IGNORECASE):

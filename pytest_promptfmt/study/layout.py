@@ -201,7 +201,6 @@ def _ends_with_data(text: str, doc: Mapping[str, Any]) -> bool:
 
 
 def _field_at(message: Message, at: int) -> str | None:
-    """Return the column that the character at an index is printed from."""
     for span in message.content:
         if at < len(span.text):
             return span.origin.field

@@ -211,7 +211,6 @@ def _ours(task: Task, docs: TaskDocs, profile: Profile, shots: int) -> Requests:
 
 
 def _result(make: Callable[..., Any], *given: object) -> Any:
-    """Return what is made, or the error that stops it."""
     try:
         return make(*given)
     except PromptfmtError as error:
@@ -219,7 +218,6 @@ def _result(make: Callable[..., Any], *given: object) -> Any:
 
 
 def _first(old: Requests | PromptfmtError, new: Requests | PromptfmtError) -> Difference:
-    """Return the first difference of two results that are not equal."""
     if isinstance(old, PromptfmtError) or isinstance(new, PromptfmtError):
         shown = [f"! {each.message}" if isinstance(each, PromptfmtError) else "requests" for each in (old, new)]
         return Difference(old=shown[0], new=shown[1])
@@ -234,7 +232,6 @@ def _first(old: Requests | PromptfmtError, new: Requests | PromptfmtError) -> Di
 
 
 def _around(left: Any, right: Any, difference: Difference) -> Difference:
-    """Return the difference with the text around the first character that differs."""
     texts = [each if isinstance(each, str) else repr(each) for each in (left, right)]
     offset = shared_start(*texts)
     begin = max(0, offset - _BEFORE)

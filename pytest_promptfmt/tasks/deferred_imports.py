@@ -148,7 +148,12 @@ def also_importable(package: Path | None, version: str = "") -> Iterator[None]:
     if package is None:
         yield
         return
-    finder = _OfCheckout(package, version or "0")
+    with _found_by(_OfCheckout(package, version or "0")):
+        yield
+
+
+@contextmanager
+def _found_by(finder: MetaPathFinder) -> Iterator[None]:
     sys.meta_path.append(finder)
     try:
         yield
@@ -252,12 +257,10 @@ def functions_reached(function: object) -> Iterator[ReachedFunction]:
 def imported_without(names: Sequence[str]) -> Iterator[None]:
     """Let imports of these packages succeed inside the block; using anything of them fails."""
     packages = frozenset(name.partition(".")[0] for name in names)
-    finder = _Absent(packages, dict.fromkeys(packages, _AnyVersion("9999")))
-    sys.meta_path.append(finder)
     try:
-        yield
+        with _found_by(_Absent(packages, dict.fromkeys(packages, _AnyVersion("9999")))):
+            yield
     finally:
-        sys.meta_path.remove(finder)
         for name, module in list(sys.modules.items()):  # asking a module for its class may import others
             if isinstance(module, Deferred):
                 sys.modules.pop(name, None)

@@ -282,7 +282,6 @@ _MISSING: Final = object()
 def _module_beside(
     file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
-    """Return the module of the file next to the YAML, loaded again when the file has changed."""
     _require_trusted(file, f"!function {ref}", position, trusted)
     name = _module_name(file)
     mtime = file.stat().st_mtime_ns

@@ -279,7 +279,6 @@ def _overriding(config: Mapping[Any, Any], origins: _Origins) -> _Overrides:
 
 
 def _combined(overrides: _Overrides, beneath: Locate) -> Locate:
-    """Return a `locate` that looks where each key's value came from."""
 
     def locate(keys: tuple[str | int, ...]) -> Position | None:
         if keys and keys[0] in overrides:

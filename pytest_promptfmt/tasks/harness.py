@@ -211,7 +211,6 @@ class Harness:
 
     @cached_property
     def _including(self) -> Mapping[str, list[Path]]:
-        """Return the files that include a file of some name."""
         found: dict[str, list[Path]] = {}
         for path in self._files:
             for name in self._named_in(path)[1]:

@@ -199,7 +199,6 @@ def rendered_by_harness(task: Task, seconds: float, *, no_code: bool) -> Task:
 
 
 def _task_class() -> Any:
-    """Return lm-eval's class of tasks; raises FunctionError."""
     try:
         try:
             return import_module(_MODULE).ConfigurableTask

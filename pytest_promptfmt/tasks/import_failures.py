@@ -223,10 +223,5 @@ def _last_line_in(error: BaseException, file: Path | None) -> str:
         return ""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f" ({display_path(file)}:{error.lineno})"
-    line = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == str(file):
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return f" ({display_path(file)}:{line})" if line is not None else ""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    return f" ({display_path(file)}:{lines[-1]})" if lines else ""

@@ -96,7 +96,6 @@ def _asked_in_text(ref: FunctionRef) -> OutputType | None:
 
 
 def _type_of(call: ast.Call) -> object:
-    """Return the text that a call gives as `request_type`, or first."""
     given = next((each.value for each in call.keywords if each.arg == "request_type"), next(iter(call.args), None))
     return given.value if isinstance(given, ast.Constant) else None
 

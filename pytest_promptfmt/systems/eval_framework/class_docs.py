@@ -228,8 +228,6 @@ class _Splits(dict[str, list[dict[str, Any]]]):
 
 @dataclass(slots=True)
 class _Loader:
-    """Replaces the loader of a composed benchmark."""
-
     splits: Mapping[str, Sequence[Doc]]
     missing: set[str] = field(default_factory=set)
 

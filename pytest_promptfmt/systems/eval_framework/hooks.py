@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import (
@@ -232,14 +233,8 @@ class TaskClass:
         """Return the last line of a file of the class, or of its bases, that the error went through."""
         classes = self.found.__mro__ if isinstance(self.found, type) else type(self.found).__mro__
         files = {file for each in classes if (file := _file_of(each)) is not None}
-        found = None
-        traceback = error.__traceback__
-        while traceback is not None:
-            file = traceback.tb_frame.f_code.co_filename
-            if file in files:
-                found = Position(Path(file), traceback.tb_lineno)
-            traceback = traceback.tb_next
-        return found
+        places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+        return next((Position(Path(file), line) for file, line in reversed(places) if file in files), None)
 
 
 def task_class(found: Any, name: str, *, position: Position | None = None) -> TaskClass:

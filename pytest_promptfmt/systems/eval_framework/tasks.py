@@ -265,7 +265,6 @@ def _docs_at_top(locate: Locate) -> Locate:
 
 
 def _reference(written: Any, path: Path, position: Position | None) -> tuple[FunctionRef, str]:
-    """Return the class that `class` names, and what messages call it."""
     if isinstance(written, FunctionRef):
         return written, f"class: !function {written}"
     module, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")

@@ -248,7 +248,6 @@ class AdapterFile:
 
     @cached_property
     def _metric_specs(self) -> Sequence[Mapping[str, Any]]:
-        """Return the `metric_specs` of the file, or of the `run_spec.json` next to a file that HELM wrote."""
         written = self.top.get("metric_specs")
         beside = self.path.with_name(RUN_SPEC)
         if written is None and self.path.name == SCENARIO_STATE and beside.is_file():

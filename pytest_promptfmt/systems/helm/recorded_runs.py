@@ -161,7 +161,6 @@ def _difference(
 
 
 def _before(tail: str, text: str) -> str:
-    """Return what a text has before the last place where as much of `tail` as possible begins."""
     fits, too_long = 0, len(tail) + 1
     while too_long - fits > 1:
         size = (fits + too_long) // 2

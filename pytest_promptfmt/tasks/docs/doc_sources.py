@@ -203,7 +203,6 @@ class _Search:
     # -- metadata.promptfmt.docs -------------------------------------------------------------------------------
 
     def _written(self, split: str | None, main: bool = False) -> _Source | None:
-        """Return the docs that `metadata.promptfmt.docs` gives for the split."""
         given = self.task.own_metadata.get("docs")
         if given is None:
             return None

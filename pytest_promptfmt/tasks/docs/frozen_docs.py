@@ -139,7 +139,6 @@ def _about(path: str, revision: str | None) -> Any:
 
 
 def _license(about: Any) -> str | None:
-    """Return the licence that the dataset's card states."""
     stated = getattr(getattr(about, "card_data", None), "license", None)
     return ", ".join(map(str, stated)) if isinstance(stated, list) else stated or None
 
@@ -151,7 +150,6 @@ def _loaded_commit(files: Iterable[str] | None) -> str | None:
 
 
 def _refusal(task: Task, error: Exception) -> DocsError:
-    """Return the error of Hugging Face datasets, with what to do about it."""
     reason = str(error).partition("\n")[0][:300]
     path = task.dataset.path or ""
     wrong = "dataset_path"

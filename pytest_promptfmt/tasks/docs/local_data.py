@@ -74,7 +74,6 @@ class _NoFolderError(Exception):
 
 
 def _missing(folders: list[Path], name: str, position: Position | None) -> Exception:
-    """Return the error for a file that is in none of these folders."""
     places = [named_file(folder, name, position) for folder in folders]
     is_outside = not Path(name).is_absolute() and not all(map(gate.is_allowed, places))
     if not is_outside and not any(_is_safely(place.parent.is_dir) for place in places) and not name.startswith("~"):
@@ -113,7 +112,6 @@ def _local_files(task: Task) -> LocalFiles | None:
 
 
 def _starts(task: Task) -> list[Path]:
-    """Return the folders that relative paths may start from."""
     return [Path.cwd(), *([task.path.absolute().parent] if task.path is not None else [])]
 
 
@@ -139,7 +137,6 @@ def _one(task: Task, split: str, file: Path, options: Mapping[str, Any]) -> Loca
 
 
 def _named_files(task: Task, kind: str, options: Mapping[str, Any]) -> LocalFiles | None:
-    """Return the files of `dataset_path: json` and its like."""
     position = task.position("dataset_kwargs", "data_files")
     base = options.get("data_dir")
     starts = _starts(task)
@@ -212,7 +209,6 @@ def outside(path: Path, position: Position | None) -> DocsError:
 
 
 def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: str | None = None) -> LocalFiles | None:
-    """Return the data files in a folder, split by `data_files` or by the words in their names."""
     position = task.position("dataset_kwargs", "data_files")
     if not gate.is_allowed(folder / "-"):
         raise outside(folder, task.position("dataset_kwargs", "data_dir") or position)

@@ -159,7 +159,6 @@ class ContextBuilder:
         return error
 
     def _no_choice(self, message: str, cause: BaseException) -> PromptfmtError:
-        """Return the error for a target that is not one of the choices."""
         return self._refusal("doc_to_target", message, cause, self.task.doc_to_target, self.task.doc_to_choice)
 
     def _shots(self, number: int, doc: Doc, draw: Draw) -> Sequence[Turn]:

@@ -141,7 +141,6 @@ def _is_early(sampler: object) -> bool:
 
 
 def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
-    """Return a user's sampler class, called as lm-eval calls it."""
     position = task.position("fewshot_config", "sampler")
     where = f"of {task.id!r}"
 

@@ -106,7 +106,6 @@ def _read(function: Any, paths: Sequence[Path | None], facts: list[Fact], depth:
 
 @lru_cache(maxsize=256)
 def _parsed(function: FunctionType) -> ast.FunctionDef | None:
-    """Return the definition of a function, None where its source cannot be found or read."""
     try:
         [node] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     except (OSError, TypeError, ValueError, SyntaxError):

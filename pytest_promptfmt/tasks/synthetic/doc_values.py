@@ -116,8 +116,6 @@ class DocPlan:
 
 
 class _Maker:
-    """Makes the values of one doc."""
-
     def __init__(self, plan: DocPlan, number: int, mark: str) -> None:
         self.plan = plan
         self.number = number
@@ -210,12 +208,6 @@ class _Maker:
             options += [self.text(node, indices)] if isinstance(only, str) else []
         return options[self.turn % len(options)]
 
-    def slice_end(self, *_: Any) -> Any:
-        return 12
-
-    def slice_start(self, *_: Any) -> Any:
-        return 1
-
     def amount(self, *_: Any) -> Any:
         return self.number + (10 if self.mark else 0)
 
@@ -297,8 +289,8 @@ _MAKERS: Final[Sequence[tuple[str, Callable[[_Maker, ShapeNode, tuple[int, ...]]
     ("parts", _Maker.parts),
     ("equals", _Maker.equal),
     ("text", _Maker.text),
-    ("end", _Maker.slice_end),
-    ("start", _Maker.slice_start),
+    ("end", lambda *_: 12),
+    ("start", lambda *_: 1),
     ("number", _Maker.amount),
     ("sized", _Maker.sized),
 )

@@ -224,7 +224,6 @@ def _is_about_values(error: BaseException) -> bool:
 
 
 def _facts_of(found: _Field) -> Iterator[Fact]:
-    """Yield the facts that one field needs of the doc: from its template, and from its role for a bare name."""
     if not isinstance(found.spec, str):
         return
     shapes = template_shapes(found.spec)

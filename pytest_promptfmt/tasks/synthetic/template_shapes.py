@@ -223,7 +223,6 @@ class _Walk(NodeVisitor):
             self._add(path, "list", known)
 
     def _looked_up(self, node: nodes.Getitem) -> None:
-        """Note `container[key]` where the key is computed from the doc."""
         path, shift = self.names.peeled(node.arg)
         options = options_of(node.node)
         if options is None:
@@ -295,7 +294,6 @@ class _Walk(NodeVisitor):
             self._attribute_filter(node)
 
     def _attribute_filter(self, node: nodes.Filter) -> None:
-        """Note `|map(attribute='x')` and its kin: the elements are mappings with that field."""
         path = self.names.path_of(node.node)
         wanted = [constant_of(pair.value) for pair in node.kwargs if pair.key == "attribute"]
         if node.name in ("selectattr", "rejectattr", "groupby") and node.args:
