@@ -179,7 +179,7 @@ def choice_phrasings(
 ) -> Iterator[Phrasing]:
     """Yield the phrasings of a labelled option, by the classes of the module's first lines.
 
-    With a `prompt`, one of them repeats only that.
+    With a `prompt`, one of them repeats only that, unless it shows an answer in the very form that it requests.
     """
     count, labels = len(answers.labels), answers.labels
     right, text = labels[answers.gold], answers.texts[answers.gold]
@@ -211,7 +211,8 @@ def choice_phrasings(
     yield from _filled_in("abstentions", "abstain", values, answer=False)
     has_next = len(labels[-1]) == 1 and following.isalnum()
     yield from _filled_in("abstentions_out_of_range", "abstain", values if has_next else None, answer=False)
-    if prompt.strip():
+    shows_answer = any(one.written(label) in prompt for one in contract_of(prompt).wrapped for label in labels)
+    if prompt.strip() and not shows_answer:
         yield Phrasing(id="prompt-again", kind="abstain", text=prompt, answer=False)
 
 

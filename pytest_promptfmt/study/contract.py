@@ -40,6 +40,11 @@ _WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
 _BRACKETED: Final = re.compile(r"([\[(<{*]+)[A-J]([\])>}*]+)")
 """An example of a label, such as `[[A]]`."""
 
+_BRACKETED_LIST: Final = re.compile(
+    r"([\[<{*]+|\({2,})[^\W\d_]([\])>}*]+)(?:(?:,|،|、|/)? ?(?:\w{1,4} )?\1[^\W\d_]\2)+"
+)
+"""Labels in the same brackets, one after the other: `[[A]], [[B]] or [[C]]`."""
+
 _EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[(<{*]+)[A-J]([\])>}*]+)(?=[\s.,;]|$)")
 """An example without quotes: `in square brackets, like [A]`."""
 
@@ -141,7 +146,7 @@ def contract_of(text: str) -> Contract:
     ]
     found += _keyed(text) if not found else []
     found += _unquoted(text) if not found else []
-    found += _example(text) if not found else []
+    found += _bracketed(text) if not found else []
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
     forms = (*wrapped, *_bare(text), *_label_sets(text))
@@ -224,10 +229,17 @@ def _of_place(form: Form, text: str, place: re.Match[str], start: int, *, is_cer
     return AskedForm(form=form, before=before, after=after, said=text, start=start, is_certain=is_certain)
 
 
-def _example(text: str) -> Iterator[AskedForm]:
-    for match in _EXAMPLE.finditer(text):
+def _bracketed(text: str) -> Iterator[AskedForm]:
+    """Yield the brackets that are requested: shown around an example or each label, or named."""
+    for match in (*_EXAMPLE.finditer(text), *_BRACKETED_LIST.finditer(text)):
         if _asks(text, match.start()):
             yield AskedForm(form="sentence", before=match[1], after=match[2], said=match[0], start=match.start(1))
+            return
+    for wording, before, after in data_table("contract")["brackets"]:
+        named = re.search(wording, text, re.IGNORECASE)
+        if named is not None and _words("asking").search(_sentence_around(text, named.start())) is not None:
+            yield AskedForm(form="sentence", before=before, after=after, said=named[0], start=named.start())
+            return
 
 
 def _tagged(text: str) -> Iterator[AskedForm]:

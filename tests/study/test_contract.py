@@ -18,6 +18,8 @@ from pytest_promptfmt.study.contract import contract_of, without_begun
         ("Place the number inside <result></result> tags.", "<result>7</result>"),
         ("Write the answer between <answer> and </answer>.", "<answer>7</answer>"),
         ('Output your verdict in this format: "[[A]]" or "[[B]]".', "[[7]]"),
+        ("Valid outputs are only:\n[[A]], [[B]], or [[C]]", "[[7]]"),
+        ("Return the option letter inside double square brackets.", "[[7]]"),
         ('Return JSON like {"answer": "..."}.', '{"answer": "7"}'),
     ],
 )
@@ -27,7 +29,14 @@ def test_the_answer_is_written_in_the_form_that_the_prompt_asks_for(text: str, w
 
 @pytest.mark.parametrize(
     "text",
-    ["The sign said 'Result: X'.", 'She asked "what is X?"', "Solve \\boxed{x} = 2.", "<b>bold</b>", 'It is {"a": 1}.'],
+    [
+        "The sign said 'Result: X'.",
+        'She asked "what is X?"',
+        "Solve \\boxed{x} = 2.",
+        "<b>bold</b>",
+        "Give the word in square brackets.",
+        'It is {"a": 1}.',
+    ],
 )
 def test_quotations_tags_and_formulas_that_ask_for_nothing_are_no_form(text: str) -> None:
     assert contract_of(text).wrapped == ()
