@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import THINK_END, Stages, is_nothing
+from pytest_promptfmt.answers.completions import Stages, is_nothing
 from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, with_gold
 from pytest_promptfmt.answers.phrasing_verdicts import (
     MISS,
@@ -24,6 +25,7 @@ from pytest_promptfmt.answers.phrasing_verdicts import (
     label_in,
     number_in,
     problem_of,
+    shared_matrix,
     short,
     stages_in_words,
 )
@@ -48,11 +50,11 @@ from pytest_promptfmt.core.errors import (
     TooSlowError,
     did_you_mean,
 )
-from pytest_promptfmt.core.limits import are_applied, time_limit
+from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_failures, unmet_expectations
-from pytest_promptfmt.tasks import FilterPipeline, Question, ValueCache, key_of_metrics, plain_key
+from pytest_promptfmt.tasks import FilterPipeline, Question
 
 BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
@@ -63,6 +65,9 @@ _BACKTRACKS: Final = "look for a regular expression that backtracks without end"
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
 
+_MOST_SLOW: Final = 3
+"""Degenerate answers that a pipeline may be too slow for before it is given no more of them."""
+
 _MOST_PROCESSES: Final = 64
 """Processes that scoring a task may start before the remaining phrasings are left out."""
 
@@ -70,9 +75,6 @@ _SIMPLE: Final = ("A", "42", "The answer is (B).", "First this, then that.\nAnsw
 """Completions of which code reads at least one, if it reads any."""
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
-
-_MOST_KEPT: Final = 8_000_000
-"""Characters of the matrices that a process keeps, and of what they were made of."""
 
 
 def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = ()) -> Matrix:
@@ -133,6 +135,7 @@ class _Battery(Subject):
         passing = {one.name for one in pipelines if not one.looks}
         self.cells = Cells([one.name for one in pipelines], passing if len(passing) < len(pipelines) else ())
         self.slow_metric = ""
+        self.slow_reads: Counter[str] = Counter()
         self.right_before: dict[tuple[str, int, str], bool] = {}
         self.questions_by_gold: dict[int, Question] = {}
         self.judges_by_doc = callable(self.task.process_results)
@@ -344,8 +347,12 @@ class _Battery(Subject):
 
     def _try_degenerate(self, phrasing: Phrasing) -> None:
         for pipeline in self.chain.pipelines:
+            if self.slow_reads[pipeline.name] >= _MOST_SLOW:
+                self.cells.note(phrasing, pipeline.name, "", UNKNOWN)
+                continue  # a few say enough: trying all took minutes
             stages = self.chain.read_uncounted(pipeline, phrasing.text, self.doc, phrasing.id)
             verdict = problem_of(stages)
+            self.slow_reads[pipeline.name] += verdict == SLOW
             if verdict is None:
                 what = f"the metrics on {phrasing.id}"
                 try:
@@ -409,47 +416,3 @@ class _Battery(Subject):
                 score = self.chain.score(question, self.doc, stages.extracted)
         compared = self.chain.compared(stages.extracted) if stages.problem is None else None
         self.cells.explain(phrasing, pipeline.name, stages_in_words(stages, compared, score))
-
-
-def shared_matrix(subject: Subject, make: Callable[[], Matrix]) -> Matrix:
-    """Return the matrix of a task without expected completions: that of an equal one, else what `make` gives."""
-    key = _key_of(subject)
-    known = None if key is None else _known.get(key)
-    if known is not None:
-        return known
-    made = make()
-    if key is None or any(SLOW in cell for row in made.rows for cell in row.verdicts):
-        return made  # the time of another trial may differ
-    texts = sum(len(row.id) + len(row.evidence) + sum(map(len, row.verdicts)) for row in made.rows)
-    return _known.keep(key, made, texts + len(repr(key)))
-
-
-def _key_of(subject: Subject) -> Hashable | None:
-    """Return all that the verdicts depend on; None where code of the task or a doc is part of that."""
-    task, chain = subject.task, subject.chain
-    metrics = None if callable(task.process_results) else key_of_metrics(chain.metrics)
-    pipelines = tuple((each.name, each.fingerprint) for each in chain.pipelines)
-    questions = tuple(map(_key_of_question, subject.questions))
-    shows_targets = task.fewshot.doc_to_target in (UNSET, None, task.doc_to_target)
-    asked = [subject.prompt, subject.prefix, *subject.shot_answers(), subject.instances[0].prompts[0].text[-1:]]
-    think_end = task.own_metadata.get("think_end_token", THINK_END)
-    read = [
-        chain.stops,
-        task.repeats,
-        think_end,
-        task.gen_prefix,
-        task.target_delimiter,
-        shows_targets,
-        subject.longest,
-    ]
-    written = plain_key([subject.synthetic, asked, read])
-    if metrics is None or written is None or None in questions or any(each is None for _, each in pipelines):
-        return None
-    return metrics, pipelines, questions, written, are_applied()
-
-
-def _key_of_question(question: Question) -> Hashable | None:
-    return plain_key([getattr(question, each.name) for each in fields(question)])
-
-
-_known: Final[ValueCache[Matrix]] = ValueCache(_MOST_KEPT)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import Chain, Stages
+from pytest_promptfmt.answers.completions import THINK_END, Chain, Stages
 from pytest_promptfmt.answers.metric_scores import NONSENSE, short_repr
-from pytest_promptfmt.answers.phrasings import CLASSES, Answers, Phrasing, PhrasingClass
+from pytest_promptfmt.answers.phrasings import CLASSES, Answers, Phrasing, PhrasingClass, Subject
 from pytest_promptfmt.answers.trials import AnswerTrial, ChoiceTrial, trials_of
 from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.limits import are_applied
+from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import Question, ValueCache, key_of_metrics, plain_key
 
 OK: Final = "OK"
 MISS: Final = "MISS"
@@ -20,6 +23,9 @@ SLOW: Final = "SLOW"
 UNKNOWN: Final = "-"
 UNLISTED: Final = "UNLISTED"
 _LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
+
+_MOST_KEPT: Final = 8_000_000
+"""Characters of the matrices that a process keeps, and of what they were made of."""
 
 _DOCS: Final = 2
 _CHOICES: Final = {"gold_best": "gold most likely", "other_best": "another most likely", "all_equal": "all alike"}
@@ -247,3 +253,47 @@ def _number(value: Any) -> str:
         return f"{float(value):.6g}"
     except (TypeError, ValueError):
         return short_repr(value) if isinstance(value, str | list | tuple | dict) else type(value).__name__
+
+
+def shared_matrix(subject: Subject, make: Callable[[], Matrix]) -> Matrix:
+    """Return the matrix of a task without expected completions: that of an equal one, else what `make` gives."""
+    key = _key_of(subject)
+    known = None if key is None else _known.get(key)
+    if known is not None:
+        return known
+    made = make()
+    if key is None or any(SLOW in cell for row in made.rows for cell in row.verdicts):
+        return made  # the time of another trial may differ
+    texts = sum(len(row.id) + len(row.evidence) + sum(map(len, row.verdicts)) for row in made.rows)
+    return _known.keep(key, made, texts + len(repr(key)))
+
+
+def _key_of(subject: Subject) -> Hashable | None:
+    """Return all that the verdicts depend on; None where code of the task or a doc is part of that."""
+    task, chain = subject.task, subject.chain
+    metrics = None if callable(task.process_results) else key_of_metrics(chain.metrics)
+    pipelines = tuple((each.name, each.fingerprint) for each in chain.pipelines)
+    questions = tuple(map(_key_of_question, subject.questions))
+    shows_targets = task.fewshot.doc_to_target in (UNSET, None, task.doc_to_target)
+    asked = [subject.prompt, subject.prefix, *subject.shot_answers(), subject.instances[0].prompts[0].text[-1:]]
+    think_end = task.own_metadata.get("think_end_token", THINK_END)
+    read = [
+        chain.stops,
+        task.repeats,
+        think_end,
+        task.gen_prefix,
+        task.target_delimiter,
+        shows_targets,
+        subject.longest,
+    ]
+    written = plain_key([subject.synthetic, asked, read])
+    if metrics is None or written is None or None in questions or any(each is None for _, each in pipelines):
+        return None
+    return metrics, pipelines, questions, written, are_applied()
+
+
+def _key_of_question(question: Question) -> Hashable | None:
+    return plain_key([getattr(question, each.name) for each in fields(question)])
+
+
+_known: Final[ValueCache[Matrix]] = ValueCache(_MOST_KEPT)

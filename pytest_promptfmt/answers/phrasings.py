@@ -308,7 +308,9 @@ class Subject:
 
     def is_own_gold(self, extracted: Any, text: str) -> bool:
         """Return whether an extraction from a few-shot answer is right: all of it, or the part marked as the answer."""
-        if _marks(text, str(extracted).strip()):
+        found = str(extracted).strip()
+        ends = (form.written(found).strip(" .") for form in contract_of(self.prompt).wrapped if found)
+        if _marks(text, found) or any(text.strip(" .\n").endswith(end) for end in ends):
             return True
         asked = [part for found in _ASKED_IN_DEMO.findall(text) for part in found if part]
         golds = [text, text.strip(), *[made for part in asked[-1:] for made in (part, f"({part})", part.rstrip("."))]]

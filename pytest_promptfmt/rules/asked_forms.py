@@ -18,6 +18,7 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels, pattern
 from pytest_promptfmt.study.contract import AskedForm, without_begun
 from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -185,8 +186,19 @@ def asked_form(study: Study) -> Iterator[Finding]:
     yield from _letters_for_numbers(study, scored)
     if study.generates:
         yield from _letter_or_number(study, scored)
+    elif any(form.is_certain for form in study.contract.of("letter")):
+        yield from _texts_for_letters(study, scored)
     elif all(one.isdigit() for one in scored):
         yield from _outside_range(study, scored, len(scored))
+
+
+def _texts_for_letters(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield the texts of listed options that are scored where a letter is requested."""
+    page = layout_of(first_text(study.instances[0]))
+    texts = {option.text.strip() for option in (*page.listed, *page.listed_in_other_scripts)}
+    if scored and texts.issuperset(scored):
+        message = "the prompt requests a letter, but the text of an option is the answer"
+        yield finding(message, f"scored are {', '.join(scored[:3])}", "doc_to_choice", 0)
 
 
 def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.trials import AnswerTrial
@@ -19,6 +19,7 @@ from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match
 from pytest_promptfmt.study.contract import REASONING_TAG
 from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -32,6 +33,15 @@ _PARSERS: Final = {
     "XML": ("ET.fromstring", "ElementTree.fromstring", "etree.fromstring"),
     "CSV": ("csv.reader", "csv.DictReader", "pd.read_csv", "pandas.read_csv"),
 }
+_QUOTED_WORD: Final = re.compile(
+    r"\b(?:answer|respond|reply|say|write|output|return)(?: only)?(?: with)? [\"“'`](\w[\w ]{0,30})[\"”'`]",
+    re.IGNORECASE,
+)
+"""`answer "unanswerable"`."""
+
+_PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
+"""A column of which an index or a slice is printed."""
+
 _ASKED_TWICE: Final = 2
 _NUMBERS: Final = ("3", "81")
 
@@ -53,10 +63,10 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
         if chain is None or other is None or trial.error:
             return
         for form in study.contract.wrapped or study.contract.of("letter"):
-            if place == "last" and first_text(trial.instance).count(form.said) < _ASKED_TWICE:
-                continue  # the form comes once, unless a draft is requested as well
-            alone, wrong = form.written(gold), form.written(other)
-            longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{wrong}\nNo, not so.\n{alone}"
+            alone = form.written(gold)
+            is_drafted = first_text(trial.instance).count(form.said) >= _ASKED_TWICE
+            draft = f"{form.written(other)}\nNo, not so." if is_drafted else "One of them fits."
+            longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
                 saw = f"the {place} answer is requested, but {gold!r} is not read from {longer!r}"
                 yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
@@ -165,9 +175,10 @@ def _gold_longer_than_asked(study: Study) -> Iterator[str]:
 def _gold_in_other_format(study: Study) -> Iterator[str]:
     golds = [str(instance.target).strip() for instance in study.real_instances]
     is_whole = scores_exact_match(study) and not looks_for_answers(study.task)
-    for wording, written in data_table("contract")["formats"] if is_whole else ():
+    for wording, written, *concerned in data_table("contract")["formats"] if is_whole else ():
         found = re.search(wording, study.own_text, re.IGNORECASE)
-        if found is not None and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
+        golds = [gold for gold in golds if not concerned or re.search(concerned[0], gold)]
+        if found is not None and golds and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
             yield f"{found[0]}; gold is {golds[0][:40]!r}"
 
 
@@ -177,3 +188,69 @@ def _letter_and_text(page: Page) -> Iterator[str]:
     text = _TEXT.search(page.study.own_text) if letters and page.study.generates else None
     if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
         yield f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
+
+
+def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
+    """Return a task that compares whole completions with texts, and the texts of its own docs."""
+    targets = [instance.target for instance in study.real_instances]
+    is_compared = study.generates and not study.has_own_scorer and scores_exact_match(study)
+    are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
+    if not (targets and is_compared and are_texts) or looks_for_answers(study.task) or study.has_guessed_text:
+        return ()
+    return ((study, [str(target).strip() for target in targets]),)
+
+
+@query("PF714", "the prompt shows the answers in another letter case only", _compared_golds, at="doc_to_target")
+def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    words = set(re.findall(r"\w+", study.own_text))
+    folded = {word.casefold(): word for word in words}
+    named = {gold: folded[gold.casefold()] for gold in golds if gold not in words and gold.casefold() in folded}
+    minds = any("exact_match" in str(one.get("metric")) and one.get("ignore_case") for one in _metrics(study))
+    if len(named) >= _ASKED_TWICE and set(golds) == set(named) and not minds:
+        yield f"{', '.join(named.values())}; gold is {', '.join(map(repr, named))}"
+
+
+def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
+    return study.task.metric_list or ()
+
+
+@query("PF509", "the majority of one completion is voted for", generating, at="filter_list")
+def _vote_of_one(study: Study) -> Iterator[str]:
+    steps = [str(step) for pipeline in study.task.filter_list or () for step in pipeline.get("filter") or ()]
+    if study.task.repeats in (None, 1) and any("majority_vote" in step for step in steps):
+        yield f"majority_vote, repeats is {study.task.repeats or 1}"
+
+
+@query("PF714", "a gold answer is empty where the prompt requests a word", _compared_golds, at="doc_to_target")
+def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
+    if word is not None and word[1] not in golds:
+        yield f"{word[0]!r} is requested; gold is ''"
+
+
+@query("PF714", "the gold answer is a label that no option has", _compared_golds, at="doc_to_target")
+def _label_of_no_option(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    pages = [layout_of(first_text(instance)) for instance in study.real_instances]
+    listed = [{one.label.casefold() for one in (*page.listed_in_other_scripts, *page.listed)} for page in pages]
+    is_letter = all(len(gold) == 1 and gold.isalpha() for gold in golds)
+    if is_letter and all(labels and gold.casefold() not in labels for gold, labels in zip(golds, listed, strict=True)):
+        yield f"{golds[0]!r}; the options are {', '.join(sorted(listed[0]))}"
+
+
+@query("PF714", "the gold answer begins inside a word of its column", _compared_golds, at="doc_to_target")
+def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    """Report a target that is cut out of a column by an index or slice which counts wrong in one of the docs."""
+    study, golds = compared
+    piece = _PIECE.search(str(study.written.doc_to_target))
+    shown = {*re.findall(r"\w+", study.own_text), *layout_of(first_text(study.real_instances[0])).listed_inline}
+    for instance, gold in zip(study.real_instances, golds, strict=True):
+        text = instance.doc.get(piece[1]) if piece is not None and gold and gold not in shown else None
+        cut = rf"(?<=\w)(?=\w){re.escape(gold)}" + (
+            "" if piece is None or ":" in piece[0] else rf"|{re.escape(gold)}(?=\w)"
+        )
+        places = re.findall(rf"(?a:{cut})", text) if isinstance(text, str) else ()
+        if isinstance(text, str) and places and len(places) == text.count(gold):
+            yield f"{gold[:30]!r} of {text[:40]!r}"

@@ -12,9 +12,9 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, first_text, listed_labels, literal_of, words
+from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, listed_labels, literal_of, words
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
@@ -253,3 +253,11 @@ def _option_text_as_label(study: Study) -> Iterator[str]:
 def _is_shown(instance: Instance, name: str) -> bool:
     """Return whether the prompt shows a name itself, as the label of an option or in an instruction."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", first_text(instance)) is not None
+
+
+@query("PF242", "the prompt ends with the answer that is scored", task, severity=Severity.ERROR, at="doc_to_target")
+def _answer_at_the_end(study: Study) -> Iterator[str]:
+    ends = [(page.text.rstrip(), text.strip()) for page in own(study) for text in continuations(page.instance)]
+    is_scored = study.task.output_type == "loglikelihood" and not study.has_guessed_text
+    if is_scored and len(ends) > 1 and all(text and prompt.endswith(text) for prompt, text in ends):
+        yield f"{ends[0][0][-30:]!r} and {ends[0][1][:30]!r}"

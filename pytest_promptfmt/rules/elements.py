@@ -63,6 +63,7 @@ _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _WORDS: Final = 5
+_SHORT: Final = 3
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
@@ -254,12 +255,17 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
     languages: dict[str, list[str]] = data_table("contract")["languages"]
     for label, field in page.labelled:
         name, folded = label.casefold().replace(" ", "_"), field.casefold()
-        codes = {one for one in languages.get(name, ()) if one in columns}
+        parts = {one: set(one.split("_")) for one in columns}
+        codes = {one for one in columns if not parts[one].isdisjoint(languages.get(name, ()))}
         is_other = name in columns and folded in COMMON and name not in folded
-        is_other_language = codes and any(folded in known for known in languages.values())
+        is_other_language = codes and any(not parts.get(folded, {folded}).isdisjoint(one) for one in languages.values())
         is_misplaced = not printed & {name, *codes} or any(
             other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
         )
+        if name != folded and len(name) > _SHORT and sorted(name) == sorted(folded):
+            yield finding(
+                "a label is its column with letters in another order", f"{label}: {{{{{field}}}}}", field=field
+            )
         if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             yield finding("", f"{label}: {{{{{field}}}}}", field=field)
 
@@ -365,7 +371,10 @@ def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
     written = text.text if BRANCH not in text.text else ""
     quotes = re.sub(r"(?<=\d)\"", "", written)  # without inches
     marks = [("“", written.rfind("“"), written.count("“") > written.count("”") > 0)]
-    marks += [('"', written.rfind('"'), quotes.count('"') % 2 == 1), ("**", *_open_bold(written))]
+    marks += [
+        ('"', written.rfind('"'), quotes.count('"') % 2 == written.count('"') % 2 == 1),
+        ("**", *_open_bold(written)),
+    ]
     for mark, at, is_open in marks:
         if is_open and written[at + len(mark) :].strip():  # else the answer continues the quotation
             what = "bold text" if mark == "**" else "a quotation"
@@ -388,8 +397,17 @@ def _stray_quote(page: Page) -> Iterator[str]:
         yield stray[0][-40:]
 
 
+@query("PF235", "the whole prompt is in quotes")
+def _quoted_prompt(page: Page) -> Iterator[str]:
+    inside = page.constant.strip()[1:-1]
+    if page.constant.strip() == f'"{inside}"' and '"' not in inside and inside.rstrip().endswith((":", "：")):
+        yield f"{page.text.strip()[:20]} … {page.text.strip()[-20:]}"
+
+
 @query("PF235", "a tag is opened but not closed")
 def _open_tag(page: Page) -> Iterator[str]:
+    if "[INST]" in page.constant and "[/INST]" not in page.constant:
+        yield part_of(page.constant, page.constant.index("[INST]"), 8, 24)
     closed = set(re.findall(r"</(\w+)>", page.constant))
     for tag in re.finditer(r"<([a-z_]{3,})>(?=[^<]*\0)", page.constant) if closed else ():
         if tag[1] not in closed:

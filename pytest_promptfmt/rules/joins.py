@@ -5,24 +5,18 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from io import StringIO
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.prompt import Instance, Span, join
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.elements import uneven_labels
@@ -43,7 +37,7 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     words,
 )
-from pytest_promptfmt.rules.task_code import definitions, literal_end, literal_start
+from pytest_promptfmt.rules.task_code import definitions, literal_end, literal_start, tokens_of
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study.layout import listing_of
 
@@ -413,21 +407,12 @@ def _literals(study: Study) -> Iterator[Join]:
     for named in [named for key in keys if isinstance(named := study.config.get(key), FunctionRef)]:
         for node in definitions(named):
             before = ""
-            for token in _tokens(named.file, node):
+            for token in tokens_of(named.file, node):
                 found = _LITERAL.fullmatch(token.string) if token.type == tokenize.STRING else None
                 after = found[3] if found is not None else ""
                 if before and min(before.count(" "), after.count(" ")) > 1 and not _ESCAPED_END.search(before):
                     yield Join(before, after, Position(named.file, node.lineno + token.start[0] - 2, 1))
                 before = after
-
-
-def _tokens(file: Path, node: ast.FunctionDef) -> Iterator[tokenize.TokenInfo]:
-    """Yield the tokens of a function, without comments and newlines inside of brackets."""
-    source = gate.read_bytes(file, limit=MAX_BYTES).decode("utf-8", "replace")
-    lines = source.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]
-    with suppress(tokenize.TokenError, IndentationError):
-        tokens = tokenize.generate_tokens(StringIO("if True:\n" + "".join(lines)).readline)
-        yield from (token for token in tokens if token.type not in (tokenize.NL, tokenize.COMMENT))
 
 
 _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {

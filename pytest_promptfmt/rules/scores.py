@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
+from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -202,17 +203,23 @@ def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
     return None not in scores and not trials.scoring.has_own_code
 
 
-def gold_forms(study: Study, trial: AnswerTrial) -> tuple[str, ...]:
-    """Return the gold answer as it is, and in the forms in which the prompt requests it."""
+def gold_forms(study: Study, trial: AnswerTrial, chain: Chain | None) -> tuple[Any, ...]:
+    """Return the gold answer as it is, in the forms that the prompt requests, and what filters give to own code."""
     label = str(trial.answers.labels[trial.answers.gold])
-    return (trial.gold, *(form.written(label) for form in study.contract.wrapped))
+    forms = (trial.gold, *(form.written(label) for form in study.contract.wrapped))
+    pipelines = chain.pipelines if chain is not None and study.has_own_scorer else ()
+    read = (chain.read(one, form, trial.instance.doc, "a gold answer") for one in pipelines for form in forms if chain)
+    return (*forms, *(one.extracted for one in read if one.problem is None))
 
 
 def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
     """Return whether the gold answer scores more than nonsense, in one of its forms."""
     if _beats_nonsense(trial) or trials.chain is None or trial.nonsense is None:
         return True
-    scores = (trials.chain.score(trial.question, trial.instance.doc, form) for form in gold_forms(study, trial)[1:])
+    scores = (
+        trials.chain.score(trial.question, trial.instance.doc, form)
+        for form in gold_forms(study, trial, trials.chain)[1:]
+    )
     return any(score is not None and score > trial.nonsense for score in scores)
 
 

@@ -165,7 +165,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     golds = [trial.gold for trial in trials.answers]
     for trial in trials.answers:
         if trial.gold.strip():
-            given = [_values(trials, trial, form) for form in gold_forms(study, trial)]
+            given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
             _compare(differences, signs, given, _values(trials, trial, NONSENSE))
             other = _another_gold(trial.gold, golds)
             _compare(swapped, signs, given, _values(trials, trial, other) if other else None)

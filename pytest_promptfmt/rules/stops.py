@@ -13,7 +13,7 @@ from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
-from pytest_promptfmt.rules.page import generating, query
+from pytest_promptfmt.rules.page import generating, own, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, pattern, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -214,7 +214,8 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
         shots = shots_of(instance)
         if not shots or any(shot.answer is None for shot in shots):
             return
-        begins = [study.task.fewshot_delimiter + shot.question[:60] for shot in shots]
+        asked = [*(shot.question for shot in shots), *(page.text for page in own(study))]
+        begins = [study.task.fewshot_delimiter + question[:60] for question in asked]
         if not any(stop in begin for stop in study.stop_texts for begin in begins):
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]

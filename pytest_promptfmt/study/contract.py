@@ -51,8 +51,10 @@ _EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _QUOTE: Final = '"'
 _LISTED: Final = 2
-_VERB_AFTER: Final = 20
-"""Characters after a quotation within which Chinese, Japanese and Korean have the verb."""
+_AFTER: Final = 20
+"""Characters after the beginning of an answer within which the answer is named."""
+
+_SENTENCE_REST: Final = re.compile(r"[^\n.!?。！？]{0,40}")
 
 _SHOWN: Final = re.compile(r"^[^\n]*?((?:[Tt]he (?:final )?answer is|####):? ?)(\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.M)
 _ASKS: Final = (
@@ -107,7 +109,9 @@ class AskedForm:
     is_certain: bool = True
 
     def written(self, answer: str) -> str:
-        """Return an answer in this form; a number without quotes in JSON of which the prompt shows none."""
+        """Return an answer in this form, once; a number without quotes in JSON of which the prompt shows none."""
+        if self.before.strip() and answer.startswith(self.before) and answer.endswith(self.after):
+            return answer
         if self.form == "json" and not self.is_certain and _NUMBER.fullmatch(answer):
             return f"{self.before.removesuffix(_QUOTE)}{answer}{self.after.removeprefix(_QUOTE)}"
         return f"{self.before}{answer}{self.after}"
@@ -172,21 +176,29 @@ def _asked_place(text: str) -> Literal["first", "last"] | None:
 def _quoted(text: str) -> Iterator[AskedForm]:
     for opening, closing in _QUOTES:
         for match in _pairs_of(opening, closing).finditer(text):
-            inside = match[1]
-            if _TAGS.search(inside):
-                continue
+            inside = match[1] if not _TAGS.search(match[1]) else ""
             bracketed = _BRACKETED.fullmatch(inside)
             if bracketed is not None and _asks(text, match.start()):
                 before, after = bracketed.group(1, 2)
                 yield AskedForm(form="sentence", before=before, after=after, said=inside, start=match.start(1))
-            place = _place(inside)
+            after = _SENTENCE_REST.match(text, match.end())
+            names_answer = _answer_words().search(inside) is not None
+            place = _place(inside) or (_named_place(inside, after[0] if after else "") if names_answer else None)
             if place is None or not _rest(inside, place):
                 continue
             is_certain = not re.fullmatch(_WEAK, place[0])
-            after = text[match.end() : match.end() + _VERB_AFTER]
-            asks = _asks(text, match.start()) or (_CJK.search(after) and _words("asking").search(after))
-            if asks or (is_certain and _answer_words().search(inside)):
+            asks = _asks(text, match.start()) or (after is not None and _words("asking").search(after[0]))
+            if asks or names_answer:
                 yield _of_place("sentence", inside, place, match.start(1), is_certain=is_certain)
+
+
+def _named_place(inside: str, after: str) -> re.Match[str] | None:
+    """Return the word for a number or letter that ends a quotation, or its end where such a word follows it."""
+    last = re.search(r"(?<=[\s:：])[^\s:：.。]+(?=[.。]?$)", inside)
+    if last is not None and any(_words(form).fullmatch(last[0]) for form in ("letter", "number")):
+        return last
+    is_begun = re.search(r"[:：] ?$", inside) is not None and _placeholder_words().search(after[:_AFTER]) is not None
+    return re.search(r"$", inside) if is_begun else None
 
 
 @cache
@@ -213,6 +225,12 @@ def _placeholder() -> re.Pattern[str]:
         r"\\+boxed\{[^{}]*\}|\$[A-Z]{4,}|\([XN]\)|\[[XN]\]|<[XN]>"
         rf"|[\[<{{(](?i:[\w ]*(?:{names})[\w ]*)[\]>}})]|(?<=[^\W_] |[:=#] )(?:{capitals})(?!\w)|\bYOUR[_ ]ANSWER\b"
     )
+
+
+@cache
+def _placeholder_words() -> re.Pattern[str]:
+    names = "|".join(map(re.escape, data_table("contract")["placeholders"].split()))
+    return re.compile(rf"(?<!\w)(?:{names})(?!\w)", re.IGNORECASE)
 
 
 def _rest(sentence: str, place: re.Match[str]) -> bool:
@@ -360,20 +378,14 @@ def _label_sets(text: str) -> Iterator[AskedForm]:
         named.update(label.casefold() for label in match.group(1, 2))
         yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
     for quoted in _QUOTED_PAIR.finditer(text):
-        if (
-            quoted[3].casefold() not in data_table("contract")["and"]
-            and not {
-                quoted[2].casefold(),
-                quoted[4].casefold(),
-            }
-            & named
-        ):
-            named.update((quoted[2].casefold(), quoted[4].casefold()))
+        pair = {quoted[2].casefold(), quoted[4].casefold()}
+        if quoted[3].casefold() not in data_table("contract")["and"] and not pair & named:
+            named |= pair
             yield AskedForm(form="labels", labels=(quoted[2], quoted[4]), said=quoted[0], start=quoted.start())
     for pattern in _pairs():
-        pair = pattern.search(text)
-        if pair is not None and pair[1].casefold() not in named:
-            yield AskedForm(form="labels", labels=(pair[1], pair[2]), said=pair[0], start=pair.start())
+        found = pattern.search(text)
+        if found is not None and found[1].casefold() not in named:
+            yield AskedForm(form="labels", labels=(found[1], found[2]), said=found[0], start=found.start())
 
 
 @cache
