@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.answers import battery
+from pytest_promptfmt.answers import phrasing_verdicts
 from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.phrasing_verdicts import Matrix
 from pytest_promptfmt.core.docs import TaskDocs
@@ -56,7 +56,7 @@ def scoring(docs: TaskDocs | None = None, **keys: Any) -> Scoring:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(battery, "_known", ValueCache[Matrix](10**7))
+    monkeypatch.setattr(phrasing_verdicts, "_known", ValueCache[Matrix](10**7))
 
 
 @pytest.mark.usefixtures("alone")
@@ -69,7 +69,7 @@ def test_tasks_that_are_alike_but_for_their_names_share_the_verdicts() -> None:
 def test_a_difference_is_seen(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = try_phrasings(scoring()), try_phrasings(scoring(**OTHERS[other]))
     assert second is not first
-    monkeypatch.setattr(battery, "_known", ValueCache[Matrix](10**7))
+    monkeypatch.setattr(phrasing_verdicts, "_known", ValueCache[Matrix](10**7))
     assert second == try_phrasings(scoring(**OTHERS[other]))
 
 
