@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pytest_promptfmt.core.text import END, escape_controls, show_inner
 from pytest_promptfmt.results.wording import listed
-from pytest_promptfmt.snapshots.hunks import replaced_lines
+from pytest_promptfmt.snapshots.hunks import marked_lines
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.prompt import Instance, Prompt, Request
@@ -197,13 +197,11 @@ def as_data(instance: Instance) -> dict[str, Any]:
 def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator[Text]:
     """Yield the lines of a unified diff in colour; where lines were replaced, the words that differ are highlighted."""
     shown = [escape_controls(line) for line in (lines if most is None else lines[:most])]
-    pieces = dict(replaced_lines(shown))
-    for number, line in enumerate(shown):
+    for line, (sign, pieces) in zip(shown, marked_lines(shown), strict=True):
         style = DIFF_STYLES.get(line[:1], "")
-        text = Text(line[:1] if number in pieces else line, style)
-        for piece, differs in pieces.get(number, ()):
-            text.append(piece, f"{style} reverse" if differs else style)
-        yield text
+        yield Text(sign, style).append_tokens(
+            (piece, f"{style} reverse" if differs else style) for piece, differs in pieces
+        )
     if len(shown) < len(lines):
         yield Text(f"… and {len(lines) - len(shown):,} more lines", "dim")
 

@@ -17,7 +17,7 @@ from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING, verdict_lines
 from pytest_promptfmt.snapshots.extension import Verdict
-from pytest_promptfmt.snapshots.hunks import replaced_lines
+from pytest_promptfmt.snapshots.hunks import marked_lines
 from pytest_promptfmt.snapshots.lock import Note
 
 if TYPE_CHECKING:
@@ -269,13 +269,9 @@ class FailureText(str):
     def toterminal(self, tw: Any) -> None:
         """Write the lines to pytest's terminal writer, which leaves colours out where there are none."""
         lines = self.split("\n")
-        pieces = dict(replaced_lines(lines))
-        for number, line in enumerate(lines):
+        for line, (sign, pieces) in zip(lines, marked_lines(lines), strict=True):
             markup = next((markup for start, markup in _MARKUP.items() if line.startswith(start)), {})
-            if number not in pieces:
-                tw.line(line, **markup)
-                continue
-            tw.write(line[0], **markup)
-            for text, differs in pieces[number]:
+            tw.write(sign, **markup)
+            for text, differs in pieces:
                 tw.write(text, invert=differs, **markup)
             tw.line()

@@ -18,7 +18,6 @@ from gzip import compress
 from hashlib import sha256
 from html import escape
 from importlib import resources
-from itertools import zip_longest
 from pathlib import Path
 from string import Template
 from typing import Any, Final, Literal
@@ -29,7 +28,7 @@ from pytest_promptfmt.core.git import GitError, git
 from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
 from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
-from pytest_promptfmt.results.item_views import packed_view, row_in_pieces, unpacked_view
+from pytest_promptfmt.results.item_views import diff_view, packed_view, unpacked_view
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.terminal import since_lines
 from pytest_promptfmt.results.wording import archetype_note, below, printable
@@ -44,7 +43,6 @@ _NEW: Final = CATEGORIES.index("new")
 _ORDER: Final = (*CATEGORIES[:_NEW], "finding", *CATEGORIES[_NEW:])
 _WEIGHTS: Final = {"passed": 0, "skipped": 1, "new": 2, "finding": 3}
 """The categories that any other takes the place of, the most harmless first."""
-_SIDES: Final = ("--- ", "+++ ")
 
 
 @dataclass(slots=True)
@@ -239,7 +237,7 @@ def _of_cluster(cluster: Cluster, key: str) -> Iterator[Outcome]:
             category=cluster.category,
             key=key,
             title=cluster.title,
-            view=packed_view(_view(cluster.detail, notes)),
+            view=packed_view(diff_view(cluster.detail.splitlines(), notes)),
         )
 
 
@@ -262,36 +260,3 @@ def _of_findings(group: FindingGroup) -> Iterator[Outcome]:
             )
             is_error = group.severity is Severity.ERROR
             yield Outcome(task=task, file=place.file, category="finding" if is_error else "passed", findings=(finding,))
-
-
-def _view(detail: str, notes: list[str]) -> dict[str, Any]:
-    """Return what the page shows of the text of a cluster: its diff as rows in pieces, other lines as they are."""
-    parts: list[dict[str, Any]] = []
-    removed: list[str] = []
-    added: list[str] = []
-
-    def end_of_run() -> None:
-        if removed or added:
-            parts.extend([] if parts else [{"title": "the prompts", "rows": []}])
-            parts[-1]["rows"] += [row_in_pieces(*pair) for pair in zip_longest(removed, added)]
-        del removed[:], added[:]
-
-    for line in detail.splitlines():
-        sign, text = line[:1], line[1:]
-        if sign == "+" and not line.startswith(_SIDES):
-            added.append(text)
-            continue
-        if added or sign != "-":
-            end_of_run()
-        if line.startswith(_SIDES):
-            continue
-        if line.startswith("@@ "):
-            parts.append({"title": line.removeprefix("@@ ").removesuffix(" @@"), "rows": []})
-        elif sign == "-":
-            removed.append(text)
-        elif sign == " " and parts:
-            parts[-1]["rows"].append(row_in_pieces(text, text))
-        elif line:
-            notes.append(line)
-    end_of_run()
-    return {"remarks": "\n".join(notes), **({"comparison": parts} if parts else {})}

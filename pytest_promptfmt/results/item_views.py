@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request
 from pytest_promptfmt.core.text import show, show_inner
-from pytest_promptfmt.snapshots.changes import side_by_side
+from pytest_promptfmt.snapshots.changes import SnapshotComparison, unified_diff
 from pytest_promptfmt.snapshots.content import to_json
 from pytest_promptfmt.snapshots.hunks import changed_words
 
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.profiles import Tokenizer
     from pytest_promptfmt.profiles.encoding import EncodedPair, PairEncoder
-    from pytest_promptfmt.snapshots.document import Document
 
 MOST_CHARACTERS: Final = 20_000
 """Of one prompt; longer ones are cut, and the page shows that."""
 
 MOST_ROWS: Final = 400
 """Of one comparison."""
+
+_HEADS: Final = ("--- ", "+++ ")
 
 
 def packed_view(view: Mapping[str, Any]) -> str:
@@ -68,15 +70,41 @@ def prompts_view(
     return {"docs": docs, "origins": [_origin(origin) for origin in origins]}
 
 
-def comparison_view(old: Document, new: Document) -> list[dict[str, Any]]:
-    """Return what changed, doc by doc, then in the task: rows of an old and a new line, each in pieces or None."""
-    left = MOST_ROWS
-    docs = []
-    for number, rows in sorted(side_by_side(old, new), key=lambda pair: pair[0] == 0):
-        shown = [row_in_pieces(before, after) for before, after in rows[: max(left, 0)]]
-        left -= len(shown)
-        docs.append({"doc": number, "rows": shown, "cut": len(shown) < len(rows)})
-    return docs
+def comparison_view(comparison: SnapshotComparison | None) -> dict[str, Any]:
+    """Return what the page shows of a comparison, whole docs first and the task last; nothing without two documents."""
+    if comparison is None or comparison.old is None or comparison.new is None:
+        return {}
+    whole = {"context": MOST_CHARACTERS, "max_lines": MOST_ROWS, "max_width": MOST_CHARACTERS}
+    view = diff_view(unified_diff(comparison.old, comparison.new, **whole))
+    parts = sorted(view.get("comparison", ()), key=lambda part: str(part["title"]).startswith("task"))
+    return {**view, "comparison": parts} if parts else view
+
+
+def diff_view(lines: Iterable[str], remarks: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what the page shows of a unified diff: parts with rows of an old and a new line, other lines as remarks.
+
+    Each line of a row is in pieces with whether they differ, or None where a side has no such line.
+    """
+    parts: list[dict[str, Any]] = []
+    sides: tuple[list[str], list[str]] = [], []
+    others = list(remarks)
+    for line in (*lines, ""):
+        sign, text = line[:1], line[1:]
+        if sign != "+" and (sides[1] or (sides[0] and sign != "-")):
+            parts = parts or [{"title": "the prompts", "rows": []}]
+            parts[-1]["rows"] += [_row(*pair) for pair in zip_longest(*sides)]
+            sides = [], []
+        if line.startswith(_HEADS):
+            continue
+        if sign in ("-", "+"):
+            sides[sign == "+"].append(text)
+        elif line.startswith("@@ "):
+            parts.append({"title": line.removeprefix("@@ ").removesuffix(" @@"), "rows": []})
+        elif sign == " " and parts:
+            parts[-1]["rows"].append(_row(text, text))
+        elif line:
+            others.append(line)
+    return {"remarks": "\n".join(others), **({"comparison": parts} if parts else {})}
 
 
 def matrix_view(matrix: Matrix) -> dict[str, Any]:
@@ -162,12 +190,7 @@ def _named(text: str) -> str:
     return "\n".join(show_inner(line) for line in text.split("\n"))
 
 
-def row_in_pieces(before: str | None, after: str | None) -> list[Any]:
-    """Return a line before and after, each in pieces with whether they differ; None where a side has no line."""
+def _row(before: str | None, after: str | None) -> list[Any]:
     if before is None or after is None or before == after:
-        return [_whole(before), _whole(after)]
+        return [None if line is None else [[line, False]] for line in (before, after)]
     return [[list(piece) for piece in side] for side in changed_words(before, after)]
-
-
-def _whole(line: str | None) -> list[Any] | None:
-    return None if line is None else [[line, False]]

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -209,22 +209,6 @@ def unified_diff(
     if len(lines) > max_lines:
         lines[-1] = "… and more"
     return lines
-
-
-def side_by_side(old: Document, new: Document) -> Iterator[tuple[int, list[tuple[str | None, str | None]]]]:
-    """Yield each doc that differs with its lines in pairs, as shown in the file; None where a side has no such line."""
-    for number, (before, after, hunks) in _differing_docs(old, new):
-        shown = _shown(before), _shown(after)
-        pairs: list[tuple[str | None, str | None]] = []
-        at = 0
-        for hunk in hunks:
-            pairs += [(line, line) for line in shown[0][at : hunk.old_start]]
-            removed = shown[0][hunk.old_start : hunk.old_end]
-            added = shown[1][hunk.new_start : hunk.new_end]
-            pairs += zip_longest(removed, added)
-            at = hunk.old_end
-        pairs += [(line, line) for line in shown[0][at:]]
-        yield number, pairs
 
 
 def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[str]:

@@ -137,18 +137,23 @@ def _matched(old: Sequence[str], new: Sequence[str]) -> tuple[Pieces, Pieces]:
     return tuple(before), tuple(after)
 
 
-def replaced_lines(lines: Sequence[str]) -> Iterator[tuple[int, Pieces]]:
-    """Yield the numbers of the lines of a diff that replace each other, one by one, with what differs within them."""
+def marked_lines(lines: Sequence[str]) -> Iterator[tuple[str, Pieces]]:
+    """Yield the sign of each line of a diff, "" without one, and the rest in pieces, with what differs within it.
+
+    Lines that replace each other one by one are compared; of others no piece differs.
+    """
     signs = [line[:1] if line[:4] not in ("--- ", "+++ ") else "" for line in lines]
+    pieces: dict[int, Pieces] = {}
     at = 0
     while at < len(lines):
         middle = _end(signs, at, "-")
         end = _end(signs, middle, "+")
         if at < middle and middle - at == end - middle:
             for old, new in zip(range(at, middle), range(middle, end), strict=True):
-                before, after = changed_words(lines[old][1:], lines[new][1:])
-                yield from ((old, before), (new, after))
+                pieces[old], pieces[new] = changed_words(lines[old][1:], lines[new][1:])
         at = max(end, at + 1)
+    for number, (sign, line) in enumerate(zip(signs, lines, strict=True)):
+        yield sign, pieces.get(number) or ((line[len(sign) :], False),)
 
 
 def _end(signs: Sequence[str], start: int, sign: str) -> int:

@@ -140,7 +140,7 @@ async function show(number) {
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   if (data.remarks) parts.push(make("pre", {}, data.remarks));
-  if (data.comparison) parts.push(...comparisonNodes(data.comparison, data.conversation));
+  if (data.comparison) parts.push(...comparisonNodes(data.comparison));
   // A changed prompt is in the comparison already.
   if (data.docs) parts.push(...(data.comparison ? [make("details", {}, make("summary", {}, "whole prompts"), ...promptNodes(data))] : promptNodes(data)));
   if (data.docs && data.docs.some((doc) => doc.requests.some((request) => "text" in request))) {
@@ -246,13 +246,13 @@ function requestNode(requests) {
   return list;
 }
 
-function comparisonNodes(docs, isOfTemplate) {
+function comparisonNodes(parts) {
   const shown = [];
-  for (const doc of docs) {
-    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || (doc.doc ? `${isOfTemplate ? "conversation" : "doc"} ${doc.doc}` : "task")),
+  for (const part of parts) {
+    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, part.title),
       make("tr", {}, ...state.index.sides.map((side) => make("th", { scope: "col" }, side))));
-    table.append(...folded(doc.rows));
-    shown.push([table, doc.cut ? make("p", { class: "dim" }, "… and more lines") : null]);
+    table.append(...folded(part.rows));
+    shown.push([table]);
   }
   return [make("h3", {}, "before and after"), ...firstOf(shown)];
 }

@@ -65,10 +65,7 @@ class ExtractionItem(AnswersItem):
         if run.outputs.needs_views:
             from pytest_promptfmt.results.item_views import comparison_view, matrix_view, packed_view
 
-            view: dict[str, Any] = {"verdicts": matrix_view(tried.matrix)}
-            comparison = verdict.comparison
-            if comparison is not None and comparison.old is not None and comparison.new is not None:
-                view["comparison"] = comparison_view(comparison.old, comparison.new)
+            view = {"verdicts": matrix_view(tried.matrix), **comparison_view(verdict.comparison)}
             self.outcome = replace(self.outcome, view=packed_view(view))
         failing: Sequence[PhrasingRow] = tried.failing
         if not settings.is_strict_about_answers:

@@ -166,12 +166,9 @@ class SnapshotItem(RenderedItem):
 
         outcome = replace(outcome, is_synthetic=seen.study.material.docs.kind == "synthetic")
         view = prompts_view(seen.render(), seen.profile, seen.tokenizer, seen.pairs)
-        view["conversation"] = seen.study.given.assembly.brings_profiles
         if (tried := seen.study.given.assembly.verdicts(seen.study)) is not None:
             view["verdicts"] = tried
-        comparison = verdict.comparison
-        if outcome.category == "changed" and comparison and comparison.old and comparison.new:
-            view["comparison"] = comparison_view(comparison.old, comparison.new)
+        view |= comparison_view(verdict.comparison) if outcome.category == "changed" else {}
         return replace(outcome, view=packed_view(view))
 
 
