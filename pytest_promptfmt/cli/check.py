@@ -18,6 +18,7 @@ from pytest_promptfmt.cli.output import note, print_json, say
 from pytest_promptfmt.cli.version_lines import version_lines
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.results.wording import counted
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CheckSummary
@@ -163,8 +164,6 @@ def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, int | 
 
 
 def _ending(checked: CheckSummary) -> str:
-    from pytest_promptfmt.results.wording import counted
-
     counts = checked.result.counts
     parts = [counted(checked.files, "file")]
     if checked.unchanged:

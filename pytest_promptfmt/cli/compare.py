@@ -14,6 +14,7 @@ from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options
 from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.results.wording import listed
 
 if TYPE_CHECKING:
     from pytest_promptfmt.answers.run_comparison import TaskComparison
@@ -213,7 +214,6 @@ def _differences(here: Path, there: Path) -> list[str]:
 
 def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:
     from pytest_promptfmt.plugin.collected import with_collected
-    from pytest_promptfmt.results.wording import listed
     from pytest_promptfmt.revisions.upstream import changed_tasks
 
     lines: list[str] = []

@@ -19,6 +19,7 @@ from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_f
 from pytest_promptfmt.cli.verify import diff_releases
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
+from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -252,14 +253,19 @@ class _Report:
         for reason, tasks in sorted(groups.items(), key=lambda pair: -len(pair[1])):
             yield reason, tasks[0].step, _names(tasks)
 
-    def other_docs(self, most: int | None) -> Iterator[str]:
-        """Yield a line for each way in which docs come from elsewhere, with the first tasks."""
+    def notes(self, most: int | None) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield what no diff shows, each with its details: docs from elsewhere, unknown tasks, files not in the clone.
+
+        At most `most` tasks are named.
+        """
         from pytest_promptfmt.results.clusters import grouped
-        from pytest_promptfmt.results.wording import counted, listed
 
         for keys, tasks in grouped(self.compared.other_docs.items(), lambda pair: pair[1]).items():
-            names = [name for name, _ in tasks]
-            yield f"other docs, {counted(len(names), 'task')}: {listed(names, most)}: {keys}"
+            yield f"other docs, {counted(len(tasks), 'task')}: {listed([name for name, _ in tasks], most)}: {keys}", ()
+        for reason, step, names in self.unknown:
+            yield f"unknown, {counted(len(names), 'task')}: {listed(names, most)}", (f"why: {reason}", f"do: {step}")
+        if self.compared.pointers:
+            yield _about_pointers(self.compared.pointers), ("do: git lfs fetch, then compare again",)
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -271,7 +277,6 @@ class _Report:
     def summary(self) -> str:
         """Return how many prompts and tasks changed, are unknown, and are the same."""
         from pytest_promptfmt.core.outcome import CATEGORIES
-        from pytest_promptfmt.results.wording import counted
 
         counts = self.compared.result["counts"]
         changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
@@ -291,7 +296,6 @@ class _Report:
     @property
     def next_steps(self) -> Iterator[str]:
         """Yield commands that show more or settle a problem, as sentences of Markdown."""
-        from pytest_promptfmt.results.wording import counted
         from pytest_promptfmt.revisions.git import WORK_TREE
 
         failing = [cluster.members[0].file for cluster in self.clusters if cluster.category == "error"]
@@ -324,28 +328,21 @@ class _Report:
         """Yield the comparison as lines for a terminal."""
         from pytest_promptfmt.cli.display import cluster_lines
         from pytest_promptfmt.cli.version_lines import version_lines
-        from pytest_promptfmt.results.wording import counted, listed
+        from pytest_promptfmt.results.terminal import finding_lines
 
         most = None if verbose else SHOWN_UNKNOWN
         for cluster in self.clusters:
             yield from cluster_lines(cluster, verbose=verbose)
-        for group in self.findings:
-            style = "bold red" if group.severity == "error" else "yellow"
-            yield styled(f"{group.where}: {group.code} {group.message} ({group.count:,})", style)
-        yield from (styled(line, "bold yellow") for line in self.other_docs(most))
-        for reason, step, names in self.unknown:
-            yield styled(f"unknown, {counted(len(names), 'task')}: {listed(names, most)}", "bold yellow")
-            yield styled(f"  why: {reason}\n  do: {step}")
+        yield from map(styled, finding_lines(self.findings, is_verbose=verbose))
+        for title, details in self.notes(most):
+            yield styled(title, "bold yellow")
+            yield from (styled(f"  {line}") for line in details)
         if self.compared.same:
             text = f"written differently, the same text: {listed([*self.compared.same], most)}"
             yield styled(text, "dim")
         for name, note in self.compared.same.items() if verbose else ():
             yield styled(f"  {name}: {note}", "dim")
         yield from version_lines(self.compared.versions, verbose=verbose)
-        if self.compared.pointers:
-            yield styled(
-                f"{_about_pointers(self.compared.pointers)}\n  do: git lfs fetch, then compare again", "yellow"
-            )
         for skipped in self.compared.result["skipped"]:
             text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
             yield styled(text, "dim")
@@ -355,15 +352,11 @@ class _Report:
         """Return the comparison as a comment on a pull request of at most `COMMENT_LIMIT` bytes."""
         from pytest_promptfmt.cli.version_lines import version_block
         from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
-        from pytest_promptfmt.results.wording import counted
 
         head = f"## Prompts\n\n{' → '.join(map(code, self.sides))}: {self.summary}\n"
         blocks = cluster_blocks(self.clusters, "prompt")
-        blocks += [f"{line}\n" for line in self.other_docs(SHOWN_UNKNOWN)]
-        for reason, step, names in self.unknown:
-            title = f"### unknown: {counted(len(names), 'task')}"
-            listed = ", ".join(code(task) for task in names[:30])
-            blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed}\n")
+        for title, details in self.notes(SHOWN_UNKNOWN):
+            blocks.append("\n".join([f"**{code(title)}**", "", *(f"- {code(line)}" for line in details), ""]))
         blocks += [*version_block(self.compared.versions), *finding_table(self.findings)]
         return bounded(head, blocks, COMMENT_LIMIT, self._digests())
 
@@ -378,22 +371,15 @@ class _Report:
         """Return the HTML page: each change with the example that the comparison has of it, and new findings."""
         from pytest_promptfmt.cli.version_lines import version_lines
         from pytest_promptfmt.results.html import html_comparison
-        from pytest_promptfmt.results.wording import counted, listed
 
         old, new = self.sides
         notes = [f"{old} → {new}: {self.summary}"]
-        notes += self.other_docs(SHOWN_UNKNOWN)
-        for reason, step, names in self.unknown:
-            shown = listed(names, SHOWN_UNKNOWN)
-            notes.append(f"unknown, {counted(len(names), 'task')} ({shown}): {reason}; to see it: {step}")
-        notes += [_about_pointers(self.compared.pointers)] if self.compared.pointers else []
+        notes += ["; ".join([title, *details]) for title, details in self.notes(SHOWN_UNKNOWN)]
         notes += map(str, version_lines(self.compared.versions, verbose=False))
         return html_comparison(self.clusters, self.findings, old=old, new=new, notes=notes)
 
 
 def _about_pointers(names: Sequence[str]) -> str:
-    from pytest_promptfmt.results.wording import counted, listed
-
     number = counted(len(names), "file")
     return f"{number} of Git LFS compared as pointers, the content is not in this clone: {listed(names, SHOWN_UNKNOWN)}"
 

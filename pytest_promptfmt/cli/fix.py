@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pytest_promptfmt.cli.options import AllowCode, NoCode, Paths, Select, pytest_options
-from pytest_promptfmt.cli.output import note, print_lines, styled
+from pytest_promptfmt.cli.output import note, print_lines
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
@@ -21,6 +21,7 @@ from pytest_promptfmt.core.errors import (
     SourceError,
     display_path,
 )
+from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
@@ -131,9 +132,10 @@ def _print_difference(before: str, after: str, name: str, change: str) -> None:
     """Print what differs between a file and what it will be as a unified diff, in colours on a terminal."""
     import difflib
 
-    colours = {"+": "green", "-": "red", "@": "cyan"}
+    from pytest_promptfmt.cli.display import diff_lines
+
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} ({change})", lineterm="")
-    print_lines(styled(line, colours.get(line[0], "")) for line in lines)
+    print_lines(diff_lines([*lines], most=None))
 
 
 # -- fixes -------------------------------------------------------------------------------------------------------------
@@ -141,8 +143,6 @@ def _print_difference(before: str, after: str, name: str, change: str) -> None:
 
 def _print_fixes(fixed: Fixed, *, written: bool) -> None:
     """Print the difference of each file, and on stderr what it changes and what was not fixed."""
-    from pytest_promptfmt.results.wording import counted, listed
-
     for file in fixed.files:
         name = display_path(file.path)
         _print_difference(file.before.decode(), file.after.decode(), name, "fixed")

@@ -15,6 +15,7 @@ import typer
 from pytest_promptfmt.cli.options import AllowCode, AsJson, NoCode, Paths, Profiles, Tasks, Verbose, pytest_options
 from pytest_promptfmt.cli.output import print_json
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
     from pytest_promptfmt.study.request_comparison import Compared, Difference
@@ -131,7 +132,6 @@ def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_
 def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, verbose: bool) -> Iterator[str]:
     from pytest_promptfmt.core.text import show_inner
     from pytest_promptfmt.results.clusters import grouped
-    from pytest_promptfmt.results.wording import counted, listed
 
     def text(side: str, shown: str) -> str:
         return f"    {side:8} {show_inner(shown).replace(chr(10), '⏎')}"

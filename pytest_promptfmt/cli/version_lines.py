@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.cli.output import note, say, styled
 from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,8 +29,6 @@ _SHOWN: Final = 12
 
 def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Iterator[Text]:
     """Yield a line for each finding, forgotten versions in red; tasks without any version are shown if `verbose`."""
-    from pytest_promptfmt.results.wording import counted, listed
-
     for finding in findings if verbose else _with_version(findings):
         names = f"{counted(len(finding.tasks), 'task')}: {listed(finding.tasks, None if verbose else _SHOWN)}"
         where = f"{finding.place}: " if finding.place is not None else ""
@@ -40,7 +39,6 @@ def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Itera
 def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     """Yield the section of the Markdown: what was forgotten, and lines for a changelog."""
     from pytest_promptfmt.results.markdown import code, fenced
-    from pytest_promptfmt.results.wording import counted, listed
     from pytest_promptfmt.revisions.versions import next_version
 
     findings = _with_version(findings)
