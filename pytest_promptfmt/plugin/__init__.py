@@ -18,6 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_promptfmt.settings.table import Setting
 
+_PREFIX: Final = "--promptfmt-"
 _GC_THRESHOLDS: Final = (100_000, 50, 100)
 """Of Python's collector in pytest's process."""
 
@@ -61,6 +62,21 @@ def _option(setting: Setting) -> dict[str, Any]:
 def _plain(text: str) -> str:
     """Return Markdown as `pytest --help` shows it."""
     return text.replace("`", "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Name the closest of our options for one that is unknown; pytest itself prints its whole usage and no hint."""
+    _, unknown = parser.parse_known_and_unknown_args(args)
+    for name in (each.partition("=")[0] for each in unknown if each.startswith(_PREFIX)):
+        from difflib import get_close_matches
+
+        from pytest_promptfmt.settings.table import SETTINGS
+
+        known = [setting.option.removeprefix(_PREFIX) for setting in SETTINGS if not setting.is_hidden]
+        close = get_close_matches(name.removeprefix(_PREFIX), known, 1)
+        hint = f"did you mean '{_PREFIX}{close[0]}'?" if close else "`pytest --help` lists the options"
+        raise pytest.UsageError(f"promptfmt: unknown option {name}\n  hint: {hint}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -86,6 +86,21 @@ def test_profiles_are_chosen_by_name_and_chat_means_all_of_them(suite: Project) 
     assert "did you mean 'chat-llama3'?" in message
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("--promptfmt-selct", "did you mean '--promptfmt-select'?"),
+        ("--promptfmt-profil=plain", "did you mean '--promptfmt-profile'?"),
+        ("--promptfmt-zzz", "`pytest --help` lists the options"),
+    ],
+)
+def test_a_misspelt_option_is_named_with_the_closest_one(suite: Project, given: str, hint: str) -> None:
+    result = suite.run("tasks", given)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    message = f"ERROR: promptfmt: unknown option {given.partition('=')[0]}\n  hint: {hint}\n"
+    assert result.stderr.str().strip() == message.strip()
+
+
 def test_a_number_that_is_none_ends_the_run_with_one_sentence(suite: Project) -> None:
     result = suite.run("tasks", "--promptfmt-docs", "0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
