@@ -58,7 +58,7 @@ def project(tmp_path: Path) -> Path:
         (["fix"], 1, "1 finding in 1 file can be fixed"),
         (["diff"], 0, ""),
         (["review", "--list"], 1, "new  tasks/__prompts__/arc/arc/plain.txt"),
-        (["accept"], 2, "no run is known"),
+        (["accept"], 2, "no earlier run"),
         (["init", "--baseline", "--kind", "fork"], 0, "promptfmt-baseline.jsonl written"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

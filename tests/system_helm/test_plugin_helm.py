@@ -62,7 +62,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
     ):
         number = next(number for number, line in enumerate(lines) if f'"{key}":' in line)
         place = f"whereabouts.json:{number + 1}:{lines[number].index(key)}"
-        _, found, rest = said.partition(f"{code} ")[2].partition(place)
+        _, found, rest = said.partition(f"{place}: warning: {code} ")
         assert found, (code, place)
         assert saw in rest.partition("whereabouts.json")[0]
     folder = project.root / "__prompts__" / "whereabouts" / "whereabouts"
