@@ -71,12 +71,12 @@ def prompts_view(
 
 
 def comparison_view(comparison: SnapshotComparison | None) -> dict[str, Any]:
-    """Return what the page shows of a comparison, whole docs first and the task last; nothing without two documents."""
+    """Return what the page shows of a comparison, whole docs first, header and task last; nothing without two."""
     if comparison is None or comparison.old is None or comparison.new is None:
         return {}
     whole = {"context": MOST_CHARACTERS, "max_lines": MOST_ROWS, "max_width": MOST_CHARACTERS}
     view = diff_view(unified_diff(comparison.old, comparison.new, **whole))
-    parts = sorted(view.get("comparison", ()), key=lambda part: str(part["title"]).startswith("task"))
+    parts = sorted(view.get("comparison", ()), key=lambda part: str(part["title"]).startswith(("header", "task")))
     return {**view, "comparison": parts} if parts else view
 
 
