@@ -87,7 +87,7 @@ class Patience:
         self._tried += 1
         self._slow += slow is not None
         if slow is not None and self._slow >= _MOST_SLOW and 2 * self._slow > self._tried:
-            others = f"nor did {self._slow - 1} others of {self._tried}: nothing more is tried"
+            others = f"and {self._slow - 1} others of {self._tried} were too slow as well; no more are tried"
             raise TooSlowError(
                 f"{slow.removeprefix(SLOW_PROBLEM)}, {others}",
                 position=position,

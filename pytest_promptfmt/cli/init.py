@@ -304,7 +304,7 @@ def _add_line(path: Path, line: str) -> None:
     except OSError as error:
         raise SettingsError(f"{display_path(path)} cannot be read: {error.strerror or error}") from error
     if line.encode() in content.splitlines():
-        say(f"{display_path(path)} has its line already")
+        say(f"{display_path(path)} already has the line")
         return
     ended = content if not content or content.endswith(b"\n") else content + b"\n"
     write_file(path, ended + f"{line}\n".encode())

@@ -156,8 +156,7 @@ class ServerModel:
         end = seam + len(ask.continuation or "")
         if seam not in given.text_offset:
             raise ModelError(
-                f"no token begins where {ask.continuation!r} begins: the server's tokenizer "
-                "joins the end of the prompt with the start of it",
+                f"no token begins with {ask.continuation!r}: the server's tokenizer merges it with the prompt",
                 hint="give the profile the model's tokenizer: then ids are sent and counted",
             )
         start = given.text_offset.index(seam)

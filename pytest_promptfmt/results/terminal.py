@@ -70,8 +70,8 @@ def release_note(settings: Settings) -> str:
         files = f"; built-in tasks are those of lm-eval {around[0]}, {around[1]}"
     if not release.is_compared:
         nearest = OLDEST if release.is_older else LATEST.version
-        about = "what was different before" if release.is_older else "what it has changed since"
-        return f"prompts are those of lm-eval {nearest}; lm-eval {release.version}{place}, may differ in {about}{files}"
+        other = f"{release.version} ({found})" if found else release.version
+        return f"prompts are those of lm-eval {nearest}; those of {other} may differ{files}"
     differs = files or release.differs_from(LATEST)
     return f"prompts are those of lm-eval {release.version}{place}{files}" if differs else ""
 

@@ -144,7 +144,7 @@ def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path]
         said, step = f"the file changed, and it could not be rendered: {why}", f"pytest --promptfmt {file} shows why"
         found.unknown.append(Unknown(task, file, said, step))
     elif not file.endswith(".py") and meaning_of(sides[0]) != meaning_of(sides[1]):
-        step = "render more docs or conversations of it, such that one shows the change"
+        step = "render more docs or conversations of it, until one shows the change"
         found.unknown.append(Unknown(task, file, "the file changed, and no prompt shows it", step))
 
 

@@ -89,7 +89,7 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
     for tag in tags_of(view.config) if not names_its_sets(view.config) else ():
         entry = view.index.find(tag)
         if entry is not None and entry.kind != "tag":
-            message = f"the tag has the name of a {entry.kind}: lm-eval drops one"
+            message = f"the tag has the same name as a {entry.kind}, and lm-eval drops one of them"
             yield finding(
                 message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; the {entry.kind} is in {entry.position}"
             )

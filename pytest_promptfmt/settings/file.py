@@ -44,7 +44,7 @@ def find_settings_file(folder: Path) -> Path | None:
     found = [folder / name for name in FILE_NAMES if gate.is_there(folder / name)]
     if len(found) > 1:
         raise SettingsError(
-            f"there is {FILE_NAMES[0]} and {FILE_NAMES[1]}", position=Position(found[1]), hint="keep one of them"
+            f"both {FILE_NAMES[0]} and {FILE_NAMES[1]} exist", position=Position(found[1]), hint="keep one of them"
         )
     return found[0] if found else None
 
@@ -109,7 +109,7 @@ def _converted(
             raise SettingsError(
                 f"{name!r} is read in the rootdir only",
                 position=position,
-                hint="it lets code run or the network be used, or is needed before any folder is entered: "
+                hint="it allows code or the network, or is needed before any folder is entered: "
                 f"move it to {FILE_NAMES[0]} in pytest's rootdir",
             )
         try:

@@ -75,7 +75,7 @@ def defined_profiles(
                 raise SettingsError(
                     f"profile {name!r} extends {wanted!r}, which is unknown",
                     position=where,
-                    hint=did_you_mean(wanted, known) or f"known are {', '.join(dict.fromkeys(known))}",
+                    hint=did_you_mean(wanted, known) or f"known: {', '.join(dict.fromkeys(known))}",
                 )
         built[name] = _extended(base, name, written, file, rootdir)
         return built[name]
@@ -120,7 +120,7 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
         server = written.partition(":")[0]
         hint = f"write FILE.jsonl, made with promptfmt record --engine {server}:URL --to FILE.jsonl"
         raise SettingsError(
-            f"unknown template engine {written!r}; known are {', '.join(ENGINES)} and recordings",
+            f"unknown template engine {written!r}; known: {', '.join(ENGINES)}, recordings",
             position=where,
             hint=did_you_mean(written, ENGINES) or hint,
         )
@@ -131,7 +131,7 @@ def known_host(written: str, where: Position | None) -> str:
     """Return the name of a host of `data/hosts.yaml`; raises SettingsError for an unknown one."""
     known = data_table("hosts")["hosts"]
     if written not in known:
-        message = f"unknown host {written!r}; known are {', '.join(known)}"
+        message = f"unknown host {written!r}; known: {', '.join(known)}"
         raise SettingsError(message, position=where, hint=did_you_mean(written, known))
     return written
 
@@ -286,7 +286,7 @@ def task_profiles(task: Task, chosen: Sequence[Profile], defined: Mapping[str, P
     for key in wanted:
         if key not in ("only", "add"):
             raise SettingsError(
-                f"metadata.promptfmt.profiles has a key {key!r}; known are only, add",
+                f"unknown key {key!r} in metadata.promptfmt.profiles; expected only or add",
                 position=task.position("metadata", "promptfmt", "profiles", str(key)) or position,
                 hint=did_you_mean(str(key), ("only", "add")),
             )

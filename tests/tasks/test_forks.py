@@ -328,8 +328,8 @@ def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_diffe
     fork(tmp_path)
     assert note("0.4.9") == "prompts are those of lm-eval 0.4.9, in this checkout"
     assert note("0.4.11.dev0") == "prompts are those of lm-eval 0.4.11.dev0, in this checkout"
-    assert "lm-eval 0.4.13; lm-eval 0.5.0, in this checkout, may differ in what it has changed" in note("0.5.0")
-    assert "lm-eval 0.4.3; lm-eval 0.4.2, in this checkout, may differ in what was different" in note("0.4.2")
+    assert "lm-eval 0.4.13; those of 0.5.0 (in this checkout) may differ" in note("0.5.0")
+    assert "lm-eval 0.4.3; those of 0.4.2 (in this checkout) may differ" in note("0.4.2")
     assert note("0.4.13") == ""
 
 

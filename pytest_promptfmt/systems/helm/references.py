@@ -205,9 +205,7 @@ def _measure_of(name: str) -> tuple[str, int | None]:
     bare, dot, cut = name.partition(".")
     if bare not in MEASURES or (dot and not (cut.isdigit() and int(cut) > 0)):
         known = [*MEASURES, *(f"{one}.10" for one in MEASURES)]
-        raise ScoringError(
-            f"the measure {name!r} is not known here; known are {', '.join(known)}", hint=did_you_mean(name, known)
-        )
+        raise ScoringError(f"unknown measure {name!r}; known: {', '.join(known)}", hint=did_you_mean(name, known))
     return bare, int(cut) if dot else None
 
 

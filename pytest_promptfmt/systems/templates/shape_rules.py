@@ -58,7 +58,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
             )
     if trial.takes_only_parts:
         yield Finding(
-            message="contents given as text are lost or make the template fail; it takes lists of parts only",
+            message="contents given as text are lost or make the template fail; it takes only lists of parts",
             saw="question",
             conversation="question",
             position=trial.place_of("['text']", ".text", "content"),

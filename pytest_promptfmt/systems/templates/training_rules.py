@@ -312,7 +312,7 @@ def _other_tokens(
     roles = [message.get("role") for message in conversation.messages]
     for number in range(1, len(roles)):
         if roles[number] == "assistant":
-            what, begun = "the tokens before an answer are others than those of its prompt", State(count=number)
+            what, begun = "the tokens before an answer differ from those of its prompt", State(count=number)
         elif roles[number] == "tool" and roles[number - 1] == "assistant":
             what, begun = "a tool result changes the tokens before it", State(count=number, generation_prompt=False)
         else:

@@ -412,7 +412,7 @@ def unknown_filter(function: object, position: Position | None, known: Collectio
         f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
         position=position,
         hint=did_you_mean(str(function), known)
-        or "an installed lm-eval may have others, and packages add some as entry points pytest_promptfmt.filters",
+        or "an installed lm-eval, or a package with the entry point pytest_promptfmt.filters, can add filters",
     )
     if isinstance(error, FilterUnavailableError) and position is not None and harness_around(position.path.parent):
         error.remedy = "pip install -e ."
