@@ -113,7 +113,7 @@ def test_a_limit_of_rank_and_graded_relevance_change_what_counts() -> None:
 
 @pytest.mark.parametrize("name", ["map", "recall.x", "ndcg_cut.0", "recal"])
 def test_measures_that_are_not_known_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ScoringError, match=f"the measure '{name}' is not known here"):
+    with pytest.raises(ScoringError, match=f"unknown measure '{name}'"):
         ranking_spec({"measure_names": [name]})
 
 
