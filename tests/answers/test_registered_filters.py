@@ -113,6 +113,23 @@ def test_filters_and_metrics_of_a_checkout_are_used_and_are_inputs(cached_projec
     project.run("fork", "-m", "promptfmt_extraction", "--promptfmt-no-code").assert_outcomes(skipped=1, deselected=3)
 
 
+def test_a_filter_of_ours_that_a_checkout_changes_is_its_own(project: Project) -> None:
+    for path, text in FORK.items():
+        text = text.replace("after_verdict", "remove_whitespace").replace("open('imported', 'w').close()", "")
+        project.write(f"fork/{path}", text)
+    project.write(
+        "fork/lm_eval/api/more.py",
+        "import evaluate\nfrom lm_eval.api.registry import register_metric\nload = evaluate.load('no/such')\n"
+        '@register_metric(metric="exact_match", higher_is_better=True, aggregation="mean")\n'
+        "def of_a_hub(**given): return load.compute(**given)\n",
+    )
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
+    project.task("fork/lm_eval/tasks/arc.yaml", **KEYS)
+    project.edit("fork/lm_eval/tasks/arc.yaml", "after_verdict", "remove_whitespace")
+    project.edit("fork/lm_eval/tasks/arc.yaml", "same_letter", "exact_match")  # that of a hub stays ours
+    project.run("fork", "-m", "promptfmt_extraction", "--snapshot-update").assert_outcomes(passed=1, deselected=2)
+
+
 def test_code_of_a_fork_that_may_not_run_is_not_imported_and_the_task_skipped(fork: Project) -> None:
     result = fork.run("tasks", "--promptfmt-no-code", "-rs", "-m", "promptfmt_extraction or promptfmt_scoring")
     result.assert_outcomes(skipped=2, deselected=1)

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import FunctionError, Position, ScoringError, is_misspelt
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.tasks.deferred_imports import load_for
 from pytest_promptfmt.tasks.harness import Harness, harness_around, installed_harness
 from pytest_promptfmt.tasks.scoring.filters import FILTERS, TAKE_FIRST, unknown_filter
 from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, DEFAULT_METRICS, METRICS, Metric
@@ -135,8 +136,9 @@ class _Harnesses:
         around = self.checkout.registrations(kind).get(name) if self.checkout is not None else None
         if around is not None:
             with suppress(FunctionError):
-                module = self.load("", around.file, what, position)
-                return getattr(module, around.object, None), around.arguments
+                made = getattr(self.load("", around.file, what, position), around.object, None)
+                # One of ours that a fork loads from a hub, which is not here, stays ours.
+                return None if name in _OURS[kind] and load_for(made) is not None else made, around.arguments
         found = _registered(kind, name)
         installed = installed_harness() if found is None else None
         there = installed.registrations(kind).get(name) if installed is not None else None
