@@ -21,6 +21,7 @@ from pathlib import Path
 
 import forked_runs
 import pytest
+from slices import needs
 
 from pytest_promptfmt.cli import app
 
@@ -30,6 +31,7 @@ PAGES = sorted(
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
 FIRST_READ = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md")
+OF_SLICES = {"docs/chat-templates.md": "templates", "docs/helm.md": "helm", "docs/task-classes.md": "eval_framework"}
 SCRIPTS = {"pytest": "pytest", "promptfmt": "pytest_promptfmt"}
 SHELL_CHARACTERS = frozenset("|&;<>()$`*?~#\n")
 BLOCK = re.compile(
@@ -83,6 +85,11 @@ def assert_shows(expected: list[str], output: str, where: str) -> None:
         position, may_skip = found + 1, False
 
 
+def marks_of(page: str) -> list[pytest.MarkDecorator]:
+    """Return the mark of a page about a slice, which may have been deleted."""
+    return [needs(OF_SLICES[page])] if page in OF_SLICES else []
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "fixtures" / "tasks", tmp_path / "fixtures" / "tasks")
@@ -114,7 +121,7 @@ def run_in(folder: Path, command: str, *, must_succeed: bool = False) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=() if page in FIRST_READ else pytest.mark.slow)
+        pytest.param(page, marks=(*marks_of(page), *(() if page in FIRST_READ else (pytest.mark.slow,))))
         for page in PAGES
         if any(b.language == "console" for b in blocks_of(page))
     ],
@@ -133,7 +140,14 @@ def test_a_reader_who_types_the_commands_of_a_page_sees_what_it_shows(page: str,
                 assert_shows(expected, output, f"{page}:{block.line} $ {command}")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=marks_of(page))
+        for page in PAGES
+        if any(b.language == "python" for b in blocks_of(page))
+    ],
+)
 def test_the_python_examples_of_a_page_do_what_it_shows(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
