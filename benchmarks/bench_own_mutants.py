@@ -173,7 +173,7 @@ def nearest_tests(module: Path) -> list[list[str]]:
     source = (ROOT / module).read_text("utf-8")
     dotted = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
     parent, _, name = dotted.rpartition(".")
-    codes = sorted(set(re.findall(r'@(?:(?:\w+_)?rule|also)\(\s*"(PF\d+)"', source)))
+    codes = sorted(set(re.findall(r'@(?:(?:\w+_)?rule|also|query)\(\s*"(PF\d+)"', source)))
     is_named = re.compile(
         "|".join([rf"{re.escape(dotted)}\b", rf"from {re.escape(parent)} import [^\n]*\b{name}\b", *codes])
     )
