@@ -1,24 +1,21 @@
-"""Whether a run uses cached outcomes, the inputs that pytest gives to all of them, and which are collected again."""
+"""Whether a run uses cached outcomes, and the inputs that pytest gives to all of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from pytest_promptfmt.inputs.cached_files import Shown
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
-from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
+from pytest_promptfmt.inputs.store import remove_store, store_folder
 from pytest_promptfmt.inputs.task_inputs import RunInputs
-from pytest_promptfmt.plugin.collection import task_file_node
 from pytest_promptfmt.plugin.hash_seeds import varying
 from pytest_promptfmt.plugin.item_results import is_stored
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.unchanged import UnchangedItem
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 
 _COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
@@ -88,28 +85,3 @@ def collapses(run: Run) -> bool:
         or hasattr(run.config, "workerinput")
     )
     return run.cache.is_on and not asked and run.outputs.baseline is None
-
-
-# -- snapshots that are not accepted yet -------------------------------------------------------------------------------
-
-
-def may_be_renamed(run: Run, shown: Shown) -> bool:
-    """Return whether a cached result is about a missing snapshot, which an obsolete one may replace in this run.
-
-    A renamed task leaves its snapshot to another one, and all obsolete ones are known once all files are collected.
-    """
-    return _is_new(shown) and bool(run.expected.obsolete())
-
-
-def with_new_collected(run: Run, items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items; unchanged files with snapshots that `may_be_renamed` are collected."""
-    for item in items:
-        is_open = isinstance(item, UnchangedItem) and any(may_be_renamed(run, shown) for shown in item.cached.loud())
-        if is_open and item.parent is not None:
-            yield from item.session.genitems(task_file_node(item.parent, item.path))
-        else:
-            yield item
-
-
-def _is_new(shown: Shown) -> bool:
-    return any(mapping(report.get("promptfmt")).get("category") == "new" for report in shown["reports"])

@@ -25,7 +25,7 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
-from pytest_promptfmt.plugin.caching import cache_of, collapses, with_new_collected
+from pytest_promptfmt.plugin.caching import cache_of, collapses
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     irregular_files,
@@ -280,7 +280,7 @@ class PromptfmtPlugin:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect the tasks that globs and formats do not choose; files that cannot be read are always kept."""
         settings, found = self._run.settings, self._run.found
-        items[:] = with_new_collected(self._run, expanded(items))
+        items[:] = expanded(items)
         found.has_items = bool(items)
         if not (settings.task_globs or settings.formats):
             return

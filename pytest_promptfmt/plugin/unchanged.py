@@ -12,9 +12,10 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, problems
+from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, Shown, problems
 from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.inputs.folders import KnownTask
+from pytest_promptfmt.inputs.store import mapping
 from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
@@ -247,8 +248,8 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, with unchanged files replaced by their own items if these have to run again.
 
     These are a file that comes first with other profiles than before, about which it reports the findings; a failure
-    that is stored without its text, because it repeats one of another file, if no earlier item has the text; and a file
-    with a task that an earlier, changed file defines.
+    that is stored without its text, because it repeats one of another file, if no earlier item has the text; a file
+    with a task that an earlier, changed file defines; and one with a missing snapshot that `may_be_renamed`.
     """
     known: set[str] = set()
     explained: set[tuple[str, str]] = set()
@@ -264,7 +265,7 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
                 waiting.append(item.apart())
         elif isinstance(item, UnchangedItem):
             same = _first_with(item, known)
-            if same is not None and (same.is_counted or _is_explained(same.cached, explained)):
+            if same is not None and _is_settled(same, explained):
                 known |= same.cached.profiles
                 yield same
             else:
@@ -296,8 +297,22 @@ def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
     return same
 
 
-def _is_explained(cached: CachedFile, explained: set[tuple[str, str]]) -> bool:
+def may_be_renamed(run: Run, shown: Shown) -> bool:
+    """Return whether a cached result is about a missing snapshot, which an obsolete one may replace in this run.
+
+    A renamed task leaves its snapshot to another one, and all obsolete ones are known once all files are collected.
+    """
+    categories = {mapping(report.get("promptfmt")).get("category") for report in shown["reports"]}
+    return "new" in categories and bool(run.expected.obsolete())
+
+
+def _is_settled(item: UnchangedItem, explained: set[tuple[str, str]]) -> bool:
     """Return whether all failures of a file have their text, or repeat one that is `explained`; adds its problems."""
+    cached = item.cached
+    if not cached.is_quiet and any(may_be_renamed(item.config.stash[RUN], shown) for shown in cached.loud()):
+        return False
+    if item.is_counted:
+        return True
     is_whole = cached.is_complete
     for shown in cached.loud():
         for problem, has_text in problems(shown):

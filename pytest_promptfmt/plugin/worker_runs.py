@@ -23,12 +23,11 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.inputs.cached_files import Shown
-from pytest_promptfmt.plugin.caching import may_be_renamed
 from pytest_promptfmt.plugin.collection import warn_of_file
 from pytest_promptfmt.plugin.item_results import is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
+from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about, may_be_renamed
 from pytest_promptfmt.plugin.worker_processes import (
     ItemRunner,
     confinement_of,
