@@ -56,7 +56,7 @@ def requests_of(path: str, docs: list[dict[str, Any]], *, shots: int | None, pro
             name = error.args[0] if error.args else None
             if not isinstance(name, str) or name in docs[0]:
                 raise
-            docs = [{**doc, name: f" Some {name} {number} "} for number, doc in enumerate(docs)]
+            docs = [{**doc, name: f" Some {name} [{number}] "} for number, doc in enumerate(docs)]
         else:
             return [[instance.request_type, repr(instance.args)] for instance in task.instances]
     raise KeyError("columns without end")
