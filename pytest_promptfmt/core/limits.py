@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
+from weakref import WeakKeyDictionary
 
 from pytest_promptfmt.core.errors import LimitExceededError, Position
 
@@ -256,3 +257,16 @@ class OwnRandomness:
             if numpy is not None:
                 self._numpy = numpy.get_state()
                 numpy.set_state(earlier_numpy)
+
+
+_beginnings: WeakKeyDictionary[random.Random, Any] = WeakKeyDictionary()
+
+
+def rewind_generators(function: object) -> None:
+    """Put random generators in the module of a task's function back to their first known state.
+
+    What the function draws must not depend on earlier tasks and trials.
+    """
+    for value in getattr(function, "__globals__", {}).values():
+        if isinstance(value, random.Random):
+            value.setstate(_beginnings.setdefault(value, value.getstate()))

@@ -26,7 +26,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
     display_path,
 )
-from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
+from pytest_promptfmt.core.limits import exits_raise, must_propagate, rewind_generators, time_limit
 from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.deferred_imports import (
@@ -103,6 +103,7 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
 
         def call(*args: Any, **kwargs: Any) -> Any:
             function = bound(value, *keys)
+            rewind_generators(function)
             return function(*args, **kwargs) if args or callable(function) else function
 
         return call

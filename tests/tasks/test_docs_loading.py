@@ -269,6 +269,19 @@ def test_process_docs_may_return_a_list(tmp_path: Path) -> None:
     ]
 
 
+def test_what_process_docs_draws_from_a_generator_of_its_module_is_the_same_each_time(tmp_path: Path) -> None:
+    code = (
+        "import random\n\nrng = random.Random(42)\n\ndef shuffled(found):\n    rows = [*found]\n    rng.shuffle(rows)\n"
+    )
+    (tmp_path / "drawing.py").write_text(f"{code}    return rows\n", "utf-8")
+    text = "task: a\ntest_split: test\ndoc_to_text: '{{question}}'\nprocess_docs: !function drawing.shuffled\n"
+    (tmp_path / "a.yaml").write_text(f"{text}dataset_path: nowhere/docs\n", "utf-8")
+    write_docs(tmp_path / "a.docs.jsonl", *numbered("x", 9))
+    [task] = load_tasks(tmp_path / "a.yaml", allow_code=True)
+    first, second = (questions(load_docs(task, count=9, num_fewshot=0).evaluated) for _ in range(2))
+    assert first == second != questions(numbered("x", 9))
+
+
 def test_process_docs_of_the_demonstrations_may_differ(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     task = make_task(
