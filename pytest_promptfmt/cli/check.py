@@ -173,7 +173,7 @@ def _ending(checked: CheckSummary) -> str:
     if counts.get("skipped"):
         parts.append(f"{counted(counts['skipped'], 'item')} not tested")
     is_partly_seen = counts.get("skipped") or any(group.severity != "info" for group in checked.result.findings)
-    well = "no errors" if is_partly_seen else "all is well"
+    well = "nothing to check" if not checked.files else "no errors" if is_partly_seen else "all is well"
     return f"{well if checked.is_good else 'found problems'}: {', '.join(parts)}"
 
 
