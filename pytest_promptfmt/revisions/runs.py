@@ -343,6 +343,7 @@ class _Sides:
             if PurePosixPath(name).name == LOCK_NAME:
                 target = self._after / name
                 target.parent.mkdir(parents=True, exist_ok=True)
+                target.unlink(missing_ok=True)  # it may be a hard link of the other one
                 shutil.copyfile(self._before / name, target)
         for folder in [*self._before.rglob(DIRECTORY)]:
             target = self._after / folder.relative_to(self._before)
