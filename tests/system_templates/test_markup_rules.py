@@ -85,6 +85,12 @@ MISTAKES = {
         "PF442",
         "the generation prompt is missing after a tool result",
     ),
+    "an end token after the prompt": (
+        "{{- '<|begin|>assistant\\n' }}{% endif %}",
+        "{{- '<|begin|>assistant\\n' }}{% endif %}{{- eos_token }}",
+        "PF442",
+        "an end token follows the generation prompt",
+    ),
     "an answer to a result refused": (
         "{%- for message in messages %}\n",
         "{%- for message in messages %}\n    {%- if message.role == 'assistant' and loop.previtem.role != 'user' %}"
@@ -112,6 +118,32 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     broken = messages(TEMPLATE.replace(right, wrong, 1), code)
     assert any(message in each for each in broken), broken
     assert not any(message in each for each in messages(TEMPLATE, code))
+
+
+JSON_CALL = """{{- '<call>{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- (call.function.arguments | tojson) + '}</call>' }}"""
+PYTHON_CALL = """{{- '[' + call.function.name + '(' }}
+        {%- for key, value in call.function.arguments.items() %}
+            {{- key + '=' + (value | tojson) + ('' if loop.last else ', ') }}
+        {%- endfor %}
+        {{- ')]' }}"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "shows"),
+    [
+        ("(value | tojson)", "(value if value is string else value | tojson)", "another text for sample"),
+        ("('' if loop.last else ', ')", "''", "no call of Python"),
+        ("(value | tojson)", '("\'" + value + "\'" if value is string else value | tojson)', "no call of Python"),
+    ],
+    ids=["no quotes", "no commas", "quotes by hand"],
+)
+def test_calls_that_begin_as_python_have_to_be_python(right: str, wrong: str, shows: str) -> None:
+    sound = TEMPLATE.replace(JSON_CALL, PYTHON_CALL)
+    assert sound != TEMPLATE
+    assert not messages(sound, "PF455")
+    found = [each for each in check_template(sound.replace(right, wrong)) if each.code == "PF455"]
+    assert any("the Python of a tool call is broken" in each.message and shows in each.saw for each in found), found
 
 
 def test_only_the_marker_of_a_result_ends_its_call_where_no_marker_closes_turns() -> None:

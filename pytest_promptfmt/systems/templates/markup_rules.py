@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections import Counter
@@ -27,30 +28,34 @@ _JSON: Final = re.compile(r'(?:\[\s*)?\{\s*"')
 _WORD: Final = re.compile(r"[^\W_]")
 _PYTHON: Final = ("True", "False", "None", "'")
 _DECODER: Final = json.JSONDecoder()
+_MOST_ENDS: Final = 12
 
 
 @template_rule("PF455", "json-broken", severity=Severity.ERROR)
 def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
+    """Report tools and calls that begin as JSON, or as a call of Python, and are not.
 
-    Why: The model learns from the prompt how calls are written, and its calls are parsed as JSON.
+    A brace or comma is missing, a text is not quoted or its quotes are not escaped.
+
+    Why: The model learns from the prompt how calls are written, and its calls are parsed.
 
     Fix: count the braces, write a comma between items, or build a mapping and write it with `tojson`.
 
-    Real: Motif 3 and Apriel Nemotron 15B (a call without arguments).
+    Real: Motif 3 and Apriel Nemotron 15B (a call without arguments), LFM2.5 (an apostrophe in an argument).
     """
 
-    def faults(conversation: Conversation) -> frozenset[str]:
+    def broken(conversation: Conversation) -> list[tuple[str, int, str]]:
         text = trial.whole(conversation) if conversation.is_regular else None
-        return frozenset(what for what, *_ in _broken(text, conversation)) if text is not None else frozenset()
+        found = [(f"JSON of {what}", *rest) for what, *rest in _broken(text, conversation)] if text is not None else []
+        return [*found, *(("Python of a tool call", *each) for each in _broken_calls(text or "", conversation))]
 
-    for conversation, what in trial.attributed(faults):
+    for conversation, what in trial.attributed(lambda each: {found[0] for found in broken(each)}):
         text = trial.whole(conversation) or ""
-        _, at, problem = next(each for each in _broken(text, conversation) if each[0] == what)
+        _, at, problem = next(each for each in broken(conversation) if each[0] == what)
         yield conversation.finding(
-            f"the JSON of {what} is broken: {conversation.about}",
+            f"the {what} is broken: {conversation.about}",
             f"{problem} at {excerpt(text, at)!r}",
-            trial.place_of("tool_calls" if what == "a tool call" else "tools"),
+            trial.place_of("tools" if what == "JSON of the tools" else "tool_calls"),
             conversation.mildest(),
         )
 
@@ -76,6 +81,35 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
                 at = found.start() + 1 if text[found.start()] == "[" else found.end()
         except RecursionError:
             return
+
+
+def _broken_calls(text: str, conversation: Conversation) -> Iterator[tuple[int, str]]:
+    """Yield calls that begin as Python, `name(key=`, and do not parse or lack the quotes of a text, and how."""
+    at = 0
+    for call in [call for message in conversation.messages for call in message.get("tool_calls") or ()]:
+        name, given = str(call["function"].get("name")), call["function"].get("arguments")
+        texts = {key: each for key, each in given.items() if isinstance(each, str)} if isinstance(given, dict) else {}
+        begins = re.compile(rf"\b{re.escape(name)}\(\s*{re.escape(next(iter(given)))}\s*=") if texts else None
+        found = begins.search(text, at) if begins is not None else None
+        if found is not None:
+            at, written = found.end(), text[found.start() :]
+            ends = [each.end() for each in re.finditer(r"\)", written)][:_MOST_ENDS]
+            parsed = (_python_call(written[:end]) for end in ends)
+            read = next((each for each in parsed if each is not None), None)
+            lost = next((key for key, value in texts.items() if (read or {}).get(key) != value), None)
+            if lost is not None:
+                yield found.start(), "no call of Python" if read is None else f"another text for {lost}"
+
+
+def _python_call(written: str) -> dict[str, object] | None:
+    """Return the constants among the named arguments of a call; None for other code."""
+    try:
+        tree = ast.parse(written, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not isinstance(tree, ast.Call):
+        return None
+    return {str(each.arg): each.value.value for each in tree.keywords if isinstance(each.value, ast.Constant)}
 
 
 @template_rule("PF456", "marker-repeated", severity=Severity.WARNING)
