@@ -152,8 +152,9 @@ def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
 def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
     """Yield the ends of answers that the closing does not follow."""
     for number, message in enumerate(conversation.messages):
-        if message.get("role") != "assistant" or message.get("tool_calls"):
-            continue
+        merges = [each.get("role") for each in conversation.messages[number + 1 : number + 2]] == ["assistant"]
+        if message.get("role") != "assistant" or message.get("tool_calls") or merges:
+            continue  # two answers in a row may be written as one
         said = [unit.text for unit in conversation.units if unit.message == number and unit.kind == "assistant"]
         if said and text.count(said[-1]) == 1:
             at = text.find(said[-1]) + len(said[-1])
