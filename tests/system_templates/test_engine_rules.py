@@ -14,7 +14,8 @@ from pytest_promptfmt import SettingsError, check_template
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import VARIABLE
 from pytest_promptfmt.profiles.dialect import parsed_template
-from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, lone_profile
+from pytest_promptfmt.systems.templates import engine_rules
 from pytest_promptfmt.systems.templates.constructs import unknown_constructs
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 from pytest_promptfmt.systems.templates.engines import LLAMA, PACKAGE, compiled_by
@@ -75,6 +76,22 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
     assert not causes("message.content")
     assert "minijinja renders another prompt: tojson escapes characters of HTML" in causes("message.content | tojson")
     assert causes("message.content.zfill(9)")[0].endswith("string has no method named zfill")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "cause"),
+    [
+        ("Iron.\n", "Iron.", "line breaks around tags differ"),
+        ("<a>\n  Iron.\n<b>", "<a>\nIron.\n<b>", "whitespace is stripped in another way"),
+        ('{"a": 1}<b>', '{"a":1}<b>', "other whitespace"),
+        ("[find(where=here)]", "[find(where=%s)]", "the arguments of format are left out"),
+        ("{'a': 'one\\ntwo'}<b>", "{'a': 'one\ntwo'}<b>", "line breaks of printed texts are not escaped"),
+        ("<a>\n{'type': 'text', 'text': 'Iron.'}\n<b>", "<a>\n\n<b>", "mappings and lists are printed as nothing"),
+        ("<a>Iron.<b>", "<a>Tin.<b>", "other text"),
+    ],
+)
+def test_two_texts_tell_why_they_differ(ours: str, theirs: str, cause: str) -> None:
+    assert engine_rules._cause(Rendering(text=ours), Rendering(text=theirs))[0] == cause
 
 
 @needs_minijinja

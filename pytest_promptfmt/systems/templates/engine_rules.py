@@ -73,7 +73,20 @@ _CAUSES: Final = (
         lambda ours, theirs, _at: _whole(ours) == _whole(theirs),
         "a defect of the engine: write the number as text where its form matters",
     ),
-    _Cause("other whitespace", lambda ours, theirs, _at: "".join(ours.split()) == "".join(theirs.split())),
+    _Cause("line breaks around tags differ", lambda ours, theirs, _at: _on_one_line(ours) == _on_one_line(theirs)),
+    _Cause("whitespace is stripped in another way", lambda ours, theirs, _at: _stripped(ours) == _stripped(theirs)),
+    _Cause("other whitespace", lambda ours, theirs, _at: _spaceless(ours) == _spaceless(theirs)),
+    _Cause("the arguments of format are left out", lambda _ours, theirs, at: theirs.startswith("%s", at)),
+    _Cause(
+        "line breaks of printed texts are not escaped",
+        lambda ours, theirs, _at: ours.replace("\\n", "\n").replace("\\t", "\t") == theirs,
+        "write values with tojson",
+    ),
+    _Cause(
+        "mappings and lists are printed as nothing",
+        lambda ours, theirs, _at: _spaceless(_PRINTED.sub("", ours)) == _spaceless(theirs),
+        "write values with tojson",
+    ),
     _Cause(
         "None, true and false are printed in another way",
         lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
@@ -94,6 +107,21 @@ _CAUSES: Final = (
 )
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
 _STOPS_THERE: Final = "use a construct that the engine knows, if it is to serve this template"
+
+
+_PRINTED: Final = re.compile(r"\[?\{'.*?'\}\]?")
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "")
+
+
+def _stripped(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines()]
+
+
+def _spaceless(text: str) -> str:
+    return "".join(text.split())
 
 
 def _whole(text: str) -> str:
