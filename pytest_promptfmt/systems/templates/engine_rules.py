@@ -46,6 +46,9 @@ class _Cause(NamedTuple):
     do: str = _PORTABLE
 
 
+_PRINTED: Final = re.compile(r"\[?\{'.*?'\}\]?")
+"""A mapping or list of mappings as Python prints it."""
+
 _CAUSES: Final = (
     _Cause(
         "tojson escapes characters of HTML",
@@ -107,9 +110,6 @@ _CAUSES: Final = (
 )
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
 _STOPS_THERE: Final = "use a construct that the engine knows, if it is to serve this template"
-
-
-_PRINTED: Final = re.compile(r"\[?\{'.*?'\}\]?")
 
 
 def _on_one_line(text: str) -> str:

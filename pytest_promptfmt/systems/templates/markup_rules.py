@@ -46,8 +46,10 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
 
     def broken(conversation: Conversation) -> list[tuple[str, int, str]]:
         text = trial.whole(conversation) if conversation.is_regular else None
-        found = [(f"JSON of {what}", *rest) for what, *rest in _broken(text, conversation)] if text is not None else []
-        return [*found, *(("Python of a tool call", *each) for each in _broken_calls(text or "", conversation))]
+        if text is None:
+            return []
+        found = [(f"JSON of {what}", at, problem) for what, at, problem in _broken(text, conversation)]
+        return [*found, *(("Python of a tool call", *each) for each in _broken_calls(text, conversation))]
 
     for conversation, what in trial.attributed(lambda each: {found[0] for found in broken(each)}):
         text = trial.whole(conversation) or ""
