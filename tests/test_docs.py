@@ -238,6 +238,7 @@ def test_the_options_ini_values_and_markers_of_the_settings_page_are_those_of_th
     assert set(markers) == set(re.findall(r"`(promptfmt_\w+)`", kinds))
 
 
+@needs("models")
 def test_the_docs_list_every_group_of_entry_points() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "pytest_promptfmt").rglob("*.py"))
     groups = re.findall(r'^\w+(?:: Final)? = "(pytest_promptfmt\.[a-z]+)"$', sources, re.MULTILINE)
