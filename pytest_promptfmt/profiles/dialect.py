@@ -22,7 +22,7 @@ import jinja2
 from jinja2 import Template as JinjaTemplate, Undefined, nodes, pass_eval_context
 from jinja2.bccache import Bucket, BytecodeCache, bc_magic
 from jinja2.environment import Environment
-from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
@@ -247,7 +247,7 @@ class _ChatSandbox(LimitedSandbox):
     def handle_exception(self, source: str | None = None) -> NoReturn:
         """Raise the current exception."""
         error = sys.exc_info()[1]
-        if source is not None or error is None:
+        if error is None or isinstance(error, TemplateSyntaxError):
             super().handle_exception(source)
         raise error
 
