@@ -110,7 +110,7 @@ def test_the_engine_of_a_profile_is_compared_on_the_prompts_of_tasks(
     record(project.root, *arguments, f"llama.cpp:{server.url}")
     asked = len(server.asked)
     shown = project.run(*lint).stdout
-    shown.fnmatch_lines(["PF463 *", "*mine.jinja:3*llama.cpp renders another prompt*"])
+    shown.fnmatch_lines(["*mine.jinja:3*PF463 llama.cpp renders another prompt*"])
     assert len(server.asked) == asked
     project.edit("promptfmt.yaml", "served.jsonl", f'"llama.cpp:{server.url}"')
     project.run(*lint).stderr.fnmatch_lines(["*promptfmt.yaml:1:*unknown template engine*", "*promptfmt record*"])
