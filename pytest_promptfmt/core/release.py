@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.data_tables import data_table
@@ -46,12 +47,12 @@ class Release:
     @property
     def is_compared(self) -> bool:
         """Return whether the version is in the range that the table covers."""
-        return _numbers(OLDEST) <= _numbers(self.version)[:3] <= _numbers(LATEST.version)
+        return numbers_of(OLDEST) <= numbers_of(self.version)[:3] <= numbers_of(LATEST.version)
 
     @property
     def is_older(self) -> bool:
         """Return whether the version is an early one of 0.4; forks count their own from less."""
-        return [0, 4] <= _numbers(self.version) < _numbers(OLDEST)
+        return [0, 4] <= numbers_of(self.version) < numbers_of(OLDEST)
 
     def differs_from(self, other: Release) -> bool:
         """Return whether two releases make different prompts or requests."""
@@ -80,13 +81,19 @@ def releases() -> Sequence[Release]:
 def release_of(version: str) -> Release:
     """Return the behaviour of a version such as `0.4.9.1` or `0.4.11.dev0`: the last row that is not newer.
 
-    An earlier one of 0.4 gets the first row, the own number of a fork, such as `0.1`, the latest.
+    An earlier one of 0.4 gets the first row, the own number of a fork, such as `0.1`, the latest. `0.4.3+0.4.7` is
+    0.4.3 with what the row of 0.4.7 changed.
     """
-    numbers = _numbers(version)
-    other = releases()[0] if numbers >= [0, 4] else LATEST
-    row = next((row for row in reversed(releases()) if _numbers(row.version) <= numbers), other)
-    return replace(row, version=version)
+    numbers, rows = numbers_of(version), releases()
+    other = rows[0] if numbers >= [0, 4] else LATEST
+    made = next((row for row in reversed(rows) if numbers_of(row.version) <= numbers), other)
+    for before, row in pairwise(rows):
+        if row.version in version.split("+")[1:]:
+            changed = [each.name for each in fields(Release) if getattr(row, each.name) != getattr(before, each.name)]
+            made = replace(made, **{name: getattr(row, name) for name in changed})
+    return replace(made, version=version)
 
 
-def _numbers(version: str) -> list[int]:
+def numbers_of(version: str) -> list[int]:
+    """Return up to four numbers of a version, without those of a development version; none for text without any."""
     return [int(each) for each in re.findall(r"\d+", re.split(r"dev|\+", version)[0])][:4]

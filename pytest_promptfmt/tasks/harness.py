@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import is_installed
+from pytest_promptfmt.core.release import OLDEST, numbers_of
 from pytest_promptfmt.core.source_imports import syntax_tree
 
 PACKAGES: Final = ("lm_eval", "lmms_eval")
@@ -76,6 +77,23 @@ class Harness:
 
     @cached_property
     def release(self) -> str:
+        """Return the release that it renders like: the version that is stated, unless its code is that of later ones.
+
+        Forks go on stating the version that they began with, and a development version may still lack what its
+        release brings. `0.4.3+0.4.7` is 0.4.3 with what 0.4.7 changed; "" where neither version nor code says anything.
+        """
+        stated, found = numbers_of(self.stated_release), self._releases_in_code
+        known = list(data_table("release_code"))
+        earlier = [each for each in known if numbers_of(each) <= stated]
+        reached = [each for each in earlier if numbers_of(each) < stated or "dev" not in self.stated_release]
+        base, later = [OLDEST, *reached][-1], known[len(reached) :]
+        while later and later[0] in found:
+            base, *later = later
+        made = "+".join([base, *(each for each in later if each in found)])
+        return self.stated_release if not found or [made] == earlier[-1:] else made
+
+    @cached_property
+    def stated_release(self) -> str:
         """Return its version as its own files or its distribution state it, "" if they do not."""
         # That of a checkout which is installed in place, or on the search path, may be of another one.
         for path in () if is_installed(str(self.folder)) else self._stating_release:
@@ -86,6 +104,11 @@ class Harness:
         with suppress(PackageNotFoundError):
             return version(self.folder.name) if self.is_installed else ""
         return ""
+
+    @property
+    def _releases_in_code(self) -> frozenset[str]:
+        known = data_table("release_code").items() if self.folder.name == PACKAGES[0] else ()
+        return frozenset(name for name, row in known if row["code"].encode() in self._read(self.folder / row["file"]))
 
     @property
     def title(self) -> str:
@@ -99,7 +122,7 @@ class Harness:
         A task may have the key `group`, the first of several includes wins, a file may be included twice, and
         `!function` may have a path.
         """
-        numbers = [int(each) for each in re.findall(r"\d+", self.release)[:3]]
+        numbers = numbers_of(self.release)
         return self.folder.name != "lm_eval" or (bool(numbers) and numbers < [0, 4, 12])
 
     @cached_property
@@ -160,7 +183,8 @@ class Harness:
 
     def places(self, *, with_tasks: bool) -> Iterator[str]:
         """Yield the paths that its description and, if wanted, its names are read from, folders with a slash."""
-        yield from map(str, (*self._stating_release, *(self.folder / name for name in (*_CONFIGS, _GROUPS))))
+        code = (row["file"] for row in data_table("release_code").values())
+        yield from map(str, (*self._stating_release, *(self.folder / name for name in (*_CONFIGS, _GROUPS, *code))))
         if with_tasks:
             yield from self.files()
             yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
@@ -299,7 +323,12 @@ def found_release(folder: Path) -> tuple[str, str] | None:
     harness = harness_of(folder.resolve())
     if harness is None or harness.folder.name != PACKAGES[0] or not harness.release:
         return None
-    return harness.release, "installed" if harness.is_installed else "in this checkout"
+    place = "installed" if harness.is_installed else "in this checkout"
+    stated = harness.stated_release
+    return (
+        harness.release,
+        place if stated == harness.release else f"by its code {place}, which states {stated or 'none'}",
+    )
 
 
 def harness_of(folder: Path) -> Harness | None:

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.release import OLDEST, release_of
+from pytest_promptfmt.tasks.harness import Harness
+
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 FOLDER = os.environ.get("PROMPTFMT_LM_EVAL_RELEASES", "")
@@ -23,12 +27,25 @@ COUNT = 400 if os.environ.get("PROMPTFMT_PARITY") == "all" else 20
 RELEASES = ("0.4.3", "0.4.4", "0.4.5", "0.4.7", "0.4.8", "0.4.9", "0.4.10", "0.4.11", "0.4.12")
 
 
-@pytest.mark.parametrize("version", RELEASES)
-def test_prompts_and_requests_are_those_of_the_release(version: str) -> None:
+def package_of(version: str) -> Path:
+    """Return the folder of a release's package; skips the test without it."""
     if not FOLDER or not Path(FOLDER, version, "lm_eval").is_dir():
         pytest.skip("the files of the release are not there: set PROMPTFMT_LM_EVAL_RELEASES")
+    return Path(FOLDER, version, "lm_eval")
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_code_of_a_release_tells_which_it_is_like(version: str) -> None:
+    found = Harness(package_of(version), is_installed=False).release  # beside the package nothing states a version
+    assert found in data_table("release_code") or (not found and version == OLDEST)
+    assert not release_of(found or OLDEST).differs_from(release_of(version))
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_prompts_and_requests_are_those_of_the_release(version: str) -> None:
+    package = package_of(version)
     script = Path(__file__).with_name("release_comparison.py")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(FOLDER, version)), str(script.parent)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parent), str(script.parent)])}
     command = [sys.executable, str(script), version, str(COUNT), "7"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found = json.loads(ran.stdout)

@@ -27,6 +27,7 @@ from pytest_promptfmt.core.errors import (
     UnavailableError,
 )
 from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.results.terminal import release_note
 from pytest_promptfmt.rules import config, names
@@ -331,6 +332,37 @@ def test_the_release_of_a_checkout_is_followed_and_named_where_its_prompts_diffe
     assert "lm-eval 0.4.13; those of 0.5.0 (in this checkout) may differ" in note("0.5.0")
     assert "lm-eval 0.4.3; those of 0.4.2 (in this checkout) may differ" in note("0.4.2")
     assert note("0.4.13") == ""
+
+
+@pytest.mark.parametrize(
+    ("stated", "files", "expected"),
+    [
+        ("0.4.3", {}, "0.4.3"),
+        ("0.4.3", {"utils.py": "Environment(keep_trailing_newline=True)"}, "0.4.4"),
+        ("0.4.3", {"api/task.py": 'kwargs.pop("apply_chat_template", False)'}, "0.4.3+0.4.7"),
+        ("0.4.8", {"api/task.py": "def build_qa_turn(): ..."}, "0.4.8+0.4.10"),
+        ("0.4.10", {"api/task.py": "def build_qa_turn(): ..."}, "0.4.10"),
+        ("0.4.13", {"api/task.py": "def build_qa_turn(): ..."}, "0.4.13"),
+        ("0.4.13.dev0", {"api/task.py": "def build_qa_turn(): ..."}, "0.4.12"),
+        ("0.4.13.dev0", {"api/samplers.py": "pool = self.rm_eval_doc(doc)"}, "0.4.13.dev0"),
+    ],
+)
+def test_a_checkout_is_followed_as_its_code_is(
+    tmp_path: Path, stated: str, files: dict[str, str], expected: str
+) -> None:
+    fork(tmp_path, stated)
+    for path, code in files.items():
+        (tmp_path / "lm_eval" / path).write_text(code, "utf-8")
+    place = "in this checkout" if stated == expected else f"by its code in this checkout, which states {stated}"
+    assert found_release(tmp_path) == (expected, place)
+
+
+def test_a_release_with_what_later_ones_changed_renders_as_both() -> None:
+    both, base, later = map(release_of, ("0.4.3+0.4.7", "0.4.3", "0.4.7"))
+    assert both.keeps_newline == base.keeps_newline != later.keeps_newline
+    assert both.chat_delimiter == later.chat_delimiter != base.chat_delimiter
+    assert not release_of("0.4.3+0.4.4").differs_from(release_of("0.4.4"))
+    assert not release_of("0.4.8+local").differs_from(release_of("0.4.8"))
 
 
 def test_a_release_that_is_set_is_named_with_that_of_the_built_in_files(tmp_path: Path) -> None:
