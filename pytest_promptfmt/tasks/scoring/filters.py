@@ -132,8 +132,7 @@ class _WithoutPunctuation(dict[int, int | None]):
     """Drops characters of Unicode's categories P*, each judged where it first occurs: all of them took a second."""
 
     def __missing__(self, code: int) -> int | None:
-        self[code] = None if unicodedata.category(chr(code)).startswith("P") else code
-        return self[code]
+        return self.setdefault(code, None if unicodedata.category(chr(code)).startswith("P") else code)
 
 
 _WITHOUT_PUNCTUATION: Final = _WithoutPunctuation()
