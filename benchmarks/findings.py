@@ -22,9 +22,9 @@ _LINE: Final = re.compile(r"(?m)^(.+?):\d+(?::\d+)?: (?:error|warning|info): (PF
 _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
-Mistakes that the rules find in published task files and chat templates, written for their maintainers. Each was
-verified by hand, and is gone when the fix is applied. Unless stated otherwise, the prompt or the score of every doc
-is affected. To apply all fixes to a copy of a checkout and see each finding go:
+The rules find these mistakes in published task files and chat templates. The page is for the maintainers of
+those files. Each mistake was verified by hand, and is gone when the fix is applied. Unless stated otherwise, the
+prompt or the score of every doc is affected. To apply all fixes to a copy of a checkout and see each finding go:
 
 <!-- not run: needs the checkout of a repository -->
 ```sh

@@ -60,7 +60,7 @@ def index_page(rules: Iterable[Rule]) -> str:
         "",
         "The rules of `pytest --promptfmt`. Errors fail, warnings are listed at the end of the run, infos only with",
         "`-v` or if you select their rule. [Rules](../rules.md) explains how to select, ignore and write rules.",
-        "Keys that are missing in an example are those of an ordinary task with a question, choices and an answer.",
+        "An example shows only some keys; the others are those of an ordinary task with question, choices and answer.",
         "`scripts/docs_pages.py` writes these pages.",
         "",
     ]

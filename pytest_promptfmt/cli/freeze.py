@@ -57,7 +57,8 @@ def freeze(
 
     tasks = load_tasks(file)
     if not file.is_dir() and len(tasks) != 1:
-        raise SourceError("only one task of a file can be frozen", position=Position(file), hint="give its own file")
+        hint = "give a file that defines a single task"
+        raise SourceError("only one task of a file can be frozen", position=Position(file), hint=hint)
     if file.is_dir() and (source is not None or rows is not None or stdout):
         raise SettingsError("--from, --rows and --stdout need the file of one task, not a folder")
     if shots and (split is not None or source is not None or rows is not None or stdout):

@@ -56,7 +56,7 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
     answers: Annotated[
-        bool, typer.Option("--answers", help="Show in which forms the prompt requests its answer.")
+        bool, typer.Option("--answers", help="Show the forms of the answer that the prompt requests.")
     ] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,

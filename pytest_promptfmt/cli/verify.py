@@ -48,7 +48,7 @@ def verify(
 
     if lm_eval is not None:
         if not (lm_eval / "lm_eval").is_dir():
-            raise SettingsError(f"{lm_eval} has no folder lm_eval", hint="name the folder of a checkout")
+            raise SettingsError(f"{lm_eval} has no folder lm_eval", hint="name the root folder of an lm-eval checkout")
         sys.path.insert(0, str(lm_eval.resolve()))
     found = installed_harness()
     if found is None or found.folder.name != "lm_eval":

@@ -249,7 +249,7 @@ def _first_token(labels: ChoiceLabels) -> Scorer:
     if labels is None:
         extracts = "the stripped response; a second filter reads the text after the last 'The final answer is'"
         return Scorer("first_token", extracts, (upstream, _pipeline("final_answer", regex)))
-    extracts = "the label that the response begins with ('C', '(C)', 'C. Paris'); a second filter reads all of it"
+    extracts = "the label that the response begins with ('C', '(C)', 'C. Paris'); another filter reads everything"
     return Scorer("first_token", extracts, (_pipeline("first_token", regex), upstream))
 
 

@@ -51,7 +51,7 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
     try:
         model = model.to(torch.device(device)).eval()
     except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"the model {source!r} does not fit the device {device!r}: {error}") from error
+        raise ModelError(f"the model {source!r} cannot be moved to the device {device!r}: {error}") from error
     return model, tokenizer
 
 

@@ -142,5 +142,5 @@ def _own_template(profile: Profile, tokenizer: Tokenizer) -> str:
     raise SettingsError(
         f"the tokenizer {profile.tokenizer_name} has no chat template {wanted!r}: {there}",
         position=profile.origin,
-        hint=did_you_mean(wanted, templates) or "name a Jinja file, one of its templates, or none",
+        hint=did_you_mean(wanted, templates) or "name a Jinja file, a template of this tokenizer, or `none`",
     )

@@ -236,7 +236,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
             yield finding("the prompt requests other answers than are scored", saw, "doc_to_text", 0)
             return
         if minds and not set(form.labels) & bare:
-            yield finding("the prompt requests answers in another letter case than is scored", saw, "doc_to_target", 0)
+            yield finding("the requested letter case is not that of the scored answers", saw, "doc_to_target", 0)
             return
 
 
@@ -274,7 +274,7 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     case = _CASE.search(study.own_text)
     other = [gold for gold in scored if case is not None and gold != (gold.lower() if case[1] else gold.upper())]
     if case is not None and other and len(other) == len(scored) and _minds_case(study):
-        message = "the prompt requests answers in another letter case than is scored"
+        message = "the requested letter case is not that of the scored answers"
         yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
         return
     one_word = _ONE_WORD.search(study.own_text)
@@ -290,9 +290,7 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         golds = scored if study.has_real_docs else ()
         if form.is_certain and golds and not any(_NUMBER.fullmatch(gold) for gold in golds):
             saw = f"{form.said[-50:]}; gold is {golds[0][:40]!r}"
-            yield finding(
-                "the prompt requests a number, but the gold answers have other text too", saw, "doc_to_target"
-            )
+            yield finding("the prompt requests a number, but no gold answer is just a number", saw, "doc_to_target")
             return
 
 

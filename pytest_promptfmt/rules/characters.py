@@ -54,7 +54,7 @@ def _full_width_punctuation(study: Study) -> Iterator[Finding]:
 
 @rule("PF238", "odd-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
 def odd_punctuation(study: Study) -> Iterator[Finding]:
-    """Report punctuation in a row that no sentence has, such as `:.`, `??` or a space before a comma.
+    """Report a run of punctuation that no sentence has, such as `:.`, `??` or a space before a comma.
 
     Why: it is left over from an edit, or from texts that were joined. Models repeat the style of their prompt.
 

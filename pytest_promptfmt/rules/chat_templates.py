@@ -56,8 +56,8 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that adds a default system text if there is no system message.
 
-    If the template's own text stays next to a given system text, or replaces an empty one, the finding is an info,
-    since it may be a preamble. Templates under test are exempt from the warning about default texts.
+    The finding is an info if the template's own text stays next to a given system text, or replaces an empty one: that
+    text may be a preamble. Templates under test are exempt from the warning about default texts.
 
     Why: every task without a description then gets instructions that are in no task file, and a task with a description
     does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,
@@ -109,7 +109,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
 
 @rule("PF402", "date-in-prompt", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a chat template that writes today's date; as info one that writes a fixed date.
+    """Report a chat template that writes today's date or, as an info, a fixed date.
 
     Why: this plugin fixes the clock, a real run does not. Its prompts change every day, and with them its
     results and everything that is cached by prompt.

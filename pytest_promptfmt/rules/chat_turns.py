@@ -230,13 +230,13 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
 @rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING, _AGAINST)
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a generation prompt that is missing, not requested, or unlike the beginning of finished answers.
+    """Report a generation prompt that is missing, written unasked, or unlike the start of finished answers.
 
     Why: The model is asked to continue a text that it never saw in training.
 
     Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
 
-    Real: axolotl's and chat_templates' Alpaca (missing, a user's header), NousResearch's Llama 3.1 (always written).
+    Real: Alpaca of axolotl (missing) and chat_templates (a user's header), NousResearch's Llama 3.1 (always written).
     """
     layout = layout_of(trial)
     asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
@@ -334,7 +334,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
         )
     else:
         yield finding(
-            "whitespace before an answer differs between generation prompt and finished answer",
+            "the generation prompt and finished answers have different whitespace before the answer",
             saw,
             place,
             severity=Severity.INFO,

@@ -59,7 +59,7 @@ def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
     severity=Severity.ERROR,
 )
 def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
-    """Report different choices with the same tokens, or of which one begins with the tokens of another.
+    """Report different choices with the same tokens, or a choice that begins with all tokens of another.
 
     Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one always wins.
     Where one has the first tokens of another, the probability of the longer one is that of the shorter one times a

@@ -82,7 +82,7 @@ def _is_misspelling(written: str, other: str) -> bool:
 
 @rule("PF284", "outer-name-in-loop", severity=Severity.WARNING, family=Family.PROMPT)
 def outer_name_in_loop(study: Study) -> Iterator[Finding]:
-    """Report a loop over examples that prints a column of the doc, where each example has one of the same name.
+    """Report a loop over examples that prints a column of the doc, although the examples have a column of that name.
 
     Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example, so that the
     example of a name is shown as one of a date.
@@ -194,7 +194,7 @@ def _names(instance: Instance, letter: str) -> bool:
     family=Family.ANSWERS,
 )
 def _list_kept_as_text(study: Study) -> Iterator[Finding]:
-    """Report a column with a list written as text, of which a template takes elements.
+    """Report a column whose list is written as text, although a template takes elements from it.
 
     Why: `"['iron', 'gold']"` has an element for each character: a loop lists `[`, `'`, `i`, and `{{options[0]}}` is
     `[`.

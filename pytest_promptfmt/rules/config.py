@@ -168,7 +168,7 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
 @rule("PF116", "docs-of-another-split", severity=Severity.WARNING, family=Family.CONFIG)
 def docs_of_another_split(study: Study) -> Iterator[Finding]:
-    """Report a sidecar with docs of a split that the task does not use, while synthetic docs are tested.
+    """Report a sidecar with docs of a split that the task does not use, so that synthetic docs are tested instead.
 
     Why: `arc.docs.validation.jsonl` next to a task whose `test_split` is evaluated is read by nothing. The author
     believes that the prompts show the rows of that file.
@@ -318,7 +318,7 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 
 @rule("PF137", "group-of-a-task", severity=Severity.WARNING, family=Family.NAMES, scope="file")
 def group_of_a_task(view: FileView) -> Iterator[Finding]:
-    """Report a task with the key `group`, under which tasks named their sets up to lm-eval 0.4.3.
+    """Report a task with the key `group`, which up to lm-eval 0.4.3 named the sets that a task belongs to.
 
     Why: lm-eval 0.4.13 reads such a file as a group without members, and silently drops the task. Up to 0.4.11 it loads
     the task, so it is an info in a checkout of such a release.

@@ -38,8 +38,8 @@ _FEW: Final = 3
 def unused_samples(study: Study) -> Iterator[Finding]:
     """Report `fewshot_config.samples` that are never used.
 
-    Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. The solved
-    examples in the file are then in no prompt.
+    Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. In both
+    cases, the solved examples in the file are in no prompt.
 
     Fix: remove the split, and set `num_fewshot`.
 
@@ -343,7 +343,7 @@ def _delimiter_in_shots(page: Page) -> Iterator[str]:
     family=Family.FEWSHOT,
 )
 def _shot_answers_with_question(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples whose answer is a text that the question before it prints.
+    """Report few-shot examples whose answer is the same text as their own question.
 
     Why: the target names the column of the question, or the source of a translation instead of the translation. The
     examples teach the model to repeat the question. Choices are not reported: a question may list them.

@@ -152,7 +152,7 @@ def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning without setting a token budget, or with one of a few tokens.
+    """Report a task that requests reasoning without setting a token budget, or with a budget of a few tokens.
 
     Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer, and 64
     tokens are too few for any.
@@ -173,7 +173,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
 
 @rule("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION, fix=_KNOWN_ARGUMENT)
 def unknown_argument(study: Study) -> Iterator[Finding]:
-    """Report an unknown generation argument, or one that includes the prompt.
+    """Report an unknown generation argument, or `max_length`, which also counts the prompt.
 
     Why: back ends pass unknown arguments on or drop them silently. `max_length` limits prompt and completion
     together, so with a long prompt nothing is generated.
@@ -217,7 +217,7 @@ def _gold_longer_than_budget(page: Page) -> Iterator[str]:
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
-    """Report a task that stops, cuts or skips the reasoning with which a model begins, as its chat template shows.
+    """Report a task that stops, cuts or skips reasoning, if the chat template makes the model begin with it.
 
     Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop sequence
     with a line break cuts it off. Three cases are warnings: a small token budget is used up by reasoning, choices are

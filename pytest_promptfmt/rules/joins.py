@@ -126,7 +126,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
 
 @rule("PF202", "space-at-edge", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
 def trailing_space(study: Study) -> Iterator[Finding]:
-    """Report whitespace at an edge of a prompt, such as a space at the end of one for generation.
+    """Report whitespace at an edge of a prompt, such as a space at the end of a prompt for generation.
 
     Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
     begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,

@@ -97,7 +97,7 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 
 @rule("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def group_metric(view: FileView) -> Iterator[Finding]:
-    """Report a metric or filter of a group's average that none of its members has.
+    """Report a group that averages a metric or filter which none of its members has.
 
     Why: lm-eval averages the results that the members report as `metric,filter`. If no member has it, the row of the
     group stays empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the members have.
@@ -194,7 +194,7 @@ def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
 
 @rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
 def swapped_letters(study: Study) -> Iterator[Finding]:
-    """Report a misspelled task name: it has the letters of a word of its path in another order.
+    """Report a misspelled task name: one of its words is a word from its path with letters swapped.
 
     Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
 

@@ -37,7 +37,7 @@ ANNOUNCED: Final = pattern("shot_layout", "announced")
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
 def shots_fail(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that cannot be rendered, although the task shows none by itself.
+    """Report few-shot examples that cannot be rendered, even if the task shows none by default.
 
     Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
     `fewshot_config`, so that the mistake is not noticed.

@@ -30,7 +30,7 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 
 @rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
 def missing_function(study: Study) -> Iterator[Finding]:
-    """Report a `!function` whose file next to the YAML does not define it.
+    """Report a `!function` that the file next to the YAML does not define.
 
     Why: metrics, filters and result functions are not needed to render
     prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
@@ -125,7 +125,7 @@ def missing_package(study: Study) -> Iterator[Finding]:
 
 @rule("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
 def prompt_by_chance(study: Study) -> Iterator[Finding]:
-    """Report a question that Python code makes by chance, with numbers of the module `random` and without a seed.
+    """Report a question that Python code builds with random numbers (module `random`), without a seed.
 
     Why: code that shuffles options without its own generator takes the numbers that happen to come next. Another
     `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed

@@ -112,7 +112,7 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
             ("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
             scored.instance,
             severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,
-            do="run this task without a chat template: its target continues a text" if is_continued else "",
+            do="run this task without a chat template: its target continues the prompt" if is_continued else "",
         )
         return
 

@@ -178,7 +178,7 @@ def check_template(
     """
     system = system_with(ChecksTemplates)
     if system is None:
-        raise SettingsError("check_template needs the system of chat templates, which this installation lacks")
+        raise SettingsError("check_template cannot run: this installation lacks the system for chat templates")
     return system.check_template(
         template,
         tokenizer,

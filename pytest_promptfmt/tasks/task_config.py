@@ -285,7 +285,7 @@ def _check_sampler(sampler: Any, where: _Where) -> None:
     raise SourceError(
         f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}",
         position=where("fewshot_config", "sampler"),
-        hint=did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or a !function with a sampler class",
+        hint=did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or use a !function with a sampler class",
     )
 
 

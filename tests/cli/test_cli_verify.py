@@ -103,7 +103,7 @@ def test_a_sample_is_always_the_same(tmp_path: Path) -> None:
 def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: Path) -> None:
     fork = tmp_path / "fork"
     fork_of(installed(), fork)
-    (fork / "pyproject.toml").write_text('[project]\nversion = "0.4.12.dev0"\n', "utf-8")
+    (fork / "pyproject.toml").write_text('[project]\nversion = "0.4.13.dev0"\n', "utf-8")
     module = fork / "lm_eval/api/task.py"
     text = module.read_text("utf-8")
     assert '(ctx, f"{target_delimiter}{cont}")' in text
@@ -114,7 +114,7 @@ def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: 
     assert "unknown cause, 1 task: choices" in done.stdout
     assert "doc 1, request 1: continuation, from character 1" in done.stdout
     assert "    lm-eval   <x>" in done.stdout
-    assert "lm-eval 0.4.12.dev0: 3 tasks" in done.stdout
+    assert "lm-eval 0.4.13.dev0: 3 tasks" in done.stdout
 
 
 def test_a_fork_that_differs_in_one_known_behaviour_is_named_by_it(tmp_path: Path) -> None:

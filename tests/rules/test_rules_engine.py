@@ -252,7 +252,7 @@ def test_a_group_without_tasks_of_its_own_has_a_lint_item(tmp_path: Path) -> Non
     (tmp_path / "group.yaml").write_text("group: all_metals\ntask: [metals, mettals]\n", "utf-8")
     done = run(tmp_path, "-v")
     assert "group.yaml::lint" in done.stdout
-    assert ": error: PF131 " in done.stdout
+    assert ": PF131 " in done.stdout  # a warning where no lm-eval is installed that may have the member
     assert "1 passed" in run(tmp_path, "--promptfmt-task", "metals").stdout, "the group was not chosen"
     assert "did you mean 'metals'?" in done.stdout
 
@@ -267,7 +267,7 @@ def test_what_a_rule_tells_is_no_warning_of_pytest_as_well(tmp_path: Path) -> No
     (tmp_path / "group.yaml").write_text("group: all_metals\ntask: [metals, mettals]\n", "utf-8")
     done = run(tmp_path)
     assert "PF101 " in done.stdout
-    assert ": error: PF131 " in done.stdout
+    assert ": PF131 " in done.stdout  # a warning where no lm-eval is installed that may have the member
     assert "PF103 " in done.stdout
     assert "PromptfmtWarning" not in done.stdout
     assert "PromptfmtWarning" in run(tmp_path, "-m", "promptfmt_snapshot", ini="promptfmt_lint = false\n").stdout

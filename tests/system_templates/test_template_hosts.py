@@ -98,7 +98,11 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
 @pytest.mark.parametrize(
     ("source", "code", "message"),
     [
-        (template(tools="{{ tools or '' }}"), "PF437", "a Python mapping or list is in the prompt: tools that are not"),
+        (
+            template(tools="{{ tools or '' }}"),
+            "PF437",
+            "or list is printed into the prompt: tools that are not",
+        ),
         ("{{ messages[0].content }}" + template(), "PF434", "the system text is written twice: a system message"),
         ("{{ bos_token * 2 }}" + template(), "PF414", "BOS is written twice at the beginning: one user message"),
         (
@@ -110,7 +114,7 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
 )
 def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, code: str, message: str) -> None:
     found = severities(check_template(source), code)
-    assert [severity for each, severity in found.items() if each.startswith(message)] == ["error"]
+    assert [severity for each, severity in found.items() if message in each] == ["error"]
 
 
 def test_a_template_that_loses_only_user_texts_is_one_for_chats() -> None:

@@ -38,7 +38,8 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
         reader = reader_of(trial)
     except TokenizerError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        yield finding("answers cannot be read back", f"{error.message}{hint}", trial.place(), severity=Severity.INFO)
+        message = "no answer can be read with the response_template"
+        yield finding(message, f"{error.message}{hint}", trial.place(), severity=Severity.INFO)
         return
     seen: set[str] = set()
     answers: dict[tuple[str, str, str], WrittenAnswer] = {}

@@ -33,7 +33,7 @@ _MOST_ENDS: Final = 12
 
 @template_rule("PF455", "json-broken", severity=Severity.ERROR)
 def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tools and calls that begin as JSON, or as a call of Python, and are not.
+    """Report tools and calls that begin like JSON or a Python call, but are not valid.
 
     A brace or comma is missing, a text is not quoted or its quotes are not escaped.
 

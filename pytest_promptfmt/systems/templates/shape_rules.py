@@ -128,7 +128,7 @@ def _spaceless(text: str) -> str:
 
 @template_rule("PF436", "shape-changes-prompt", severity=Severity.WARNING)
 def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a conversation whose prompt changes with the shape of the same content.
+    """Report a conversation whose prompt changes if the same content is sent in another shape.
 
     Why: A content as text or as a list with one text part, arguments as mapping or as JSON text, an empty list of tool
     calls or none: servers and SDKs choose the shape, not the user.

@@ -261,7 +261,7 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 
 @template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers that are trained as other tokens than the model generates on a server.
+    """Report answers whose tokens in training differ from those that the model generates on a server.
 
     Why: A token can span the end of a header and the beginning of an answer. Training treats it as header, but a server
     gives the model the header alone, so the answer begins with another token. In tool loops TRL appends the tokens of a

@@ -60,7 +60,7 @@ _FORGED: Final = {
 
 @template_rule("PF460", "turns-can-be-forged", severity=Severity.INFO)
 def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report templates with which one user message or tool result gives the prompt of several turns.
+    """Report templates in which one user message or tool result can give the same prompt as several turns.
 
     Why: The author of the text, such as a web page in a tool result, speaks for the model, the user and the system.
     A server can refuse control tokens in texts, so this is an info; where only words separate turns, nothing can tell
