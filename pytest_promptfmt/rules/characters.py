@@ -1,4 +1,4 @@
-"""Rules about characters: full-width, misplaced, damaged, invisible, or looking like others."""
+"""Rules about characters: full-width, misplaced, damaged, invisible, or looking like others, and those of formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import part_of, query, task
+from pytest_promptfmt.rules.page import Page, Text, asked_first, known, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
@@ -23,8 +23,10 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     written_texts,
 )
+from pytest_promptfmt.rules.templates import find_literal_break
 
 _LETTER: Final = re.compile(r"(?<![A-Za-z])[a-z](?![A-Za-z])")
+_BACKSLASHED: Final = re.compile(r"[.?!:\0]\\(?![a-z])[^\W\d_]{2,20}:(?= ?\0|\s*\Z)")
 _ALPHABETS: Final = pattern("characters", "alphabets")
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")
@@ -37,6 +39,15 @@ _ODD: Final = pattern("characters", "odd")
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
 _CODE: Final = re.compile(r"^\s*(?:def|class|import|from|return|#include|public|function|assert)\b|```", re.MULTILINE)
 """Code, in which an entity is a literal."""
+
+_COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
+_BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")
+_ROWS: Final = re.compile(
+    r"\\begin\{(align|aligned|array|cases|gather|eqnarray|[pbvBV]?matrix)\*?\}((?:(?!\\(?:begin|end)\{).)*)\\end\{\1",
+    re.DOTALL,
+)
+"""An environment with rows and no other one inside: no text is read twice, even with many unclosed ones."""
+_HALF_BREAK: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[ \t]*\n")
 
 _MOJIBAKE: Final = pattern("characters", "mojibake")
 
@@ -185,3 +196,53 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
                 f"a label with {unicodedata.name(letter).title()} among Latin labels", saw, "doc_to_choice", instance
             )
             return
+
+
+@query(
+    "PF126",
+    r"a literal \n instead of a newline is in the text that code makes",
+    lambda study: known(study)[:1] if study.asks_by_code else (),
+)
+def _newline_of_code(page: Page) -> Iterator[str]:
+    found = find_literal_break(page.constant) if not _CODE.search(page.constant) else None
+    if found is not None and "\\n" not in "".join(map(str, page.instance.doc.values())):
+        yield part_of(page.constant, found)
+
+
+@query(
+    "PF126",
+    "a backslash is before the label of a line",
+    texts,
+)
+def _backslash_before_label(text: Text) -> Iterator[str]:
+    found = _BACKSLASHED.search(text.text)
+    if found is not None:
+        yield part_of(text.text, found, 20)
+
+
+@query("PF235", "", lambda study: asked_first(study) if study.shots else ())
+def _broken_formula(page: Page) -> Iterator[Finding]:
+    """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash."""
+    at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ()
+    for shot in page.shots:
+        text = f"{shot.question}{shot.answer or ''}"
+        problem = _problem(text) if _COMMAND.search(text) else None
+        if problem is not None:
+            yield finding(problem[0], part_of(text, problem[1]), at)
+
+
+def _problem(text: str) -> tuple[str, int] | None:
+    """Return what is wrong with the formulas of a text, and where; None when nothing is."""
+    for rows in _ROWS.finditer(text):
+        half = _HALF_BREAK.search(rows[2])
+        if half is not None:
+            return "a row of a formula ends with one backslash instead of two", rows.start(2) + half.end() - 1
+    opened = []
+    for brace in _BRACE.finditer(text):
+        if brace[1] == "{":
+            opened.append(brace.start(1))
+        elif opened:
+            opened.pop()
+        else:
+            return "unmatched closing brace in a formula", brace.start(1)
+    return ("unclosed brace in a formula", opened[-1]) if opened else None

@@ -67,15 +67,7 @@ _SHORT: Final = 3
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
-_COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
-_BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")
-_ROWS: Final = re.compile(
-    r"\\begin\{(align|aligned|array|cases|gather|eqnarray|[pbvBV]?matrix)\*?\}((?:(?!\\(?:begin|end)\{).)*)\\end\{\1",
-    re.DOTALL,
-)
-"""An environment with rows and no other one inside: no text is read twice, even with many unclosed ones."""
 
-_HALF_BREAK: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[ \t]*\n")
 _OPENING: Final = "([（【「『"
 _CLOSING: Final = ")]）】」』"
 _OPTION: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
@@ -83,6 +75,7 @@ _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
 """Where unmatched brackets mean nothing: code, formulas, and emoticons."""
 
 _STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
+_QUOTED: Final = re.compile(r"([\"'`]).+\1|“.+”", re.DOTALL)
 
 
 def answer_labels() -> set[str]:
@@ -254,7 +247,8 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
     printed = {str(span.origin.field).casefold() for one in asked_first(page.study) for span in one.message.content}
     languages: dict[str, list[str]] = data_table("contract")["languages"]
     for label, field in page.labelled:
-        name, folded = label.casefold().replace(" ", "_"), field.casefold()
+        is_question = bool(_languages("question_labels", label))
+        name, folded = "question" if is_question else label.casefold().replace(" ", "_"), field.casefold()
         parts = {one: set(one.split("_")) for one in columns}
         codes = {one for one in columns if not parts[one].isdisjoint(languages.get(name, ()))}
         is_other = name in columns and folded in COMMON and name not in folded
@@ -316,6 +310,13 @@ def _label_twice(page: Page) -> Iterator[str | Finding]:
     # One doubled letter may be the initials of a name.
     for found in of_words or (twice if len({one[1] for one in twice}) > 1 else ()):
         yield finding("", part_of(text, found, 10), "gen_prefix" if page.study.task.gen_prefix else "doc_to_text")
+
+
+@query("PF242", "two columns in a row have the same numbered label")
+def _label_of_two_columns(page: Page) -> Iterator[Finding]:
+    for (label, field), (again, other) in pairwise(page.labelled):
+        if label == again and field != other and re.search(r" [A-Z\d]\Z", label):
+            yield finding("", f"{label}: {{{{{field}}}}} and {label}: {{{{{other}}}}}", field=other)
 
 
 def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:
@@ -390,11 +391,15 @@ def _open_bold(text: str) -> tuple[int, bool]:
 
 
 @query("PF235", "a choice has a quote without a partner", asked_first, at="doc_to_choice")
-def _stray_quote(page: Page) -> Iterator[str]:
+def _stray_quote(page: Page) -> Iterator[str | Finding]:
     study, choices = page.study, [text.strip() for text in continuations(page.instance)]
     stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
     if study.has_choices and study.renders_fields and not study.has_real_docs and 0 < len(stray) < len(choices):
         yield stray[0][-40:]
+    quoted = [text for text in choices if _QUOTED.fullmatch(text)]
+    written = study.written.doc_to_choice
+    if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
+        yield finding("a choice is in quotes of its own, and another one is not", quoted[0][:40])
 
 
 @query("PF235", "the whole prompt is in quotes")
@@ -419,31 +424,3 @@ def _open_fence(page: Page) -> Iterator[str]:
     pieces = page.constant.split("```")
     if len(pieces) % 2 == 0 and COLUMN in pieces[-1] and pieces[0].strip():
         yield page.text[page.text.rfind("```") :][:60]
-
-
-@query("PF235", "", lambda study: asked_first(study) if study.shots else ())
-def _broken_formula(page: Page) -> Iterator[Finding]:
-    """Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash."""
-    at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ()
-    for shot in page.shots:
-        text = f"{shot.question}{shot.answer or ''}"
-        problem = _problem(text) if _COMMAND.search(text) else None
-        if problem is not None:
-            yield finding(problem[0], part_of(text, problem[1]), at)
-
-
-def _problem(text: str) -> tuple[str, int] | None:
-    """Return what is wrong with the formulas of a text, and where; None when nothing is."""
-    for rows in _ROWS.finditer(text):
-        half = _HALF_BREAK.search(rows[2])
-        if half is not None:
-            return "a row of a formula ends with one backslash instead of two", rows.start(2) + half.end() - 1
-    opened = []
-    for brace in _BRACE.finditer(text):
-        if brace[1] == "{":
-            opened.append(brace.start(1))
-        elif opened:
-            opened.pop()
-        else:
-            return "unmatched closing brace in a formula", brace.start(1)
-    return ("unclosed brace in a formula", opened[-1]) if opened else None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pytest_promptfmt.answers.metric_scores import normalised
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_values import local_questions
@@ -291,6 +292,15 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
     golds, asked = [str(instance.target).strip() for instance in study.real_instances], study.own_text
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
         yield ", ".join(golds[:3])
+
+
+@query("PF702", "exact_match ignores all characters of a gold answer", _compared_golds, at="metric_list")
+def _gold_ignored(study: Study) -> Iterator[Finding]:
+    entry = next((one for one in study.task.metric_list or () if one.get("metric") == "exact_match"), {})
+    for instance in study.real_instances if not looks_for_answers(study.task) else ():  # else PF601 reports it
+        gold = str(instance.target)
+        if gold.strip() and not normalised(gold, {**entry, "regexes_to_ignore": ()}).strip():
+            yield finding("", repr(gold), doc=instance)
 
 
 @query("PF702", "the accepted answers are joined into one", _compared_golds, at="doc_to_target")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Final
 
@@ -306,6 +306,12 @@ def _named_labels(page: Page) -> Iterator[Finding]:
     if not isinstance(choices, list) or study.generates:
         return
     scored = {str(choice).strip().strip("\"'.").casefold() for choice in choices}
+    listed = _listed_after_colon(study.own_text, scored)
+    lacking = [one for one in scored if one not in study.own_text.casefold()]
+    if listed is not None and len(lacking) == 1:
+        message = "a scored label is missing in the list of the instruction"
+        yield finding(message, f"{lacking[0]}; {listed}", instruction_key(study))
+        return
     if len(scored) < _LEAST or not all(re.fullmatch(r"[^\W\d_][\w-]+", one) for one in scored):
         return
     for how, named in _named_in(study.own_text):
@@ -321,6 +327,17 @@ def _named_labels(page: Page) -> Iterator[Finding]:
             yield finding("the instruction names other labels than are scored", saw, key)
         elif len(strange) == 1 and len(named_set) > len(scored):
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
+
+
+def _listed_after_colon(text: str, scored: Collection[str]) -> str | None:
+    """Return the list, after a colon and up to the end of its sentence, of all labels that are scored but one."""
+    label = "|".join(map(re.escape, sorted(filter(None, scored), key=len, reverse=True)))
+    listed = rf"[:：] ?[\"'“]?((?:(?:{label})[\"'”]?(?:[,;/|、،]? ?(?:(?!{label})\w{{1,6}} )?|、)[\"'“]?)+)[.?!。)\n]"
+    for found in re.finditer(listed, text, re.IGNORECASE) if len(scored) > _FEWEST_OPTIONS else ():
+        named = {one.casefold() for one in re.findall(rf"(?<!\w)(?:{label})(?!\w)", found[1], re.IGNORECASE)}
+        if len(named) == len(scored) - 1:
+            return found[1]
+    return None
 
 
 @query("PF714", "the prompt names a label that a filter does not map", at="filter_list")

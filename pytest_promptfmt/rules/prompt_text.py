@@ -133,7 +133,7 @@ def _name_not_filled_in(study: Study) -> Iterator[Finding]:
             if span.origin.field is not None or ("%" in span.text and _CODE.search(span.text)):
                 continue
             found = _NAMED.search(span.text) or _bracketed_column(span.text)
-            found = found or (_column_in_braces(span.text, instance.doc) if study.asks_by_code else None)
+            found = found or _column_in_braces(span.text, instance.doc, "{1,2}" if study.asks_by_code else "{2}")
             if found is not None:
                 yield finding("", part_of(span.text, found, 16)[:SHOWN], span.origin.keys, instance)
 
@@ -145,9 +145,9 @@ def _bracketed_column(text: str) -> re.Match[str] | None:
     return next(named, None) or next(shown, None)
 
 
-def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:
+def _column_in_braces(text: str, doc: Doc, count: str) -> re.Match[str] | None:
     names = "|".join(re.escape(str(name)) for name in doc)
-    return re.search(rf"(?<![{{\\\w])\{{(?:{names})\}}", text) if names else None
+    return re.search(rf"(?<![{{\\\w])\{{{count} ?(?:{names}) ?\}}{count}(?!\}})", text) if names else None
 
 
 @query("PF246", "a note or an image placeholder is left in the text of a template", task)

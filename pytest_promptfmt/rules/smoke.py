@@ -19,6 +19,7 @@ from pytest_promptfmt.core.errors import (
     PromptfmtError,
     UnavailableError,
     did_you_mean,
+    is_misspelt,
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
@@ -150,7 +151,7 @@ def _unknown_metrics(task: Task) -> Iterator[Finding]:
         name = entry.get("metric")
         if task.process_results is not None or not isinstance(name, str) or name in METRICS or "hf_evaluate" in entry:
             continue
-        hint = did_you_mean(name, METRICS) if len(name) > _SHORT else None
+        hint = did_you_mean(name, METRICS) if len(name) > _SHORT or is_misspelt(name, METRICS) else None
         if hint is not None:
             error = f"lm-eval has no metric {name!r} and looks for it in Hugging Face evaluate"
             yield replace(_finding("the metrics are looked up", error, ("metric_list", index)), do=hint)

@@ -164,7 +164,7 @@ def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
 
 @pytest.mark.parametrize(
     ("choices", "is_reported"),
-    [(["yes", "no'"], True), (["'yes", "no"], True), (["'yes'", "no"], False), (["isn't", "is"], False)],
+    [(["yes", "no'"], True), (["'yes", "no"], True), (["'yes'", "'no'"], False), (["isn't", "is"], False)],
 )
 def test_a_quote_at_one_end_of_a_choice_needs_a_partner(choices: list[str], is_reported: bool) -> None:
     assert ("PF235" in codes(doc_to_choice=choices)) is is_reported
