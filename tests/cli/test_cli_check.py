@@ -325,8 +325,11 @@ def test_watch_checks_again_after_a_change(tasks: Path) -> None:
             time.sleep(2)
             edit(tasks / "stones.yaml", "Question:", "Q:")
             assert "+| Q: Which rusts" in _until(running, "found problems")
-            running.send_signal(signal.SIGINT)
-            assert running.wait(120) == 0
+            for _ in range(12):  # Python drops an interrupt that comes while it runs a callback
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    running.send_signal(signal.SIGINT)
+                    running.wait(10)
+            assert running.returncode == 0
         finally:
             running.kill()
 
