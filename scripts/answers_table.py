@@ -36,7 +36,8 @@ A parser reads the answer of a model, and the next request sends back what it re
 this page: {count} public templates that write tool calls, with the answers of the built-in conversations. For
 each template, the column *parser* names the response template of TRL 1.16 that reads most of its answers. Only response
 templates that read at least its plain answer and its plain call are considered. *Kept* counts answers that later
-prompts do not change.
+prompts do not change. *Calls that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that
+give the same prompt.
 
 {read} templates have such a parser. {back} of their {answers} answers come back.
 An answer comes back if the parser reads the original message in its text, both as a whole and in pieces, and if the

@@ -170,7 +170,7 @@ class _Battery(Subject):
             self._try_degenerate(phrasing)
         few = "; only some phrasings, because the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
-            few = "; compared as texts, because the metric runs code, and synthetic docs have none"
+            few = "; compared as texts: the metric runs generated code, and synthetic docs contain none"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
 
     def require_speed(self, position: Position | None) -> None:

@@ -99,10 +99,10 @@ def diff(
     versions: Annotated[
         bool, typer.Option("--versions", help="Exit with 1 only where a change needs a new version.")
     ] = False,
-    bump: Annotated[bool, typer.Option("--bump", help="Raise those versions in the work tree; as --versions.")] = False,
+    bump: Annotated[bool, typer.Option("--bump", help="Raise versions in the work tree; implies --versions.")] = False,
     harness: Annotated[
         str | None,
-        typer.Option("--harness", metavar="OLD..NEW", help="Between two releases of lm-eval, as in 0.4.9..0.4.13."),
+        typer.Option("--harness", metavar="OLD..NEW", help="Compare two releases of lm-eval, as in 0.4.9..0.4.13."),
     ] = None,
     no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
@@ -110,7 +110,7 @@ def diff(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     unknown: Annotated[
-        UnknownTasks, typer.Option("--unknown", help="What tasks that may have changed do to the exit code.")
+        UnknownTasks, typer.Option("--unknown", help="How tasks that may have changed affect the exit code.")
     ] = UnknownTasks.FAIL,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")

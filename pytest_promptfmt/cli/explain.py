@@ -138,7 +138,7 @@ def profiles(
 
 
 def schema(
-    kind: Annotated[SchemaKind, typer.Argument(help="Of task files, or of promptfmt.yaml.")] = SchemaKind.TASK,
+    kind: Annotated[SchemaKind, typer.Argument(help="The schema of task files or promptfmt.yaml.")] = SchemaKind.TASK,
 ) -> None:
     """Print the JSON Schema of task files or of promptfmt.yaml, for yaml-language-server and others."""
     if kind is SchemaKind.TASK:

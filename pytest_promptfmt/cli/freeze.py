@@ -32,9 +32,9 @@ def freeze(
     rows: Annotated[
         str | None, typer.Option("--rows", metavar="N,N,…", help="These rows of the split, from 0.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Draw the rows with this seed, not the first.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows with this seed, not the first.")] = None,
     cover: Annotated[bool, typer.Option("--cover", help="Choose rows that cover most branches of its code.")] = False,
-    split: Annotated[str | None, typer.Option("--split", help="By default the one that is evaluated.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Take this split; by default the evaluated one.")] = None,
     shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
     source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="json, jsonl, csv or parquet.")] = None,
     revision: Annotated[str | None, typer.Option("--revision", help="Revision of the dataset on the hub.")] = None,

@@ -146,8 +146,8 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
             check_text(f"format {name!r}", field, value, is_template=field in TEXT_FIELDS)
     if values.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
         raise FormatError(
-            f"format {name!r} cannot have output_type {values['output_type']!r}; a format is one of"
-            f" {' and '.join(OUTPUT_TYPES)}",
+            f"format {name!r} cannot have output_type {values['output_type']!r}; a format has either"
+            f" {' or '.join(OUTPUT_TYPES)}",
             key="output_type",
             hint=did_you_mean(str(values["output_type"]), OUTPUT_TYPES),
         )

@@ -343,7 +343,7 @@ class WatchedFiles:
         if not is_quiet(shown):
             watched.paths.add(lock)
         if _is_renamed(shown):
-            watched.refuse("a snapshot that another task leaves to this one")
+            watched.refuse("a snapshot that was found under another name")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         for file, paths, reason in seen["files"]:
             refused = "" if reason == CONVERSION and is_quiet(shown) else reason

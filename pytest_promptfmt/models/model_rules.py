@@ -126,7 +126,7 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     yield finding(
         "the model writes the candidates with another spelling",
         f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
-        f"{own.context[-8:]}|{own.continuation} as the task asks {judged.mass:.2g}",
+        f"{own.context[-8:]}|{own.continuation}, as the task asks it, has {judged.mass:.2g}",
         "target_delimiter",
     )
 

@@ -185,7 +185,7 @@ def scores_lines(task: str, errors: Sequence[object], verdict: Verdict, *, comma
     yield from some_errors(errors)
     if verdict.passed:
         return
-    yield from compared_lines(f"{task} [recorded]", "what the recorded completions score has changed", verdict)
+    yield from compared_lines(f"{task} [recorded]", "the scores of the recorded completions have changed", verdict)
     yield f"accept: {command}"
 
 

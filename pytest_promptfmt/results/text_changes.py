@@ -163,7 +163,7 @@ def describe_token_change(changed: Iterable[Change]) -> str:
         return ""
     old, new = next(((old, new) for old, new in pairs if old != new), pairs[0])
     if old == new:
-        return f"{new.partition(':')[0]}: as many as before, but others in the middle"
+        return f"{new.partition(':')[0]}: the same number of tokens, but different ones in the middle"
     at = shared_start(old, new)
     return f"{clipped(old, at, _SHOWN_WIDTH)} became {clipped(new, at, _SHOWN_WIDTH)}"
 

@@ -68,7 +68,7 @@ class Repository:
             missing = f"no commit that this branch shares with {default}" if default else "no default branch"
             raise SettingsError(f"found {missing}", hint="name a revision: promptfmt diff REV")
         has_own = base != self.commit("HEAD")
-        return base, f"this branch left {default} there" if has_own else f"no commit here is missing from {default}"
+        return base, f"this branch left {default} there" if has_own else f"every commit here is also in {default}"
 
     def _default_branch(self) -> str:
         """Return the branch that pull requests go to, "" if this clone does not have it."""

@@ -282,7 +282,7 @@ def _step_to_render(difference: SourceDifference, why: str) -> str:
 
 def _step(difference: SourceDifference) -> str:
     if _is_class(difference):
-        return f"give it rows that show it, in {difference.new.name}.docs.jsonl, then compare again"
+        return f"give the task rows that show the change, in {difference.new.name}.docs.jsonl, then compare again"
     return f"promptfmt freeze {difference.file}, then compare again"
 
 

@@ -200,7 +200,7 @@ def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
     return ((study, [str(target).strip() for target in targets]),)
 
 
-@query("PF714", "the prompt shows the answers in another letter case only", _compared_golds, at="doc_to_target")
+@query("PF714", "the prompt shows the answers only in another letter case", _compared_golds, at="doc_to_target")
 def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
     study, golds = compared
     words = set(re.findall(r"\w+", study.own_text))
@@ -215,7 +215,7 @@ def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
     return study.task.metric_list or ()
 
 
-@query("PF509", "the majority of one completion is voted for", generating, at="filter_list")
+@query("PF509", "a majority vote is taken over one completion", generating, at="filter_list")
 def _vote_of_one(study: Study) -> Iterator[str]:
     steps = [str(step) for pipeline in study.task.filter_list or () for step in pipeline.get("filter") or ()]
     if study.task.repeats in (None, 1) and any("majority_vote" in step for step in steps):

@@ -58,7 +58,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding("no end token after a finished answer", layout.tail, trial.place(), severity=Severity.INFO)
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
-            "an answer is closed at the end, and not before the next turn",
+            "an answer is closed at the end of the chat, but not before a next turn",
             f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.WARNING,

@@ -223,12 +223,12 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
         change = str.title if found[1] == "title" else str.capitalize
         if texts and not any(isinstance(text, str) and change(text)[1:] != text[1:] for text in texts):
             continue
-        yield finding(f"{found[1]} changes letters inside the text", found[0][:60], template.keys)
+        yield finding(f"{found[1]} changes letter case inside the text", found[0][:60], template.keys)
     for key in ("process_docs", "doc_to_text", "doc_to_choice"):
         for node in definitions(study.config.get(key)):
             lowered = next((call for call in ast.walk(node) if _changes_letters(call)), None)
             if lowered is not None:
-                yield finding("code changes letters inside a text of the data", ast.unparse(lowered)[:60], key)
+                yield finding("code changes letter case inside a text of the data", ast.unparse(lowered)[:60], key)
 
 
 def _changes_letters(node: ast.AST) -> bool:

@@ -349,7 +349,7 @@ def _problem(
             if worse and changes_prompts:
                 return f"{name} would have another finding: {worse[0][1]} {worse[0][2]}"
             if old.is_rendered and not _is_kept(old.prompts, new.prompts, keeps):
-                return f"another text of the prompts of {name} would change"
+                return f"other text in the prompts of {name} would change, too"
     return None
 
 

@@ -159,14 +159,14 @@ def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
         for name in _ACCURACIES:
             score = choice.other_best.get(name)
             if score is not None and score > 0 and choice.gold_best.get(name) is not None:
-                message = "another choice counts as right when it is by far the most likely"
+                message = "a wrong choice counts as right when it is by far the most likely"
                 do = "compare the most likely choice with the gold one"
                 yield finding(message, f"{name} is {score:g}", at, choice.instance, do=do)
 
 
 @rule("PF608", "random-fallback", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def random_fallback(study: Study) -> Iterator[Finding]:
-    """Report filters that answer by chance where they find nothing.
+    """Report filters that guess an answer where they find nothing.
 
     Why: a guess is right every fourth time and hides that the model gave no answer. Two runs differ.
 
@@ -187,7 +187,7 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
             if len(found) > 1:
                 saw = f"{' or '.join(sorted(found))} by {pipeline.name!r}"
-                yield finding("the filters answer by chance where they find nothing", saw, ("filter_list", number))
+                yield finding("the filters guess an answer where they find nothing", saw, ("filter_list", number))
     finally:
         random.setstate(state)
 

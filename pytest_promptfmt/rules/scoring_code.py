@@ -234,7 +234,7 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
             if beats and right and all(right) and not any(one.problem for one in read):
                 how = "contains the gold answer" if gold in miss else "is a part of the gold answer"
                 saw = f"{miss!r} for {gold!r}"
-                yield finding(f"a wrong answer that {how} is right", saw, scored_by(trials), trial.instance)
+                yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
 
 
@@ -278,7 +278,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                 saw = f"{form!r} scores no better than nonsense, {gold!r} does"
                 severity = Severity.INFO if form.endswith(".") else None
                 yield finding(
-                    f"the gold answer is wrong {what}", saw, scored_by(trials), trial.instance, severity=severity
+                    f"the gold answer counts as wrong {what}", saw, scored_by(trials), trial.instance, severity=severity
                 )
                 return
 

@@ -61,7 +61,7 @@ def test_without_a_revision_the_first_line_says_what_is_compared(repository: Pat
     git(repository, "switch", "-qc", "topic")
     base = git(repository, "rev-parse", "HEAD").strip()
     same = promptfmt(repository, "diff", "--profile", "plain")
-    assert same.stdout.startswith(f"comparing the work tree with {base[:10]}: no commit here is missing from main\n")
+    assert same.stdout.startswith(f"comparing the work tree with {base[:10]}: every commit here is also in main\n")
     write_task(repository, "t0", "Q: {{question}}\nAnswer: ")
     dirty = promptfmt(repository, "diff", "--profile", "plain", "--json")
     assert dirty.stderr.splitlines()[0] == "comparing the work tree with HEAD: it has uncommitted changes"

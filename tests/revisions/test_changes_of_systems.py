@@ -84,7 +84,7 @@ def test_code_of_a_class_that_did_not_run_is_unknown_and_what_ran_is_the_same(fo
     for name in ("Branching", "named"):
         why, step = unknown[name]
         assert why == "the code of class changed, and tasks.py:22 in Branching did not run"
-        assert step == f"give it rows that show it, in {name}.docs.jsonl, then compare again"
+        assert step == f"give the task rows that show the change, in {name}.docs.jsonl, then compare again"
     assert found["same"] == {"Rewritten": "class (tasks.py:26 Rewritten): the same text on 6 docs"}
 
 

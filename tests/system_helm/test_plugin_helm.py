@@ -119,7 +119,7 @@ def test_a_changed_score_of_a_recorded_completion_is_a_change_of_its_snapshot(pr
     project.accept(PLAIN)
     project.edit("oceans/scenario_state.json", '"text": " B"', '"text": " B."')
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "scores")
-    assert "what the recorded completions score has changed" in text
+    assert "the scores of the recorded completions have changed" in text
     assert '-  1 ocean-1: " B" read as "Atlantic"' in text
     assert '+  1 ocean-1: " B." none of the labels' in text
 

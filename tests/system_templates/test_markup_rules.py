@@ -46,13 +46,13 @@ MISTAKES = {
         "(tools | tojson)",
         "(tools | tojson | tojson)",
         "PF438",
-        "tools are in JSON that is text",
+        "tools are encoded as JSON twice",
     ),
     "arguments as text of text": (
         "(call.function.arguments | tojson)",
         "(call.function.arguments | tojson | tojson)",
         "PF438",
-        "arguments are in JSON that is text again",
+        "arguments are encoded as JSON twice",
     ),
     "answers never closed": (
         "{{- '<|end|>\\n' }}\n{%- endfor",

@@ -264,7 +264,7 @@ class _Scored:
             raise ScoringError(
                 f"{self._found.name!r} yields its samples itself: none is known for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
-                hint="a recording of such a task names its docs by number",
+                hint="in a recording of such a task, give each doc by its number",
             )
         assembler = EvalClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
         return assembler.layout(0, doc)[0]

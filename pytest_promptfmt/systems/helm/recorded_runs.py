@@ -300,7 +300,7 @@ def _score_instance(
     try:
         if file.spec.method == "ranking_binary":
             if file.ranking is None:
-                hint = "metric_specs with a RankingMetric, here or in run_spec.json"
+                hint = "give metric_specs with a RankingMetric, here or in run_spec.json"
                 raise ScoringError("no ranking metrics are named", hint=hint)
             judged = [_ranked(found["original", index], index) for index in range(len(references))]
             return references[ranked(judged, file.ranking)[0].index], score_ranking(judged, file.ranking)
@@ -326,7 +326,7 @@ def _measured(state: RequestState, reference: str, count: CountTokens | None) ->
     size = count(wanted) if count is not None else tokens_of(wanted, [each["text"] for each in tokens])
     if not size:
         raise state.error(
-            f"{wanted!r} is not at the end of the returned tokens, so its own cannot be counted",
+            f"{wanted!r} is not at the end of the returned tokens, so its tokens cannot be counted",
             hint='name the tokenizer: "promptfmt": {"window": {"max_request_length": 2048, "tokenizer": "…"}}',
         )
     total = sum(float(each["logprob"]) for each in tokens[-size:])

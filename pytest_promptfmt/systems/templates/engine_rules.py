@@ -53,7 +53,7 @@ _CAUSES: Final = (
     _Cause(
         "tojson escapes characters of HTML",
         lambda _ours, theirs, at: theirs[at : at + 4] == "\\u00",
-        "a defect of the engine: the template is right; turn its escaping off, or report it there",
+        "a defect of the engine, not the template: turn off the engine's escaping, or report the defect",
     ),
     _Cause(
         "Jinja escapes characters of HTML, the engine does not",

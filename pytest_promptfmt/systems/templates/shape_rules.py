@@ -197,7 +197,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         at = next(at for kind, at in _quoted(trial, conversation).items() if kind == what)
         yield conversation.finding(
-            f"{what} in JSON that is text again: {conversation.about}",
+            f"{what} encoded as JSON twice: {conversation.about}",
             excerpt(text, at),
             trial.place_of("tojson", "arguments"),
             Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
