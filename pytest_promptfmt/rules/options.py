@@ -332,7 +332,7 @@ def _named_labels(page: Page) -> Iterator[Finding]:
 def _listed_after_colon(text: str, scored: Collection[str]) -> str | None:
     """Return the list, after a colon and up to the end of its sentence, of all labels that are scored but one."""
     label = "|".join(map(re.escape, sorted(filter(None, scored), key=len, reverse=True)))
-    listed = rf"[:：] ?[\"'“]?((?:(?:{label})[\"'”]?(?:[,;/|、،]? ?(?:(?!{label})\w{{1,6}} )?|、)[\"'“]?)+)[.?!。)\n]"
+    listed = rf"[:：] ?[\"'“]?((?:(?:{label})[\"'”]?(?:[,;/|、،]? ?(?:(?!{label})\w{{1,6}} )?|、)[\"'“]?)++)[.?!。)\n]"
     for found in re.finditer(listed, text, re.IGNORECASE) if len(scored) > _FEWEST_OPTIONS else ():
         named = {one.casefold() for one in re.findall(rf"(?<!\w)(?:{label})(?!\w)", found[1], re.IGNORECASE)}
         if len(named) == len(scored) - 1:
