@@ -155,9 +155,10 @@ def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, ve
     requests = sum(each.compared.requests for each in results)
     failures = sum(each.compared.failures for each in results)
     parts = [f"{counted(len(results) - len(unknown), 'task')}, {counted(requests, 'request')} compared"]
-    parts += (
-        [f"{counted(differing, 'task')} {'differs' if differing == 1 else 'differ'}"] if differing else ["all equal"]
-    )
+    if differing:
+        parts.append(f"{counted(differing, 'task')} {'differs' if differing == 1 else 'differ'}")
+    elif len(unknown) < len(results):
+        parts.append("all equal")
     parts += [f"{failures:,} fail on both sides"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"

@@ -100,6 +100,16 @@ def test_a_sample_is_always_the_same(tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+def test_nothing_is_equal_where_nothing_is_compared(tmp_path: Path) -> None:
+    package = tmp_path / "fork/lm_eval"
+    (package / "tasks").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    done = promptfmt(project(tmp_path / "mine"), "verify", "--lm-eval", str(package.parent), "--profile", "plain")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "lm-eval cannot be imported: ModuleNotFoundError: No module named 'lm_eval.api'" in done.stdout
+    assert done.stdout.rstrip().endswith("0 tasks, 0 requests compared, 3 not compared")
+
+
 def test_a_fork_that_makes_other_requests_differs_with_the_first_text(tmp_path: Path) -> None:
     fork = tmp_path / "fork"
     fork_of(installed(), fork)
