@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
@@ -269,4 +269,5 @@ def rewind_generators(function: object) -> None:
     """
     for value in getattr(function, "__globals__", {}).values():
         if isinstance(value, random.Random):
-            value.setstate(_beginnings.setdefault(value, value.getstate()))
+            with suppress(NotImplementedError):  # SystemRandom has no state
+                value.setstate(_beginnings.setdefault(value, value.getstate()))

@@ -282,6 +282,17 @@ def test_what_process_docs_draws_from_a_generator_of_its_module_is_the_same_each
     assert first == second != questions(numbered("x", 9))
 
 
+def test_process_docs_may_draw_from_a_generator_without_a_state(tmp_path: Path) -> None:
+    code = "import random\n\nrng = random.SystemRandom()\n\ndef shuffled(found):\n    return rng.sample([*found], 9)\n"
+    (tmp_path / "drawing.py").write_text(code, "utf-8")
+    text = "task: a\ntest_split: test\ndoc_to_text: '{{question}}'\nprocess_docs: !function drawing.shuffled\n"
+    (tmp_path / "a.yaml").write_text(f"{text}dataset_path: nowhere/docs\n", "utf-8")
+    write_docs(tmp_path / "a.docs.jsonl", *numbered("x", 9))
+    [task] = load_tasks(tmp_path / "a.yaml", allow_code=True)
+    found = load_docs(task, count=9, num_fewshot=0).evaluated
+    assert sorted(questions(found)) == sorted(questions(numbered("x", 9)))
+
+
 def test_process_docs_of_the_demonstrations_may_differ(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     task = make_task(
