@@ -37,11 +37,11 @@ _BOXED: Final = re.compile(r"\\+boxed\{[^{}]{0,30}\}|\\+boxed\b(?!\{)")
 _HASHES: Final = re.compile(r"#{4} ?")
 _JSON: Final = re.compile(r"\{\s*[\"']\w[^{}]{2,200}\}")
 _WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
-_BRACKETED: Final = re.compile(r"([\[(<{*]+)[A-J]([\])>}*]+)")
+_BRACKETED: Final = re.compile(r"([\[(<{*]{1,4})[A-J]([\])>}*]{1,4})")
 """An example of a label, such as `[[A]]`."""
 
 _BRACKETED_LIST: Final = re.compile(
-    r"([\[<{*]+|\({2,})[^\W\d_]([\])>}*]+)(?:(?:,|،|、|/)? ?(?:\w{1,4} )?\1[^\W\d_]\2)+"
+    r"([\[<{*]{1,4}|\({2,4})[^\W\d_]([\])>}*]{1,4})(?:(?:,|،|、|/)? ?(?:\w{1,4} )?\1[^\W\d_]\2)+"
 )
 """Labels in the same brackets, one after the other: `[[A]], [[B]] or [[C]]`."""
 
