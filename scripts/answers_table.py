@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answers_read_back import (
     Loss,
     loop_table,
@@ -98,7 +98,7 @@ def best(trial: TemplateTrial, parsers: Mapping[str, Mapping[str, Any]]) -> tupl
     plain = [each for each in written if each.conversation.name in PLAIN]
     found: tuple[str, Mapping[int, list[Loss]]] = "", {number: [] for number, _ in enumerate(answers)}
     for name, response_template in parsers.items():
-        trial.response_template = response_template
+        trial.options = TrialOptions(response_template=response_template)
         reader = reader_of(trial)
         if (
             reader is None
@@ -109,7 +109,7 @@ def best(trial: TemplateTrial, parsers: Mapping[str, Mapping[str, Any]]) -> tupl
         lost = {number: list(lost_parts(trial, reader, each)) for number, each in enumerate(answers)}
         lost = {number: losses for number, losses in lost.items() if losses}
         found = min(found, (name, lost), key=lambda each: len(each[1]))
-    trial.response_template = None
+    trial.options = TrialOptions()
     return *found, len(answers)
 
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
@@ -42,7 +42,7 @@ def main() -> None:
     conversations = 0
     for file in files:
         for engine in given.engine:
-            trial = TemplateTrial(lone_profile(file.read_text("utf-8")), engines=[engine])
+            trial = TemplateTrial(lone_profile(file.read_text("utf-8")), options=TrialOptions(engines=(engine,)))
             conversations = len(trial.given)
             found = [each for each in engines_differ(trial) if each.message.startswith(engine)]
             differ = {each.conversation for each in found if each.conversation}

@@ -233,6 +233,28 @@ def test_names_of_public_classes_are_unique() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_files_and_classes_stay_small() -> None:
+    """Classes that are records have the fields of what they describe; others keep at most twelve attributes."""
+    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
+    assert {name: lines for name, text in texts.items() if (lines := len(text.splitlines())) > 450} == {}
+    wide = {
+        each.name: sorted(kept)
+        for text in texts.values()
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.ClassDef) and len(kept := _kept_by(each)) > 12
+    }
+    assert wide == {}
+
+
+def _kept_by(node: ast.ClassDef) -> set[str]:
+    """Return the attributes that the methods of a class assign."""
+    return {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+    }
+
+
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_package_is_imported_in_its_own_rooms_alone(package: str) -> None:
     found = [each for each in imports() if each.package == package and not each.is_ours and not each.is_for_types]

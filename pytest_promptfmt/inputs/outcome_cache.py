@@ -9,20 +9,20 @@ snapshots.
 
 from __future__ import annotations
 
-import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs import facts
-from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems, read_entry, summary, written_entry
-from pytest_promptfmt.inputs.cached_folders import KINDS, CachedFolders, FileResult, folder_of
+from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, read_entry, written_entry
+from pytest_promptfmt.inputs.cached_folders import KINDS, CachedFolders, FileResult
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.folders import Folders
+from pytest_promptfmt.inputs.outcome_rows import BY_CONTEXT, ENTRIES, OutcomeRows, PlannedItems
 from pytest_promptfmt.inputs.places import Places, digest_of
 from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.inputs.task_inputs import Node, RunInputs, SharedInputs, WatchedFile, WatchedFiles, name_of
@@ -30,22 +30,8 @@ from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.paths import Tree, take_written
 from pytest_promptfmt.tasks import IndexEntry
 
-_OUTCOMES: Final = "outcomes"
-_SUMMARIES: Final = "summaries"
-_ITEMS: Final = "items"
-"""Rows of a file: the inputs of the outcomes of each variant, and for one variant the counts and each item's result."""
-
-_ENTRIES: Final = "entries"
-_REFUSED: Final = "refused"
-"""The reason why the outcomes of a file are not cached."""
-
-_VARIANT: Final = "?"
-"""Between the path of a file and the digest of its inputs."""
-
 VARYING: Final = "the order of a set, on which its prompts depend"
 SAME: Final = "all its inputs are the same"
-_MOST_VARIANTS: Final = 6
-"""The states of a file whose outcomes are side by side, such as those of several branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +63,19 @@ class OutcomeCache:
         shows: bool,
         is_valid: Callable[[Shown], bool],
     ) -> None:
-        kinds = (_OUTCOMES, _SUMMARIES, _ITEMS, _REFUSED, *KINDS)
-        self._run = run
-        self._is_valid = is_valid
-        self.places = Places(run.rootdir)
-        self.store = Store(folder, self.places, by_context=kinds, context=lambda: self._context)
-        self._folders = folders
-        self._tree = tree
-        self._contents = Contents(self.places)
+        places = Places(run.rootdir)
+        self._run, self._folders, self._tree = run, folders, tree
+        self.store = Store(folder, places, by_context=(*BY_CONTEXT, *KINDS), context=lambda: self._context)
+        self._contents = Contents(places)
         self._inputs = StoredInputs(self.store, self._contents)
-        self._shared = SharedInputs(run, folders, self._contents, self._inputs)
+        self._rows = OutcomeRows(self.store, places, is_valid)
+        self.shared = SharedInputs(run, folders, self._contents, self._inputs)
         self.folders: CachedFolders | None = None
         if self.store.is_on and shows:
-            self.folders = CachedFolders(run, self.store, self._inputs, self._contents, self._shared, folders)
-        self.profile_key = self._shared.profile_key
-        self.watched = WatchedFiles(self._shared, folders, self._contents)
+            self.folders = CachedFolders(run, self.store, self._inputs, self._contents, self.shared, folders)
+        self.watched = WatchedFiles(self.shared, folders, self._contents)
         self.decisions: dict[str, Decision] = {}
-        self._found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
-        self._planned: Counter[str] = Counter()
-        self._parts: dict[str, set[str]] = defaultdict(set)
-        self._unexplained: set[Node] = set()
+        self.planned = PlannedItems()
 
     @property
     def is_on(self) -> bool:
@@ -106,7 +85,7 @@ class OutcomeCache:
     @cached_property
     def _context(self) -> str:
         """Return the inputs shared by all tasks of the rootdir; outcomes of several contexts are side by side."""
-        return self._shared.digest(self._folders.settings)
+        return self.shared.digest(self._folders.settings)
 
     # -- cached outcomes -----------------------------------------------------------------------------------------------
 
@@ -125,7 +104,7 @@ class OutcomeCache:
             return known
         found = None
         reasons = [] if self.folders is not None else ["nothing is cached in this run"]
-        for variant in self._variants(name) if self.folders is not None else ():
+        for variant in self._rows.variants(name) if self.folders is not None else ():
             try:
                 found = self._same(path, variant, introduces)
                 break
@@ -136,29 +115,22 @@ class OutcomeCache:
         if found is not None:
             made = Decision("skip" if found.is_quiet else "show", SAME, found)
         else:
-            made = Decision("run", next(iter(reasons), "") or self._refusal(name))
-            self._found.pop(name, None)
+            made = Decision("run", next(iter(reasons), "") or self._why_none(name))
+            self._rows.found.pop(name, None)
         self.decisions[name] = made
         return made
 
-    def _variants(self, name: str) -> list[Mapping[str, Any]]:
-        """Return the rows of a file for the states of its inputs, the newest first."""
-        rows = self.store.row(_OUTCOMES, name)
-        return [mapping(row) for row in rows[:_MOST_VARIANTS]] if isinstance(rows, list) else []
-
     def knows(self, path: Path) -> bool:
         """Return whether an earlier run tested a file, so that there are outcomes, or a reason for none."""
-        return any(self.store.row(kind, str(path)) for kind in (_OUTCOMES, _REFUSED))
+        return self._rows.knows(str(path))
 
-    def _refusal(self, name: str) -> str:
-        row = self.store.row(_REFUSED, name)
-        return (
-            f"it runs each time because of {row[0]}" if isinstance(row, list) and row else "it has no cached outcomes"
-        )
+    def _why_none(self, name: str) -> str:
+        refusal = self._rows.refusal(name)
+        return f"it runs each time because of {refusal[0]}" if refusal else "it has no cached outcomes"
 
     def _same(self, path: Path, row: Mapping[str, Any], introduces: frozenset[str] | None) -> CachedFile:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
-        context = self._shared.digest(self._folders.settings_for(path))
+        context = self.shared.digest(self._folders.settings_for(path))
         if context == OTHER or row["context"] != context:
             raise _DifferentError("the settings of its folder changed")
         for key in row["inputs"]:
@@ -168,11 +140,11 @@ class OutcomeCache:
             raise _DifferentError("the tasks whose names it uses changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
             raise _DifferentError("the file that first uses one of its profiles changed")
-        kept = self._summary_of(path, digest_of_inputs(row, self.places))
-        found = self._cached(path, kept)
+        kept = self._rows.counts(path, self._rows.digest(row))
+        found = self._rows.file(path, kept)
         if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
             raise _DifferentError("its cache entry is damaged")
-        self._found[str(path)] = row["inputs"], kept
+        self._rows.found[str(path)] = row["inputs"], kept
         return found
 
     def _shown(self, key: str) -> str:
@@ -193,19 +165,7 @@ class OutcomeCache:
 
     def file_with(self, path: Path, made: str) -> CachedFile | None:
         """Return the cached outcomes of a file with this digest of inputs, None if the stored ones have another."""
-        return self._cached(path, self._summary_of(path, made))
-
-    def _summary_of(self, path: Path, made: str) -> Mapping[str, Any]:
-        """Return the row of a file's counts, empty if it belongs to other inputs."""
-        row = mapping(self.store.row(_SUMMARIES, _of_variant(path, made)))
-        return row if row.get("made") == made else {}
-
-    def _cached(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
-        try:
-            read = partial(self.store.text, _ITEMS, _of_variant(path, row["made"]))
-            return CachedFile.of(row, read, self._is_valid)
-        except Exception:  # invalid data of any kind
-            return None
+        return self._rows.file(path, self._rows.counts(path, made))
 
     def _has_same_answers(self, row: Mapping[str, Any]) -> bool:
         """Return whether the whole index is the same, or each of its answers to the file."""
@@ -220,26 +180,26 @@ class OutcomeCache:
 
     def _answered(self, question: str, about: str) -> str:
         """Return the digest of the index's answer to a question; some answers are long, and given to many files."""
-        return self.places.digest(self._folders.index.answer(question, about))
+        return self._contents.places.digest(self._folders.index.answer(question, about))
 
     def shown(self, item: Node) -> Shown | None:
         """Return the cached result of an item, if it holds and can be shown."""
         decision = self.decisions.get(str(item.path))
         cached = decision.file if decision is not None else None
-        if cached is None or item in self._unexplained or cached.size != self._planned[str(item.path)]:
-            return None  # some rules use the other items of the run
+        if cached is None or not self.planned.may_show(item, cached):
+            return None
         shown = cached.items.get(name_of(item))
         return shown if shown is not None and shown["introduces"] == sorted(self._introduced_by(item)) else None
 
     def _introduced_by(self, item: Node) -> Iterable[str]:
         """Return the keys of the profiles about which an item has the findings."""
-        return map(self.profile_key, getattr(item, "introduces", None) or ())
+        return map(self.shared.profile_key, getattr(item, "introduces", None) or ())
 
     # -- the index -----------------------------------------------------------------------------------------------------
 
     def get(self, path: Path) -> tuple[IndexEntry | None] | None:
         """Return the entry of a file in the index as a tuple of one, None if it is unknown."""
-        row = mapping(self.store.row(_ENTRIES, str(path)))
+        row = mapping(self.store.row(ENTRIES, str(path)))
         try:
             if not row or not all(map(self._contents.is_same, row["inputs"])):
                 return None
@@ -252,7 +212,7 @@ class OutcomeCache:
         inputs = self._contents.all(made_of) if self.is_on else None
         if inputs is not None:
             written = None if entry is None else written_entry(entry)
-            self.store.put(_ENTRIES, str(path), {"inputs": inputs, "entry": written})
+            self.store.put(ENTRIES, str(path), {"inputs": inputs, "entry": written})
 
     def below(self, folder: Path) -> list[IndexEntry] | None:
         """Return the entries of all files below a folder, None if one may have changed."""
@@ -260,32 +220,17 @@ class OutcomeCache:
 
     # -- outcomes of this run ------------------------------------------------------------------------------------------
 
-    def offer(self, node: Node, children: Iterable[Node]) -> None:
-        """Note the children of a file or task: all of them have to run, also those that `-k` deselects."""
-        parts = self._parts[str(node.path)]
-        parts.discard(name_of(node))
-        parts.update(map(name_of, children))
-
     def plan(self, items: Iterable[Node]) -> None:
-        """Note the items of the run after selection.
-
-        A failure that repeats an earlier one is stored without its text: if no item before it has the text, it runs.
-        """
+        """Note the items of the run after selection."""
         planned = list(items)
-        self._planned = Counter(str(item.path) for item in planned)
+        self.planned.select(planned)
         introduced: dict[Path, set[str]] = defaultdict(set)
         for item in planned:
             if str(item.path) in self.decisions:
                 introduced[item.path].update(self._introduced_by(item))
         for path, profiles in introduced.items():
             self.decide(path, profiles)
-        self._unexplained.clear()
-        explained: set[tuple[str, str]] = set()
-        for item in planned:
-            for problem, has_text in problems(self.shown(item) or {"reports": ()}):
-                if not has_text and problem not in explained:
-                    self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
-                explained.add(problem)
+        self.planned.explain(planned, self.shown)
 
     def write(self, expected: ExpectedSnapshots, *, is_cut: bool = False) -> list[Path]:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
@@ -303,45 +248,36 @@ class OutcomeCache:
         for name, watched in self.watched.files.items():
             if not watched.items and name in self.decisions and self.decisions[name].file is not None:
                 continue  # its cached items were shown
-            self._found.pop(name, None)
-            context = self._shared.digest(watched.settings)
-            is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
-            is_known = is_whole and not watched.refused and context != OTHER and (tries or not watched.may_vary)
-            row = self._row(name, watched) if is_known else None
+            self._rows.found.pop(name, None)
+            context = self.shared.digest(watched.settings)
+            is_settled = not watched.refused and context != OTHER and (tries or not watched.may_vary)
+            row = self._row(name, watched) if is_settled and self.planned.is_whole(name, watched) else None
             if row is not None:
                 rows[name] = {"context": context, **row}
         varied = self._refuse_varying(rows)
         for name, watched in self.watched.files.items():
             if name in rows and not watched.refused:
-                self._keep(name, watched, rows[name])
+                self._rows.keep(name, watched, rows[name])
             elif watched.refused:
-                self._keep_refusal(name, watched.refused, rows.get(name))
+                self._rows.refuse(name, watched.refused, rows.get(name))
         if self.folders is not None:
-            found = {name: self._result_of(name) for name in {*self.watched.files, *self._found}}
+            found = {name: self._result_of(name) for name in {*self.watched.files, *self._rows.found}}
             self.folders.write(found, expected)
         self.store.keep_context()
         if self.store.is_changed and self.store.is_large:
-            self._remove_missing()
+            self.store.forget_others()
+            self._inputs.keep_only(self._rows.remove_missing())
         self.store.write()
         return varied
 
     def _refuse_varying(self, rows: Mapping[str, Mapping[str, Any]]) -> list[Path]:
         """Refuse the files whose outcomes depend on the order of a set, and return them; each state is tried once."""
         suspects = [name for name in rows if self.watched.files[name].may_vary]
-        known = {
-            name
-            for name in suspects
-            if self.store.row(_REFUSED, name) == [VARYING, digest_of_inputs(rows[name], self.places)]
-        }
+        known = {name for name in suspects if self._rows.refusal(name) == [VARYING, self._rows.digest(rows[name])]}
         found = {*map(Path, known), *self._run.varying([Path(name) for name in suspects if name not in known])}
         for path in found:
             self.watched.files[str(path)].refuse(VARYING)
         return sorted(found)
-
-    def _keep_refusal(self, name: str, reason: str, row: Mapping[str, Any] | None) -> None:
-        refusal = [reason, None if row is None else digest_of_inputs(row, self.places)]
-        if self.store.row(_REFUSED, name) != refusal:
-            self.store.put(_REFUSED, name, refusal)
 
     def _row(self, name: str, watched: WatchedFile) -> dict[str, Any] | None:
         """Return the inputs of a file's outcomes, None if one of them may have changed during this run."""
@@ -358,50 +294,12 @@ class OutcomeCache:
             "introduces": sorted(watched.introduces),
         }
 
-    def _keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
-        made_of = {"made": digest_of_inputs(row, self.places), "tasks": watched.tasks, "claims": watched.claims}
-        about = {"brings_profiles": watched.brings_profiles, "profiles": sorted(watched.profiles)}
-        found = {**made_of, **about, "introduces": row["introduces"], **summary(watched.items)}
-        self._found[name] = row["inputs"], found
-        others = [each for each in self._variants(name) if each.get("made") not in (None, found["made"])]
-        rows = [{"made": found["made"], **row}, *others[: _MOST_VARIANTS - 1]]
-        self.store.put(_OUTCOMES, name, rows)
-        self.store.put(_REFUSED, name, None)
-        for kind, content in ((_SUMMARIES, found), (_ITEMS, watched.items)):
-            self.store.put(kind, _of_variant(name, found["made"]), content)
-            for other in others[_MOST_VARIANTS - 1 :]:
-                self.store.put(kind, _of_variant(name, str(other["made"])), None)
-
     def _result_of(self, name: str) -> FileResult:
-        if name not in self._found:
+        if name not in self._rows.found:
             return FileResult(is_open=not self.watched.files[name].refused)
-        inputs, row = self._found[name]
+        inputs, row = self._rows.found[name]
         return FileResult(row["made"], [self._inputs.path(key) for key in inputs], row)
-
-    def _remove_missing(self) -> None:
-        """Remove the rows of files and folders that no longer exist, those of other contexts, and unused inputs."""
-        self.store.forget_others()
-        is_missing = cache(lambda path: not os.path.lexists(path))  # a file has several rows
-        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES, _REFUSED):
-            for path in self.store.paths(kind):
-                if is_missing(path.partition(_VARIANT)[0]):
-                    self.store.put(kind, path, None)
-        for kind in KINDS:
-            for key in self.store.paths(kind):
-                if is_missing(folder_of(key)):
-                    self.store.put(kind, key, None)
-        rows = (row for name in self.store.paths(_OUTCOMES) for row in self._variants(name))
-        self._inputs.keep_only({key for row in rows for key in row.get("inputs", ())})
 
 
 class _DifferentError(Exception):
     """The inputs of a row are not those of now; its text names one."""
-
-
-def _of_variant(path: Path | str, made: str) -> str:
-    return f"{path}{_VARIANT}{made}"
-
-
-def digest_of_inputs(row: Mapping[str, Any], places: Places) -> str:
-    """Return the digest of the inputs of a row, the same in each checkout."""
-    return places.digest((row["context"], row["inputs"], [list(each) for each in row["asked"]], row["introduces"]))

@@ -256,7 +256,7 @@ class PromptfmtPlugin:
         """
         report = yield
         if isinstance(collector, TaskFileNode | TaskNode) and report.passed:
-            self._run.cache.offer(collector, report.result)
+            self._run.cache.planned.offer(collector, report.result)
         is_folder = isinstance(collector, pytest.Directory) and not isinstance(collector, UnchangedFolder)
         if is_folder and report.passed:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))

@@ -272,7 +272,7 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
                 assert item.parent is not None
                 waiting.append(iter(item.session.genitems(task_file_node(item.parent, item.path))))
         else:
-            known.update(map(item.config.stash[RUN].cache.profile_key, getattr(item, "met", ())))
+            known.update(map(item.config.stash[RUN].cache.shared.profile_key, getattr(item, "met", ())))
             yield item
 
 

@@ -170,7 +170,7 @@ class ItemRunner:
         self._config = run.config
         self._items = items
         self._is_plain = not has_other_plugins(run.config, _PHASES)
-        self._trace = Trace(run.cache.places.is_library, is_offline=is_offline() and not run.settings.download)
+        self._trace = Trace(run.cache.shared.is_library, is_offline=is_offline() and not run.settings.download)
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
         self._printed: PrintedOutput | None = None  # with -s it is shown at once

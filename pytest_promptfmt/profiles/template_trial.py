@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -59,6 +59,23 @@ class Rendering(NamedTuple):
     line: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """What a template is tried for, next to its conversations.
+
+    It is compared with `engines`; `hosts` decide the severity of findings, by default all that are known.
+    `response_template` is what reads answers back, as in a tokenizer_config.json. `trains_for` is the template that the
+    model is asked with, if this one is for its training. Without `may_run_code` no engine is tried that the repository
+    under test can bring.
+    """
+
+    engines: Sequence[str] = ()
+    hosts: Collection[str] = ()
+    response_template: Mapping[str, Any] | None = None
+    trains_for: Path | None = None
+    may_run_code: bool = True
+
+
 class TemplateTrial:
     """A template with the conversations that it is tried with; its renderings are kept."""
 
@@ -68,32 +85,16 @@ class TemplateTrial:
         conversations: Mapping[str, Conversation] | None = None,
         *,
         tokenizer: Tokenizer | None = None,
-        engines: Sequence[str] = (),
-        hosts: Collection[str] = (),
-        response_template: Mapping[str, Any] | None = None,
-        trains_for: Path | None = None,
-        may_run_code: bool = True,
+        options: TrialOptions | None = None,
     ) -> None:
-        """Try the chat template of `profile`, and compare `engines` with it; raises ValueError where it has none.
-
-        `hosts` decide the severity of findings, by default all that are known. `response_template` is what reads
-        answers back, as in a tokenizer_config.json. `trains_for` is the template that the
-        model is asked with, if this one is for its training. Without `may_run_code` no engine is tried that the
-        repository under test can bring.
-        """
+        """Try the chat template of `profile`; raises ValueError where it has none."""
         if profile.chat_template is None:
             raise ValueError(f"the profile {profile.name!r} has no chat template")
         self.profile = profile
         self.source = profile.chat_template
         self.given = builtin_conversations() if conversations is None else conversations
         self.tokenizer = tokenizer
-        self.engines = tuple(engines)
-        self.response_template = response_template
-        self.trains_for = trains_for
-        self.may_run_code = may_run_code
-        self._hosts = hosts
-        self._code = _COMMENT.sub("", profile.chat_template)
-        self._asks_for_generation_prompt = _ASKED in profile.chat_template
+        self.options = options or TrialOptions()
         settings = (repr(sorted(each.items())) for each in (profile.special_tokens, profile.template_args))
         # Without conversations of its own a trial is for docs, of which there may be any number.
         self._made = _renderings(self.source, *settings, profile.clock) if self.given else {}
@@ -101,6 +102,10 @@ class TemplateTrial:
         self.limit: Rendering | None = None
         """The first rendering that exceeded a limit: nothing is rendered after it."""
         self._tried: dict[str, tuple[frozenset[str], Conversation]] = {}
+
+    @cached_property
+    def _code(self) -> str:
+        return _COMMENT.sub("", self.source)
 
     @cached_property
     def sent(self) -> Mapping[str, Conversation]:
@@ -112,7 +117,7 @@ class TemplateTrial:
         writes_tools, parts = self.mentions("tool_call"), self.given.get(_PARTS)
         takes_parts = parts is None or self._takes(parts)
         return {
-            each.name: each.as_severe(sent_severity(each, self.kinds, self._hosts))
+            each.name: each.as_severe(sent_severity(each, self.kinds, self.options.hosts))
             for each in self.given.values()
             if (writes_tools or not each.has_tools) and (takes_parts or not each.has_parts or each.name == _PARTS)
         }
@@ -207,7 +212,7 @@ class TemplateTrial:
 
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""
-        if state.generation_prompt and not self._asks_for_generation_prompt:
+        if state.generation_prompt and _ASKED not in self.source:
             state = State(count=state.count, generation_prompt=False, continues=state.continues)
         key = conversation.requests[state.count], state, self.takes_only_parts
         made = self._made.get(key)

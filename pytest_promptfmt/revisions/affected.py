@@ -97,6 +97,7 @@ class Affected:
         self.modules = {name for name in changed if name.endswith(".py")}
         self.names: set[str] | None = None
         self.partly: set[str] = set()
+        """Groups of which only members in other files need rendering."""
         if any(PurePosixPath(name).name in _RULES for name in changed) or self._is_named_by_settings(changed):
             self._spread_to_modules()
             self._read(named)

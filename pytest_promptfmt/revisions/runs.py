@@ -114,7 +114,7 @@ def compare_revisions(
             unknown=judgement.unknown,
             same=judgement.same,
             other_docs=judgement.other_docs,
-            unaffected=len(trees.unaffected & trees.tasks.keys()),
+            unaffected=len(trees.unaffected & trees.affected.single_tasks.keys()),
             pointers=pointers,
             versions=versions,
         )
@@ -144,13 +144,19 @@ class _Sides:
             if task == each.task or all(self._is_wanted(PurePosixPath(file)) for file in each[:2])
         }
         # A glob that no plain task matches may name a group; if not, the run reports it.
-        self._all_match = all(any(fnmatchcase(name, glob) for name in trees.tasks.values()) for glob in tasks)
+        self._all_match = all(
+            any(fnmatchcase(name, glob) for name in trees.affected.single_tasks.values()) for glob in tasks
+        )
         if not self._all_match:
             trees.lay_out_all()
         moved = {each.new_file: each.old_file for each in self._renamings.values()}
-        affected = trees.sources.keys() - trees.unaffected
+        affected = trees.affected.sources.keys() - trees.unaffected
         # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
-        touched = (name for name in (*sorted(trees.modules), *sorted(affected)) if self._is_wanted(PurePosixPath(name)))
+        touched = (
+            name
+            for name in (*sorted(trees.affected.modules), *sorted(affected))
+            if self._is_wanted(PurePosixPath(name))
+        )
         found = differences(self._before, self._after, {name: moved.get(name, name) for name in touched})
         changed = {name for name in trees.changed if self._is_wanted(PurePosixPath(name))}
         both = sorted(changed & trees.blobs[0].keys() & trees.blobs[1].keys())
@@ -276,7 +282,7 @@ class _Sides:
             none: dict[str, Any] = {"counts": {}, "clusters": [], "findings": [], "skipped": []}
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
-        parts = {f"{name}{MEMBERS}" for name in self._trees.partly}
+        parts = {f"{name}{MEMBERS}" for name in self._trees.affected.partly}
         names = sorted({*self._trees.unaffected, *self._idle_folders(tree), *parts})
         left_out.write_bytes(b"\0".join(os.fsencode(f"{tree}{os.sep}{name}") for name in names))
         outputs = [
@@ -311,7 +317,7 @@ class _Sides:
 
     def _may_be_tested(self, name: str) -> bool:
         if name.endswith(".py"):
-            return name in self._trees.modules or name.rpartition("/")[2] == "conftest.py"
+            return name in self._trees.affected.modules or name.rpartition("/")[2] == "conftest.py"
         return name not in self._trees.unaffected and bool(systems_for(Path(name)))
 
     def _renamed(self, task_id: str) -> tuple[Renaming, str] | None:

@@ -32,11 +32,9 @@ _SIDECAR: Final = re.compile(r"\.docs(?:\.[^/]+)?\.jsonl$")
 class Trees:
     """The folders `before` and `after`, and the known facts about the files of both sides.
 
-    `sources` are the task files of the second side that a change may affect, `earlier` those of the first that differ;
-    `unaffected` are files that need no rendering, `tasks` the files that define one task each with its name;
-    `partly` are groups of which only members in other files need it.
-    `modules` are the Python files that differ or may import one that does. The folders, if they
-    `may_be_empty`, are not filled where `is_same`: all tests have the same inputs on both sides.
+    `affected` has the task files of the second side that a change may affect, `earlier` are those of the first that
+    differ; `unaffected` are files that need no rendering. The folders, if they `may_be_empty`, are not filled where
+    `is_same`: all tests have the same inputs on both sides.
     """
 
     def __init__(
@@ -53,10 +51,8 @@ class Trees:
         self.earlier = self._read(self.before, self.changed & self.blobs[0].keys())
         wanted = {name: blob for name, blob in self.blobs[1].items() if is_searched(name) or is_setting(name)}
         self._texts = repository.contents(wanted)
-        found = Affected(self._texts, partial(self._read, self.after), self.changed, self.earlier)
-        self.sources, self.tasks, self.modules = found.sources, found.single_tasks, frozenset(found.modules)
+        self.affected = found = Affected(self._texts, partial(self._read, self.after), self.changed, self.earlier)
         self.unaffected = frozenset() if found.names is None else frozenset(found.named.keys() - found.names)
-        self.partly = frozenset(found.partly)
         idle = {name for name in self.changed if name.endswith(IDLE_SUFFIXES)}
         self.is_same = may_be_empty and found.names == set() and idle == self.changed
         if self.is_same:
@@ -98,7 +94,8 @@ class Trees:
 
     def lay_out_all(self) -> None:
         """Add the files that are the same, and count none as unaffected."""
-        self.unaffected, self.partly, self.is_same = frozenset(), frozenset(), False
+        self.unaffected, self.is_same = frozenset(), False
+        self.affected.partly.clear()
         self._lay_out({*self._absent})
 
     def pointers(self) -> list[str]:
@@ -155,7 +152,7 @@ def renamings(trees: Trees) -> dict[str, Renaming]:
     """Return the tasks that have another file or name now, by their names in the first revision."""
     now, then = (
         {file: source.name for file, source in sources.items() if source.name}  # those that define one task each
-        for sources in (trees.sources, trees.earlier)
+        for sources in (trees.affected.sources, trees.earlier)
     )
     counts = Counter(now.values()), Counter(then.values())
     files = {task: file for file, task in now.items() if counts[0][task] == 1 and file not in trees.blobs[0]}

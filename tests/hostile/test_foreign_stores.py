@@ -20,7 +20,7 @@ from plugin_project import Project
 import pytest_promptfmt
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.inputs.contents import Contents
-from pytest_promptfmt.inputs.outcome_cache import digest_of_inputs
+from pytest_promptfmt.inputs.outcome_rows import digest_of_inputs
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import FILE_NAME, store_folder
 

@@ -58,7 +58,7 @@ def _replace(file: Path, old: str, new: str) -> None:
 
 
 def affected(trees: Trees) -> set[str]:
-    return {Path(name).stem for name in trees.sources.keys() - trees.unaffected}
+    return {Path(name).stem for name in trees.affected.sources.keys() - trees.unaffected}
 
 
 @pytest.mark.parametrize(

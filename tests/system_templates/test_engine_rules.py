@@ -14,7 +14,7 @@ from pytest_promptfmt import SettingsError, check_template
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import VARIABLE
 from pytest_promptfmt.profiles.dialect import parsed_template
-from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates import engine_rules
 from pytest_promptfmt.systems.templates.constructs import unknown_constructs
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
@@ -168,7 +168,9 @@ def test_an_archive_without_the_engine_is_a_mistake_of_the_user(tmp_path: Path) 
 
 
 def test_an_engine_of_the_repository_is_not_tried_where_no_code_may_run() -> None:
-    trial = TemplateTrial(lone_profile(LOOP.replace("BODY", "''")), engines=[PACKAGE], may_run_code=False)
+    trial = TemplateTrial(
+        lone_profile(LOOP.replace("BODY", "''")), options=TrialOptions(engines=(PACKAGE,), may_run_code=False)
+    )
     assert [finding.message for finding in engines_differ(trial)] == [f"{PACKAGE} is not tried"]
 
 
@@ -177,7 +179,9 @@ def test_a_recording_that_cannot_be_read_is_named_as_one_would_type_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "vllm.jsonl").write_text("{}\n", "utf-8")
-    trial = TemplateTrial(lone_profile(LOOP.replace("BODY", "''")), engines=[str(tmp_path / "vllm.jsonl")])
+    trial = TemplateTrial(
+        lone_profile(LOOP.replace("BODY", "''")), options=TrialOptions(engines=(str(tmp_path / "vllm.jsonl"),))
+    )
     assert [finding.message for finding in engines_differ(trial)] == ["vllm.jsonl is not tried"]
 
 

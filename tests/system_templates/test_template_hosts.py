@@ -11,7 +11,7 @@ from pytest_promptfmt import SettingsError, SourceError, check_template
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.profiles.probe_conversations import ConversationSpec, builtin_conversations
-from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answers_read_back import loop_table
 
 CALL = "{{ '<call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</call>' }}"
@@ -172,7 +172,9 @@ def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
     pytest.importorskip("transformers.utils.chat_parsing.response_parser")
 
     def cells(source: str, response_template: Any = None) -> dict[tuple[str, str], list[str]]:
-        table = loop_table(TemplateTrial(lone_profile(source), response_template=response_template))
+        table = loop_table(
+            TemplateTrial(lone_profile(source), options=TrialOptions(response_template=response_template))
+        )
         return {(name, message): cells for name, message, cells, _ in table["rows"]}
 
     fine = cells(template(), READING)

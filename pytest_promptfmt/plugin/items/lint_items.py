@@ -161,7 +161,7 @@ class LintKind(Kind):
                 item.introduces = new = [profile for profile in item.met if profile not in known]
                 known += new
                 if shown:
-                    item.introduces = [each for each in new if self.run.cache.profile_key(each) not in shown]
+                    item.introduces = [each for each in new if self.run.cache.shared.profile_key(each) not in shown]
 
     def file_items(self, node: pytest.File, view: FileView, /) -> Iterator[pytest.Item]:
         """Yield the item of the file."""

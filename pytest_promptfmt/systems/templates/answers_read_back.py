@@ -259,7 +259,7 @@ def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str
 
 def reader_of(trial: TemplateTrial) -> ResponseReader | None:
     """Return the parser of the answers of a template; None without a response template. Raises TokenizerError."""
-    return ResponseReader(trial.response_template) if trial.response_template is not None else None
+    return ResponseReader(trial.options.response_template) if trial.options.response_template is not None else None
 
 
 # -- the table of the report -------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: unsloth's Qwen3, made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
     """
-    found = [finding for engine in trial.engines for finding in _differences(trial, engine)]
+    found = [finding for engine in trial.options.engines for finding in _differences(trial, engine)]
     yield from found
     for construct, line in dict(unknown_constructs(trial.nodes)).items():
         if not _is_served(trial, construct) or _is_named(construct, found):
@@ -172,7 +172,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
 def _is_served(trial: TemplateTrial, construct: str) -> bool:
     """Return whether a server may meet a construct: `{% generation %}` of a training template is for trainers."""
     file = trial.profile.template_file
-    trains = trial.trains_for is not None or (file is not None and file.name.endswith(TRAINING))
+    trains = trial.options.trains_for is not None or (file is not None and file.name.endswith(TRAINING))
     return construct != GENERATION or not trains
 
 
@@ -202,7 +202,7 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
 
 
 def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
-    if engine in RUNS_CODE and not trial.may_run_code:
+    if engine in RUNS_CODE and not trial.options.may_run_code:
         yield finding(
             f"{engine} is not tried",
             "it runs code of node_modules, which --promptfmt-no-code forbids",

@@ -22,7 +22,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     conversations_of,
 )
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
-from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial
+from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial, TrialOptions
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.linter import check_subjects
 from pytest_promptfmt.rules.rule_registry import Scope, known_rules
@@ -80,9 +80,9 @@ def checked_template(
         profile,
         _tried(conversations, written.path.parent if is_file else None),
         tokenizer=loaded,
-        engines=engines,
-        hosts=hosts,
-        response_template=response_template or written.response_template,
+        options=TrialOptions(
+            engines=tuple(engines), hosts=hosts, response_template=response_template or written.response_template
+        ),
     )
     return sorted(
         findings_of(trial, written.name), key=lambda finding: (list(Severity).index(finding.severity), finding.code)

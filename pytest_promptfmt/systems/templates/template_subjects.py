@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_promptfmt.core.finding import Family, Severity
 from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.profiles.probe_conversations import Conversation
-from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions
 from pytest_promptfmt.rules.chat_templates import TrialRule, on_trial, trial_of
 from pytest_promptfmt.rules.rule_registry import RuleFunction, rule
 from pytest_promptfmt.study import ProfileView
@@ -24,7 +24,7 @@ def trial_of_view(view: ProfileView) -> TemplateTrial | None:
     own = trial_of(view.study)
     if own is not None or view.profile.chat_template is None:
         return own
-    trial = TemplateTrial(view.profile, {}, may_run_code=not view.study.settings.no_code)
+    trial = TemplateTrial(view.profile, {}, options=TrialOptions(may_run_code=not view.study.settings.no_code))
     if trial.syntax_error is None:
         each = [
             _conversation(trial, f"{view.study.given.id} doc {instance.index + 1}, prompt {number}", prompt)

@@ -21,7 +21,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     builtin_conversations,
     conversations_beside,
 )
-from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, TrialOptions
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.answers_read_back import loop_lines, loop_table
 from pytest_promptfmt.systems.templates.constructs import written_lines
@@ -67,15 +67,14 @@ class TemplateAssembly(Assembly):
         """Return the template tried with the conversations, with its tokenizer where that loads."""
         from pytest_promptfmt.core.errors import PromptfmtError
 
-        make = partial(
-            TemplateTrial,
-            conversations=self.conversations,
+        options = TrialOptions(
             engines=study.settings.template_engines,
             hosts=study.settings.hosts,
             response_template=self.template.response_template,
             trains_for=study.settings.trained_by(self.template.path),
             may_run_code=not study.settings.no_code,
         )
+        make = partial(TemplateTrial, conversations=self.conversations, options=options)
         try:
             loaded = study.load(self.profiles[0])
         except PromptfmtError:  # the snapshot reports it
@@ -99,7 +98,7 @@ class ConversationAssembler:
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
-        self._response_template = assembly.template.response_template
+        self._options = TrialOptions(response_template=assembly.template.response_template)
         self._trials: dict[int, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:
@@ -139,7 +138,7 @@ class ConversationAssembler:
     def _trial(self, profile: Profile) -> TemplateTrial:
         """Return the trial of a profile, which a study renders all docs with."""
         if id(profile) not in self._trials:
-            trial = TemplateTrial(profile, self._conversations, response_template=self._response_template)
+            trial = TemplateTrial(profile, self._conversations, options=self._options)
             self._trials = {id(profile): trial}
         return self._trials[id(profile)]
 

@@ -49,7 +49,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     variant = file.with_name(f"{file.stem}{TRAINING}")
     if variant.is_file() and (training := _beside(trial, variant)) is not None:
         yield from _trained_otherwise(trial, training)
-    asked = trial.trains_for
+    asked = trial.options.trains_for
     if asked is not None and file != asked.with_name(f"{asked.stem}{TRAINING}"):
         inference = _beside(trial, asked)
         if inference is None or inference.syntax_error is not None:

@@ -1,0 +1,163 @@
+"""The rows of outcomes in the store: the states of each file's inputs, and for each the counts and the items."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems, summary
+from pytest_promptfmt.inputs.cached_folders import KINDS, folder_of
+from pytest_promptfmt.inputs.places import Places
+from pytest_promptfmt.inputs.store import Store, mapping
+from pytest_promptfmt.inputs.task_inputs import Node, WatchedFile, name_of
+
+_OUTCOMES: Final = "outcomes"
+_SUMMARIES: Final = "summaries"
+_ITEMS: Final = "items"
+"""Rows of a file: the inputs of the outcomes of each variant, and for one variant the counts and each item's result."""
+
+_REFUSED: Final = "refused"
+"""The reason why the outcomes of a file are not cached."""
+
+ENTRIES: Final = "entries"
+"""Rows of the index, which do not depend on the context."""
+
+BY_CONTEXT: Final = (_OUTCOMES, _SUMMARIES, _ITEMS, _REFUSED)
+
+_VARIANT: Final = "?"
+"""Between the path of a file and the digest of its inputs."""
+
+_MOST_VARIANTS: Final = 6
+"""The states of a file whose outcomes are side by side, such as those of several branches."""
+
+
+class OutcomeRows:
+    """The outcomes of files in a store; one that is not `is_valid` is not used.
+
+    `found` has the inputs and the counts of the files whose outcomes hold, or were made by this run.
+    """
+
+    def __init__(self, store: Store, places: Places, is_valid: Callable[[Shown], bool]) -> None:
+        self._store = store
+        self._places = places
+        self._is_valid = is_valid
+        self.found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
+
+    def variants(self, name: str) -> list[Mapping[str, Any]]:
+        """Return the rows of a file for the states of its inputs, the newest first."""
+        rows = self._store.row(_OUTCOMES, name)
+        return [mapping(row) for row in rows[:_MOST_VARIANTS]] if isinstance(rows, list) else []
+
+    def knows(self, name: str) -> bool:
+        """Return whether an earlier run stored outcomes of a file, or a reason for none."""
+        return any(self._store.row(kind, name) for kind in (_OUTCOMES, _REFUSED))
+
+    def refusal(self, name: str) -> list[Any]:
+        """Return why the outcomes of a file are not cached and the digest of its inputs, empty without a reason."""
+        row = self._store.row(_REFUSED, name)
+        return row if isinstance(row, list) else []
+
+    def refuse(self, name: str, reason: str, row: Mapping[str, Any] | None) -> None:
+        """Store why the outcomes of a file are not cached."""
+        refusal = [reason, None if row is None else self.digest(row)]
+        if self.refusal(name) != refusal:
+            self._store.put(_REFUSED, name, refusal)
+
+    def digest(self, row: Mapping[str, Any]) -> str:
+        """Return the digest of the inputs of a row."""
+        return digest_of_inputs(row, self._places)
+
+    def counts(self, path: Path, made: str) -> Mapping[str, Any]:
+        """Return the row of a file's counts, empty if it belongs to other inputs."""
+        row = mapping(self._store.row(_SUMMARIES, _of_variant(path, made)))
+        return row if row.get("made") == made else {}
+
+    def file(self, path: Path, counts: Mapping[str, Any]) -> CachedFile | None:
+        """Return the cached outcomes of a file with these counts, None for invalid ones."""
+        try:
+            read = partial(self._store.text, _ITEMS, _of_variant(path, counts["made"]))
+            return CachedFile.of(counts, read, self._is_valid)
+        except Exception:  # invalid data of any kind
+            return None
+
+    def keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
+        """Store the outcomes of a file; `row` has their inputs."""
+        made_of = {"made": self.digest(row), "tasks": watched.tasks, "claims": watched.claims}
+        about = {"brings_profiles": watched.brings_profiles, "profiles": sorted(watched.profiles)}
+        found = {**made_of, **about, "introduces": row["introduces"], **summary(watched.items)}
+        self.found[name] = row["inputs"], found
+        others = [each for each in self.variants(name) if each.get("made") not in (None, found["made"])]
+        rows = [{"made": found["made"], **row}, *others[: _MOST_VARIANTS - 1]]
+        self._store.put(_OUTCOMES, name, rows)
+        self._store.put(_REFUSED, name, None)
+        for kind, content in ((_SUMMARIES, found), (_ITEMS, watched.items)):
+            self._store.put(kind, _of_variant(name, found["made"]), content)
+            for other in others[_MOST_VARIANTS - 1 :]:
+                self._store.put(kind, _of_variant(name, str(other["made"])), None)
+
+    def remove_missing(self) -> set[str]:
+        """Remove the rows of files and folders that no longer exist; return the inputs of the others."""
+        is_missing = cache(lambda path: not os.path.lexists(path))  # a file has several rows
+        for kind in (*BY_CONTEXT, ENTRIES):
+            for path in self._store.paths(kind):
+                if is_missing(path.partition(_VARIANT)[0]):
+                    self._store.put(kind, path, None)
+        for kind in KINDS:
+            for key in self._store.paths(kind):
+                if is_missing(folder_of(key)):
+                    self._store.put(kind, key, None)
+        rows = (row for name in self._store.paths(_OUTCOMES) for row in self.variants(name))
+        return {key for row in rows for key in row.get("inputs", ())}
+
+
+class PlannedItems:
+    """The items of this run by their files: those that were offered, and those that remained after selection."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._offered: dict[str, set[str]] = defaultdict(set)
+        self._unexplained: set[Node] = set()
+
+    def offer(self, node: Node, children: Iterable[Node]) -> None:
+        """Note the children of a file or task: all of them have to run, also those that `-k` deselects."""
+        offered = self._offered[str(node.path)]
+        offered.discard(name_of(node))
+        offered.update(map(name_of, children))
+
+    def select(self, items: Iterable[Node]) -> None:
+        """Note the items after selection."""
+        self._counts = Counter(str(item.path) for item in items)
+        self._unexplained.clear()
+
+    def explain(self, items: Iterable[Node], shown: Callable[[Node], Shown | None]) -> None:
+        """Note the items that run although their results are cached.
+
+        A failure that repeats an earlier one is stored without its text: if no item before it has the text, it runs.
+        """
+        explained: set[tuple[str, str]] = set()
+        for item in items:
+            for problem, has_text in problems(shown(item) or {"reports": ()}):
+                if not has_text and problem not in explained:
+                    self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
+                explained.add(problem)
+
+    def may_show(self, item: Node, file: CachedFile) -> bool:
+        """Return whether the cached result of an item may be shown: some rules use the other items of the run."""
+        return item not in self._unexplained and file.size == self._counts[str(item.path)]
+
+    def is_whole(self, name: str, watched: WatchedFile) -> bool:
+        """Return whether all items of a file ran."""
+        return watched.items.keys() == self._offered[name] and len(watched.items) == self._counts[name] > 0
+
+
+def _of_variant(path: Path | str, made: str) -> str:
+    return f"{path}{_VARIANT}{made}"
+
+
+def digest_of_inputs(row: Mapping[str, Any], places: Places) -> str:
+    """Return the digest of the inputs of a row, the same in each checkout."""
+    return places.digest((row["context"], row["inputs"], [list(each) for each in row["asked"]], row["introduces"]))
