@@ -29,6 +29,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,7 +42,7 @@ import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from stale_counts import FILE_NAME as COUNTS
 from stale_parts import PARTS, VARIABLE
-from stale_project import OWN, Project, State
+from stale_project import OWN, Place, Project, State
 
 import pytest_promptfmt.cli
 import pytest_promptfmt.inputs.contents
@@ -104,7 +105,7 @@ Trial = tuple[State, str | None, tuple[str, ...]]
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def run(project: Project, way: tuple[str, ...], *options: str, modules: bool = False) -> int:
+def run(project: Place, way: tuple[str, ...], *options: str, modules: bool = False) -> int:
     """Return the exit status of a command, in a process that is forked from this one."""
     process = os.fork()
     if process == 0:
@@ -121,6 +122,9 @@ def run(project: Project, way: tuple[str, ...], *options: str, modules: bool = F
             code = _command(way, options)
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 98
+        except BaseException:  # noqa: BLE001, RUF100  # said in the output, and told by the status
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             if modules:
                 files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
@@ -145,7 +149,7 @@ def _command(way: tuple[str, ...], options: tuple[str, ...]) -> int:
     return 0
 
 
-def found(project: Project, way: tuple[str, ...], *, fresh: bool) -> tuple[Any, str]:
+def found(project: Place, way: tuple[str, ...], *, fresh: bool) -> tuple[Any, str]:
     """Return all that a run found, and what it printed."""
     file = project.root / FOUND
     file.unlink(missing_ok=True)
@@ -164,7 +168,7 @@ def found(project: Project, way: tuple[str, ...], *, fresh: bool) -> tuple[Any, 
     return [code, what, told, _SYRUPY.findall(said)], said
 
 
-def import_what_runs_import(project: Project) -> None:
+def import_what_runs_import(project: Place) -> None:
     """Import the libraries that a run of this project imports, so that each forked process has them."""
     for way in (("pytest", "tasks"), ("check", "tasks")):
         options = ("--promptfmt-no-cache", "--promptfmt-workers=0") if way[0] == "pytest" else ("--no-cache",)

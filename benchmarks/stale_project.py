@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from stale_parts import APPEARING, LINES, SWAPS, files_of
 
@@ -19,6 +19,13 @@ OWN: Final = ("found.json", "output.txt", "memory.json")
 
 State = Mapping[str, bytes | str]
 """The files of a project: their contents, of a link where it leads."""
+
+
+class Place(Protocol):
+    """A folder that is tested, and the variable of the environment that its code asks for."""
+
+    root: Path
+    variable: str | None
 
 
 def kind_of(name: str) -> str:

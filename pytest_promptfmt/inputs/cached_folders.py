@@ -259,7 +259,7 @@ class CachedFolders:
                 return None  # names in other systems' files are not in the index
             inputs.update(each.paths if each is not None else ())
         with os.scandir(folder) as entries:
-            inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))
+            inputs.update(each.path for each in entries if os.path.isfile(each.path) and systems_for(Path(each.path)))
         return sorted(inputs)
 
     def _write_index(self) -> None:

@@ -177,7 +177,7 @@ def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             found = [each for each in entries if each.name.endswith(tuple(suffixes))]
-            return sorted(Path(each.path) for each in found if not each.is_file())
+            return sorted(Path(each.path) for each in found if not os.path.isfile(each.path))
     except OSError:
         return []
 

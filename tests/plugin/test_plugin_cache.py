@@ -122,6 +122,7 @@ EDITS: dict[str, Callable[[Project], object]] = {
     "a test module": lambda p: p.write("tasks/docs/test_docs.py", "def test_docs():\n    assert 0\n"),
     "a conftest": lambda p: p.write("tasks/docs/conftest.py", "collect_ignore = ['wic.yaml']\n"),
     "a link to nothing": lambda p: (p.root / "tasks/docs/link.yaml").symlink_to("nowhere.yaml"),
+    "a link to itself": lambda p: (p.root / "tasks/docs/link.bin").symlink_to("link.bin"),
 }
 
 
