@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -293,6 +294,19 @@ def test_code_that_can_show_the_path_of_the_checkout_runs_in_another_one(
 PAGE = Path(pytest_promptfmt.__file__).parents[1] / "docs/running.md"
 
 
+def _installed(folder: Path) -> Path:
+    """Return the Python of a new environment with this package, and the same versions of all others as here."""
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    shutil.copytree(PAGE.parents[1] / "pytest_promptfmt", site / "pytest_promptfmt")
+    here = [path for path in sys.path if path and Path(path).is_dir() and Path(path).name == "site-packages"]
+    own = [next(Path(path).glob("pytest_promptfmt-*.dist-info"), None) for path in here]
+    for info in filter(None, own):
+        shutil.copytree(info, site / info.name, dirs_exist_ok=True)
+    (site / "others.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here), "utf-8")
+    return folder / "bin/python"
+
+
 def test_the_recipe_for_github_shows_outcomes_of_the_job_before(
     tree: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,15 +318,19 @@ def test_the_recipe_for_github_shows_outcomes_of_the_job_before(
 
     def job(number: int) -> str:
         home = tmp_path / f"runner{number}"
-        shutil.copytree(PAGE.parents[1] / "pytest_promptfmt", home / "site/pytest_promptfmt")
-        _copied(tree, home / "work/evals")
+        python = _installed(home / f"python{number}")
+        _copied(tree, home / f"work{number}/evals")
         kept = Path(restore["with"]["path"].replace("~", str(home)))
         if (tmp_path / "kept").exists():
             shutil.copytree(tmp_path / "kept", kept)
-        environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(home / "site")}
-        words = [sys.executable, "-m", *run["run"].split(), "tasks"]
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         ran = subprocess.run(
-            words, cwd=home / "work/evals", env=environment, capture_output=True, text=True, check=True
+            [python, "-m", *run["run"].split(), "tasks"],
+            cwd=home / f"work{number}/evals",
+            env={**variables, "HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         if save["with"]["path"] == restore["with"]["path"]:
             shutil.copytree(kept, tmp_path / "kept", dirs_exist_ok=True)
