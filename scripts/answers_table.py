@@ -19,13 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
-from pytest_promptfmt.systems.templates.answers_read_back import (
-    Loss,
-    loop_table,
-    lost_parts,
-    reader_of,
-    written_answers,
-)
+from pytest_promptfmt.systems.templates.answer_parsers import parser_of
+from pytest_promptfmt.systems.templates.answers_read_back import Loss, loop_table, lost_parts, written_answers
 from pytest_promptfmt.systems.templates.loop_rules import calls_look_alike
 
 PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
@@ -98,8 +93,8 @@ def best(trial: TemplateTrial, parsers: Mapping[str, Mapping[str, Any]]) -> tupl
     plain = [each for each in written if each.conversation.name in PLAIN]
     found: tuple[str, Mapping[int, list[Loss]]] = "", {number: [] for number, _ in enumerate(answers)}
     for name, response_template in parsers.items():
-        trial.options = TrialOptions(response_template=response_template)
-        reader = reader_of(trial)
+        trial.options = TrialOptions(parser=response_template)
+        reader = parser_of(trial)
         if (
             reader is None
             or not plain

@@ -1,4 +1,4 @@
-"""`promptfmt record`: the renderings of a server, kept for CI."""
+"""`promptfmt record`: the renderings of a server, and what its parser reads, kept for CI."""
 
 from __future__ import annotations
 
@@ -20,42 +20,53 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RecordsRenderings(Protocol):
-    """A system that keeps what a server renders for views of tasks."""
+    """A system that keeps what a server renders for views of tasks, and what its parser reads."""
 
     def record_renderings(self, views: Sequence[ProfileView], engine: str, file: Path) -> str:
         """Write the recording and return a summary; raises SettingsError."""
+        ...
+
+    def record_answers(self, views: Sequence[ProfileView], parser: str) -> str:
+        """Write the recordings and return a summary; raises SettingsError and TokenizerError."""
         ...
 
 
 def record(
     paths: Paths = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME:URL", help="`llama.cpp:URL` or `vllm:URL`.")] = "",
+    parser: Annotated[str, typer.Option("--parser", metavar="NAME", help="`vllm/NAME` or `sglang/NAME`.")] = "",
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The recording.")] = Path("prompts.jsonl"),
     profile: Profiles = None,
     no_code: NoCode = False,
 ) -> None:
-    """Have a server render all conversations, and keep what it renders.
+    """Have a server render all conversations, or its parser read all answers, and keep the result.
 
     Chat templates are sent with all conversations, tasks with the messages of their docs for each profile that has a
     chat template. Name the recording as `engine` of a profile or in `template_engines`, and every run compares with it,
     without the server. This is the only command that needs one; no model is run.
+
+    With `--parser`, an installed vLLM or SGLang reads the answers that each chat template writes. The recording is next
+    to the template (`NAME.answers.jsonl`), and every run uses it.
     """
     from pytest_promptfmt.core.profile import RECORDED
     from pytest_promptfmt.plugin.collected import with_collected
     from pytest_promptfmt.systems import system_with
 
-    if not engine:
-        raise SettingsError("missing --engine", hint="--engine llama.cpp:URL or --engine vllm:URL")
+    if bool(engine) == bool(parser):
+        hint = "--engine llama.cpp:URL, --engine vllm:URL, --parser vllm/NAME or --parser sglang/NAME"
+        raise SettingsError("one of --engine and --parser is required", hint=hint)
     system = system_with(RecordsRenderings)
     if system is None:
         raise SettingsError("promptfmt record needs the system of chat templates, which this installation lacks")
     if to.suffix != RECORDED:
         raise SettingsError(f"the name of a recording ends with {RECORDED}, not {to.suffix or to}")
-    is_new = not gate.is_there(to)
+    is_new = not parser and not gate.is_there(to)
     summaries: list[str] = []
 
     def use(found: Sequence[CollectedPrompts]) -> None:
-        summaries.append(system.record_renderings([each.seen for each in found], engine, to.absolute()))
+        views = [each.seen for each in found]
+        record = system.record_answers(views, parser) if parser else None
+        summaries.append(record or system.record_renderings(views, engine, to.absolute()))
 
     try:
         if is_new:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
-from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError, without_task
+from pytest_promptfmt.core.errors import PromptfmtError, TokenizerError, UnavailableError, without_task
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
 
@@ -68,6 +68,7 @@ class Outcome:
     (`linted` has "") or its prompts for a profile (its name), where those about scoring did (`scored`), and in the
     profiles in which a model was `asked`. `is_synthetic`: its docs were made from the templates,
     `unseen` names the keys that give pictures or sound, which are not rendered. `remedy` makes a skipped item run.
+    `is_unloaded`: its tokenizer could not be loaded.
     """
 
     task: str
@@ -96,6 +97,7 @@ class Outcome:
     is_synthetic: bool = False
     unseen: str = ""
     remedy: str = ""
+    is_unloaded: bool = False
 
     @property
     def errors(self) -> tuple[Reported, ...]:
@@ -113,7 +115,8 @@ class Outcome:
         where = f"{error.position}: " if error.position else ""
         title = f"{where}{error.message}"
         key = without_task(error.cause, self.task)
-        return replace(self, category="error", key=key, title=title, detail=str(error))
+        is_unloaded = isinstance(error, TokenizerError)
+        return replace(self, category="error", key=key, title=title, detail=str(error), is_unloaded=is_unloaded)
 
     def skipped(self, reason: str) -> Outcome:
         """Return the outcome of the same item when it was skipped."""
@@ -169,7 +172,7 @@ def _figure(value: Any) -> tuple[str, str]:
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_USUAL, text),
     **dict.fromkeys(("globs", "used_globs", "linted", "asked", "sections"), listed),
-    **dict.fromkeys(("rendered", "scored", "is_synthetic"), flag),
+    **dict.fromkeys(("rendered", "scored", "is_synthetic", "is_unloaded"), flag),
     "category": _category,
     "docs": number,
     "new_text": if_any(text),

@@ -64,14 +64,14 @@ class TrialOptions:
     """What a template is tried for, next to its conversations.
 
     It is compared with `engines`; `hosts` decide the severity of findings, by default all that are known.
-    `response_template` is what reads answers back, as in a tokenizer_config.json. `trains_for` is the template that the
-    model is asked with, if this one is for its training. Without `may_run_code` no engine is tried that the repository
-    under test can bring.
+    `parser` reads answers back: a `response_template`, a recording, or the name of an installed one (`vllm/hermes`).
+    `trains_for` is the template that the model is asked with, if this one is for its training. Without `may_run_code`
+    no engine is tried that the repository under test can bring.
     """
 
     engines: Sequence[str] = ()
     hosts: Collection[str] = ()
-    response_template: Mapping[str, Any] | None = None
+    parser: Mapping[str, Any] | Path | str | None = None
     trains_for: Path | None = None
     may_run_code: bool = True
 

@@ -113,9 +113,10 @@ class RunResult:
     def explained(self) -> Mapping[int, FindingGroup]:
         """Return the clusters, by number, that an error about their subject in all their tasks explains."""
         found: dict[int, FindingGroup] = {}
-        rules = known_rules()
+        rules, unloaded = known_rules(), {outcome.key for outcome in self.outcomes if outcome.is_unloaded}
         for number, cluster in enumerate(self.clusters):
-            is_of_template = cluster.category == "error" and all(member.profile for member in cluster.members)
+            is_failure = cluster.category == "error" and cluster.key not in unloaded
+            is_of_template = is_failure and all(member.profile for member in cluster.members)
             families = _EXPLAINS["template" if is_of_template else cluster.category]
             for group in self.findings if families else ():
                 rule = rules.get(group.code)

@@ -163,6 +163,7 @@ def check_template(
     *,
     hosts: Sequence[str] = (),
     response_template: Mapping[str, Any] | None = None,
+    parser: str | None = None,
 ) -> list[Reported]:
     """Return what the rules about chat templates find, errors first.
 
@@ -171,10 +172,11 @@ def check_template(
     the place of the built-in ones and of those next to the template: by name what a file of conversations holds, such
     as `{"refund": {"messages": [...], "tools": [...]}}`. `engines` (`minijinja`) render them as well, to be compared.
     `hosts` (`vllm`, `trl` …) decide what is an error, by default all. `response_template` reads answers back, by
-    default the one in the tokenizer_config.json next to the template.
+    default the one in the tokenizer_config.json next to the template. `parser` names one that is installed instead:
+    `vllm/NAME` or `sglang/NAME`, with a reasoning parser `sglang/NAME+NAME`.
 
     Raises SourceError for a file without template and for invalid conversations, TokenizerError for a tokenizer that
-    cannot be loaded, and SettingsError where an engine or the system of templates is missing, or a host is unknown.
+    cannot be loaded, and SettingsError where an engine or the system of templates is missing, or a name is unknown.
     """
     system = system_with(ChecksTemplates)
     if system is None:
@@ -186,6 +188,7 @@ def check_template(
         engines=engines,
         hosts=hosts,
         response_template=response_template,
+        parser=parser,
     )
 
 

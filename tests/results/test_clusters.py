@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from pytest_promptfmt.core.errors import RenderError
+from pytest_promptfmt.core.errors import RenderError, TokenizerError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Category, Outcome
 from pytest_promptfmt.results.clusters import Cluster, clusters_of
@@ -91,6 +91,9 @@ def test_a_failure_that_an_error_of_a_rule_explains_comes_below_it() -> None:
     assert lines[-2] == "  explains: error, 2 items of 2 tasks: the template fails: must take turns"
     other = RunResult(rootdir=Path(), outcomes=tuple(each for each in outcomes if each.category == "error"))
     assert len(other.unexplained) == 1
+    missing = TokenizerError("loading it needs the package transformers, which is not installed")
+    unloaded = (Outcome(task="arc", profile="chat", file="arc.yaml").failed(missing), *outcomes[2:])
+    assert len(RunResult(rootdir=Path(), outcomes=unloaded).unexplained) == 1
 
 
 def test_a_cluster_keeps_its_first_title_and_all_members() -> None:

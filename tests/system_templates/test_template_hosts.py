@@ -172,9 +172,7 @@ def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
     pytest.importorskip("transformers.utils.chat_parsing.response_parser")
 
     def cells(source: str, response_template: Any = None) -> dict[tuple[str, str], list[str]]:
-        table = loop_table(
-            TemplateTrial(lone_profile(source), options=TrialOptions(response_template=response_template))
-        )
+        table = loop_table(TemplateTrial(lone_profile(source), options=TrialOptions(parser=response_template)))
         return {(name, message): cells for name, message, cells, _ in table["rows"]}
 
     fine = cells(template(), READING)

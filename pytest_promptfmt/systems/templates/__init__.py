@@ -88,5 +88,14 @@ class ChatTemplates(System):
 
         return recorded(views, engine, file)
 
+    def record_answers(self, views: Sequence[Any], parser: str) -> str:
+        """Write what a parser reads in the answers of the templates under test, and return what was done.
+
+        Raises TokenizerError for a parser that cannot be loaded, SettingsError for an unknown one.
+        """
+        from pytest_promptfmt.systems.templates.answers_read_back import recorded_answers
+
+        return "\n".join(recorded_answers(views, parser)) or "no chat template is under test here"
+
 
 SYSTEM: Final = ChatTemplates()

@@ -1,88 +1,37 @@
 """Answers as a model would generate them, cut out of a finished conversation, and what a parser reads in them.
 
-The parser is that of transformers 5.23 and later, for a `response_template`. Also the table of the answers of a
-template: which come back through a parser, and stay as they are in later prompts.
+Also the table of the answers of a template: which come back through a parser, and stay as they are in later prompts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.profiles.conversation import REASONING_KEYS
-from pytest_promptfmt.profiles.messages import has_calls
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_tools, conversations_of
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.systems.templates.answer_parsers import (
+    AnswerParser,
+    NamedParser,
+    WrittenAnswer,
+    parser_of,
+    recorded_line,
+)
+from pytest_promptfmt.systems.templates.server_engines import write_recording
+from pytest_promptfmt.systems.templates.template_files import answers_beside
 
 _NOT_READ: Final = ("whitespace", "reasoning-closed-only")
 """Conversations whose answers no parser gives back as they are: it strips texts, and reads `…</think>` as reasoning."""
-
-
-_PARSER: Final = "transformers.utils.chat_parsing.response_parser"
-
-
-class ResponseReader:
-    """A parser of answers, as `parse_response` of a tokenizer that has this `response_template`."""
-
-    def __init__(self, response_template: Mapping[str, Any]) -> None:
-        """Read with a template; raises TokenizerError where transformers is missing or too old, or refuses it."""
-        try:
-            self._module = import_module(_PARSER)
-        except ImportError as error:
-            raise TokenizerError(
-                "answers cannot be read back: the parser of response templates is missing",
-                hint="install transformers 5.23 or later",
-            ) from error
-        try:
-            self._template = self._module.load_response_template(dict(response_template))
-        except ValueError as error:
-            raise TokenizerError(f"invalid response_template: {error}") from error
-
-    def read(self, pieces: Sequence[str], prompt: str, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-        """Return the message that a server makes of an answer to a prompt, which arrives in pieces.
-
-        Raises ValueError where parsing fails.
-        """
-        try:
-            parser = self._module.ResponseParser(self._template, prefix=prompt, tools=list(tools or ()))
-            for piece in pieces:
-                parser.feed(piece)
-            message, _ = parser.finalize()
-        except (RuntimeError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
-        if not has_calls(message):
-            raise ValueError("its tool_calls are not a list of calls")
-        made: Mapping[str, Any] = message
-        return made
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenAnswer:
-    """An assistant message of a conversation with its prompt and the text that the template writes for it."""
-
-    conversation: Conversation
-    number: int
-    prompt: str
-    text: str
-
-    @property
-    def message(self) -> Mapping[str, Any]:
-        """Return the message as it was given."""
-        return self.conversation.messages[self.number]
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Return what is equal for answers that are read alike."""
-        return self.prompt, self.text, repr(self.message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +113,10 @@ def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[Wri
     """Yield the answers of a conversation that the template writes right after its generation prompt."""
     if conversation.keep_null or conversation.continue_final_message or conversation.name in _NOT_READ:
         return
+    reads_calls = bool(conversation.tools) or isinstance(trial.options.parser, Mapping | None)
     for number in conversation.answers:
+        if conversation.messages[number].get("tool_calls") and not reads_calls:
+            continue  # servers read calls only where tools are given
         prompt = trial.render(conversation, State(count=number)).text
         whole = trial.without_generation_prompt(conversation, State(count=number + 1))
         if prompt and whole and whole.startswith(prompt) and whole != prompt:
@@ -207,6 +159,8 @@ def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[st
     return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
 
 
+NOT_RECORDED: Final = "the recording lacks an answer"
+
 Step = Literal["read whole", "read in pieces", "rendered again"]
 """What is done with an answer that the template has written."""
 
@@ -219,14 +173,15 @@ class Loss(NamedTuple):
     saw: str
 
 
-def lost_parts(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnswer) -> Iterator[Loss]:
+def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer) -> Iterator[Loss]:
     """Yield what of an answer does not come back."""
     tools = answer.conversation.tools
     try:
-        read = reader.read([answer.text], answer.prompt, tools)
-        in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, tools)
-    except ValueError as error:
-        yield Loss("read whole", "an answer cannot be read back", f"{error}: {answer.text!r}")
+        read = reader.read([answer.text], answer.prompt, answer.conversation)
+        in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, answer.conversation)
+    except (ValueError, LookupError) as error:
+        what = NOT_RECORDED if isinstance(error, LookupError) else "an answer cannot be read back"
+        yield Loss("read whole", what, f"{error}: {answer.text!r}")
         return
     given, whole = as_read(answer.message, tools), as_read(read, tools)
     differences = list(given.differences(whole, answer.text))
@@ -242,12 +197,12 @@ def lost_parts(trial: TemplateTrial, reader: ResponseReader, answer: WrittenAnsw
 
 
 def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:
-    """Yield for each answer of a conversation whether the response template reads it back, else why not.
+    """Yield for each answer of a conversation whether the parser reads it back, else why not.
 
-    Nothing without a response template, and for conversations that no parser gives back as they are.
+    Nothing without a parser, and for conversations that no parser gives back as they are.
     """
     try:
-        reader = reader_of(trial)
+        reader = parser_of(trial)
     except TokenizerError as error:
         yield error.message
         return
@@ -257,9 +212,21 @@ def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str
         yield f"message {number + 1}: {', '.join(lost) or 'comes back'}"
 
 
-def reader_of(trial: TemplateTrial) -> ResponseReader | None:
-    """Return the parser of the answers of a template; None without a response template. Raises TokenizerError."""
-    return ResponseReader(trial.options.response_template) if trial.options.response_template is not None else None
+def recorded_answers(views: Iterable[ProfileView], name: str) -> Iterator[str]:
+    """Write what a parser reads in the answers of templates next to each of them; yield what was done.
+
+    Raises TokenizerError where it cannot be loaded, SettingsError for another name and a file that cannot be written.
+    """
+    trials = {id(view.study.tested): (view.study, view.study.tested) for view in views}
+    for study, trial in trials.values():
+        if trial is None or study.given.path is None:
+            continue
+        trial.options = replace(trial.options, parser=name)
+        parser, path = NamedParser(name, trial), answers_beside(study.given.path, study.given.name)
+        made = (recorded_line(name, parser, each, pieces_of(trial, each.text)) for each in written_answers(trial))
+        lines = {line["key"]: line for line in made}
+        write_recording(path, lines)
+        yield f"{path.name}: {len(lines)} answers read by {name} {parser.version}"
 
 
 # -- the table of the report -------------------------------------------------------------------------------------------
@@ -272,12 +239,14 @@ _KEPT: Final = "kept in later prompts"
 def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
     """Return the table as the report shows it: a column for each step, and a row for each answer.
 
-    Without a `response_template`, which may need transformers, only whether later prompts keep an answer is known.
+    Without a parser, which may need another package, only whether later prompts keep an answer is known.
     """
     nothing, reader = "", None
     try:
-        reader = reader_of(trial)
-        nothing = "" if reader is not None else "no response_template reads the answers of this template"
+        reader = parser_of(trial)
+        nothing = (
+            "" if reader is not None else "no response_template and no recording reads the answers of this template"
+        )
     except TokenizerError as error:
         nothing = error.message
     steps: Sequence[Step] = get_args(Step) if reader is not None else ()
@@ -298,7 +267,7 @@ def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
 
 
 def _read(
-    trial: TemplateTrial, reader: ResponseReader | None, answer: WrittenAnswer, steps: Sequence[Step]
+    trial: TemplateTrial, reader: AnswerParser | None, answer: WrittenAnswer, steps: Sequence[Step]
 ) -> Sequence[str]:
     losses = list(lost_parts(trial, reader, answer)) if reader is not None else []
     lost = {step: [each.what for each in losses if each.step == step] for step in steps}

@@ -11,12 +11,8 @@ from pytest_promptfmt.profiles.probe_conversations import Conversation, builtin_
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.systems.templates.answers_read_back import (
-    WrittenAnswer,
-    lost_parts,
-    reader_of,
-    written_answers,
-)
+from pytest_promptfmt.systems.templates.answer_parsers import WrittenAnswer, parser_of
+from pytest_promptfmt.systems.templates.answers_read_back import NOT_RECORDED, lost_parts, written_answers
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _MOST_SHOWN: Final = 160
@@ -24,7 +20,9 @@ _MOST_SHOWN: Final = 160
 
 @template_rule("PF467", "answer-not-read-back", severity=Severity.ERROR)
 def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers that the tokenizer's `response_template` reads differently from what the template wrote.
+    """Report answers that a parser reads differently from what the template wrote.
+
+    The parser is the `response_template` of the tokenizer, or one of vLLM or SGLang.
 
     Why: A server reads the model's answer with this parser and sends it back with the next request. Text, reasoning and
     calls that do not come back are lost for the client, and history is not what the model generated, so that caches of
@@ -35,11 +33,13 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
     Real: Gemma 4 (an argument that is null), LFM2.5 (an apostrophe in an argument), Llama 3.1 (text next to a call).
     """
     try:
-        reader = reader_of(trial)
+        reader = parser_of(trial)
     except TokenizerError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        message = "no answer can be read with the response_template"
-        yield finding(message, f"{error.message}{hint}", trial.place(), severity=Severity.INFO)
+        chosen = isinstance(trial.options.parser, str)
+        message = f"no answer can be read with {trial.options.parser if chosen else 'the response_template'}"
+        severity = Severity.ERROR if chosen else Severity.INFO
+        yield finding(message, f"{error.message}{hint}", trial.place(), severity=severity)
         return
     seen: set[str] = set()
     answers: dict[tuple[str, str, str], WrittenAnswer] = {}
@@ -47,7 +47,10 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
         answers.setdefault(each.key, each)
     for answer in answers.values():
         for step, what, saw in lost_parts(trial, reader, answer) if reader is not None else ():
-            if what not in seen:
+            if what not in seen and what == NOT_RECORDED:
+                seen.add(what)
+                yield finding(what, saw[:_MOST_SHOWN], trial.place())
+            elif what not in seen:
                 seen.add(what)
                 built_in = answer.conversation.name in builtin_conversations()
                 severity = Severity.WARNING if step == "rendered again" or not built_in else Severity.ERROR

@@ -161,8 +161,19 @@ def _line(written: str) -> Line | None:
         line = json.loads(written)
     except (ValueError, RecursionError):
         return None
-    names = ("engine", "key", "text" if isinstance(line, dict) and "text" in line else "refused")
-    return line if isinstance(line, dict) and all(isinstance(line.get(name), str) for name in names) else None
+    if not isinstance(line, dict) or not isinstance(line.get("message", {}), dict):
+        return None
+    names = ("engine", "key", *(() if "message" in line else ("text" if "text" in line else "refused",)))
+    return line if all(isinstance(line.get(name), str) for name in names) else None
+
+
+def write_recording(path: Path, lines: Mapping[str, Line]) -> None:
+    """Write a recording, sorted; raises SettingsError where that fails."""
+    lines_in_order = sorted(lines.values(), key=lambda line: (line.get("from", ""), line["key"]))
+    try:
+        writing.write(path, "".join(json.dumps(line) + "\n" for line in lines_in_order), also=[path])
+    except OSError as error:
+        raise SettingsError(f"the recording cannot be written: {error.strerror}", position=Position(path)) from error
 
 
 class RecordedEngine:
@@ -219,13 +230,7 @@ class ServerRecorder:
         if others := {line["engine"] for line in before.values()} - {self.name}:
             hint = "keep one file for each engine"
             raise SettingsError(f"this is a recording of {others.pop()}", position=Position(path), hint=hint)
-        merged = sorted({**before, **self.lines}.values(), key=lambda line: (line.get("from", ""), line["key"]))
-        try:
-            writing.write(path, "".join(json.dumps(line) + "\n" for line in merged), also=[path])
-        except OSError as error:
-            raise SettingsError(
-                f"the recording cannot be written: {error.strerror}", position=Position(path)
-            ) from error
+        write_recording(path, {**before, **self.lines})
         return sum(before.get(key) != line for key, line in self.lines.items())
 
 

@@ -30,6 +30,7 @@ from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings.profiles import known_host
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.systems.task_files import files_of
+from pytest_promptfmt.systems.templates.answer_parsers import parts_of
 from pytest_promptfmt.systems.templates.engines import compiled_by
 from pytest_promptfmt.systems.templates.template_files import (
     GgufMetadata,
@@ -54,6 +55,7 @@ def checked_template(
     engines: Sequence[str] = (),
     hosts: Sequence[str] = (),
     response_template: Mapping[str, Any] | None = None,
+    parser: str | None = None,
 ) -> list[Reported]:
     """Return the findings of a template; arguments and errors are those of `check_template`."""
     written = written_template(template)
@@ -69,6 +71,8 @@ def checked_template(
             compiled_by(engine, "{{ messages }}")  # a mistake of the caller, not a finding
     for host in hosts:
         known_host(host, None)
+    if parser is not None:
+        parts_of(parser)
     is_file = written.path.name != ""
     profile = Profile(
         name=written.name,
@@ -80,9 +84,7 @@ def checked_template(
         profile,
         _tried(conversations, written.path.parent if is_file else None),
         tokenizer=loaded,
-        options=TrialOptions(
-            engines=tuple(engines), hosts=hosts, response_template=response_template or written.response_template
-        ),
+        options=TrialOptions(engines=tuple(engines), hosts=hosts, parser=parser or response_template or written.parser),
     )
     return sorted(
         findings_of(trial, written.name), key=lambda finding: (list(Severity).index(finding.severity), finding.code)

@@ -18,6 +18,9 @@ from pytest_promptfmt.profiles.tokenizer_sources import NAMED_TEMPLATES, find_so
 
 _CONFIG: Final = "tokenizer_config.json"
 _OWN: Final = "chat_template.jinja"
+
+ANSWERS: Final = ".answers.jsonl"
+"""How the name of a recording of answers ends."""
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json")
 
 
@@ -25,7 +28,8 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json")
 class WrittenChatTemplate:
     """One chat template of a file: its name, the tokenizer next to it, and the special tokens it is given.
 
-    `tokenizer` is what `load_tokenizer` takes, None where it is missing; `response_template` reads answers back.
+    `tokenizer` is what `load_tokenizer` takes, None where it is missing; `parser` reads answers back: a
+    recording next to the template, else the `response_template` of the tokenizer.
     """
 
     name: str
@@ -33,7 +37,7 @@ class WrittenChatTemplate:
     path: Path
     tokenizer: str | None
     special_tokens: Mapping[str, str]
-    response_template: Mapping[str, Any] | None = None
+    parser: Mapping[str, Any] | Path | None = None
 
 
 def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
@@ -60,14 +64,20 @@ def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
 
 def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> WrittenChatTemplate:
     tokens = {key: _token(value) for key, value in config.items() if key.endswith("_token") and _token(value)}
+    recording, reading = answers_beside(path, name), config.get("response_template")
     return WrittenChatTemplate(
         name=name,
         source=source,
         path=path,
         tokenizer=tokenizer_beside(path),
         special_tokens=tokens if "eos_token" in tokens else {**PLACEHOLDERS, **tokens},
-        response_template=reading if isinstance(reading := config.get("response_template"), dict) else None,
+        parser=recording if gate.is_there(recording) else reading if isinstance(reading, dict) else None,
     )
+
+
+def answers_beside(path: Path, name: str) -> Path:
+    """Return where the answers of a template of a file are recorded: next to it, under its name."""
+    return path.with_name(f"{Path(name).name or path.stem}{ANSWERS}")
 
 
 def tokenizer_beside(path: Path) -> str | None:
@@ -82,6 +92,7 @@ def files_beside(path: Path) -> list[str] | None:
     Files that appear in the folder later are not listed: the caller compares the names in it as well.
     """
     found = [str(path.with_name(_CONFIG)), *map(str, conversation_files(path.parent))]
+    found += sorted(map(str, path.parent.glob(f"*{ANSWERS}")))
     tokenizer = tokenizer_beside(path)
     if tokenizer is None:
         return found

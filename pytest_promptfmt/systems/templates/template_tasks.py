@@ -70,7 +70,7 @@ class TemplateAssembly(Assembly):
         options = TrialOptions(
             engines=study.settings.template_engines,
             hosts=study.settings.hosts,
-            response_template=self.template.response_template,
+            parser=self.template.parser,
             trains_for=study.settings.trained_by(self.template.path),
             may_run_code=not study.settings.no_code,
         )
@@ -98,7 +98,7 @@ class ConversationAssembler:
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
-        self._options = TrialOptions(response_template=assembly.template.response_template)
+        self._options = TrialOptions(parser=assembly.template.parser)
         self._trials: dict[int, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:
