@@ -252,7 +252,7 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
         if metric.function is not None:
             continue
         close = did_you_mean(metric.name, METRICS) if metric.name not in METRICS else None  # Hugging Face's namesake
-        message = f"the metric {metric.name!r} is not lm-eval's, and Hugging Face evaluate does not give it here"
+        message = f"the metric {metric.name!r} is not in lm-eval, and not available from Hugging Face evaluate here"
         kind = ScoringError if close else MetricUnavailableError
         raise kind(message, position=task.position("metric_list"), hint=close)
 

@@ -50,9 +50,9 @@ def check(
         typer.Option("--base", metavar="REV", help="Also report prompts that changed since REV without a new version."),
     ] = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Only print how often each rule reported something.")
+        bool, typer.Option("--statistics", help="Print only how many findings each rule has.")
     ] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="First do what `promptfmt fix --write` does.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="First fix findings, as `promptfmt fix --write` does.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check again whenever a file changes.")] = False,
     task: Tasks = None,
     profile: Profiles = None,

@@ -108,7 +108,7 @@ def outdated(
         each = list(followed(locked, root))
     if not each:
         hint = "name one: promptfmt outdated models/mine --origin owner/name"
-        raise SettingsError(f"{FILE_NAME} names no tokenizer or template of the hub", hint=hint)
+        raise SettingsError(f"{FILE_NAME} has no tokenizer or template of the hub", hint=hint)
     options = pytest_options(no_code=no_code)
     found = [_newest(one, options) for one in each]
     for one, (newest, there) in zip(each, found, strict=True):

@@ -84,8 +84,8 @@ def diff(
         str | None,
         typer.Argument(
             metavar="REV",
-            help="A revision of git; by default HEAD, or where this branch left the default branch if nothing is "
-            "uncommitted.",
+            help="A revision of git. By default HEAD; if nothing is uncommitted, the commit where this branch left "
+            "the default branch.",
             show_default=False,
         ),
     ] = None,
@@ -338,7 +338,7 @@ class _Report:
             yield styled(title, "bold yellow")
             yield from (styled(f"  {line}") for line in details)
         if self.compared.same:
-            text = f"written differently, the same text: {listed([*self.compared.same], most)}"
+            text = f"written differently, but with the same text: {listed([*self.compared.same], most)}"
             yield styled(text, "dim")
         for name, note in self.compared.same.items() if verbose else ():
             yield styled(f"  {name}: {note}", "dim")
@@ -381,7 +381,8 @@ class _Report:
 
 def _about_pointers(names: Sequence[str]) -> str:
     number = counted(len(names), "file")
-    return f"{number} of Git LFS compared as pointers, the content is not in this clone: {listed(names, SHOWN_UNKNOWN)}"
+    shown = listed(names, SHOWN_UNKNOWN)
+    return f"{number} of Git LFS compared as pointers, because their content is not in this clone: {shown}"
 
 
 def _names(tasks: Iterable[Unknown]) -> list[str]:

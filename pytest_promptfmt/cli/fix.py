@@ -87,7 +87,7 @@ def convert(
     write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Run the task's own Python functions for the proof.")
+        bool, typer.Option("--allow-code", help="Let the task's own Python functions run, to compare the prompts.")
     ] = False,
     no_code: NoCode = False,
 ) -> None:
@@ -111,7 +111,7 @@ def convert(
     try:
         conversion, notes = _conversion(task, to, format_name, pytest_options(no_code=no_code))
     except CodeNotAllowedError as error:
-        hint = "--allow-code lets the proof run it, if you trust it"
+        hint = "use --allow-code if you trust the code"
         raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
     _refuse_keys_elsewhere(path, task, conversion)
     try:

@@ -30,10 +30,12 @@ def freeze(
     file: Annotated[Path, typer.Argument(help="The task file, or a folder of them.", show_default=False)],
     count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many docs.")] = 3,
     rows: Annotated[
-        str | None, typer.Option("--rows", metavar="N,N,…", help="These rows of the split, from 0.")
+        str | None, typer.Option("--rows", metavar="N,N,…", help="Rows of the split, counted from 0.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows with this seed, not the first.")] = None,
-    cover: Annotated[bool, typer.Option("--cover", help="Choose rows that cover most branches of its code.")] = False,
+    cover: Annotated[
+        bool, typer.Option("--cover", help="Choose rows that cover most branches of the task's code.")
+    ] = False,
     split: Annotated[str | None, typer.Option("--split", help="Take this split; by default the evaluated one.")] = None,
     shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
     source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="json, jsonl, csv or parquet.")] = None,
@@ -135,7 +137,7 @@ class _Asked:
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
         failed = f"; row {found.failed[0]} and {len(found.failed) - 1:,} others fail" if found.failed else ""
-        taken = f"{len(found.rows)} of {len(first):,} rows take {found.taken:,} of {found.steps:,} steps of its code"
+        taken = f"{len(found.rows)} of {len(first):,} rows cover {found.taken:,} of {found.steps:,} steps of its code"
         note(f"{task.name}: {taken}{failed}")
         return found.rows
 

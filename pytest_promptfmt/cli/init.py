@@ -325,7 +325,7 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
-        raise SettingsError("there is no baseline: the run ended early (see above)")
+        raise SettingsError("no baseline was written: the run ended early (see above)")
     entries = len(gate.read_bytes(file).splitlines()) - 1
     say(f"{display_path(file)} written, {entries:,} entries" + (f": {counted_by_effect(file)}" if entries else ""))
 

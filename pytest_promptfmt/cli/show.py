@@ -47,7 +47,7 @@ def show(
     ] = None,
     profile: Profiles = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="Lay out tasks without a format by this one.")
+        str | None, typer.Option("--format", metavar="NAME", help="The format of tasks that have none.")
     ] = None,
     doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
     spaces: Annotated[
@@ -101,7 +101,7 @@ def _asked_lines(study: Study) -> Iterator[Text]:
         labels = f": {', '.join(form.labels)}" if form.labels else ""
         yield styled(f"requests {_FORMS[form.form]}{labels}{example}, by {form.said.strip()!r}")
     if not study.contract.forms:
-        yield styled("requests no form of the answer that can be read from the prompt")
+        yield styled("the prompt requests no form of the answer that is recognized")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -113,7 +113,7 @@ def load_entry_point(entry_point: EntryPoint, *, hint: str | None = None) -> Any
         value = entry_point.load()
         return value(name=entry_point.name) if isinstance(value, type) and issubclass(value, Format) else value
     except Exception as error:
-        message = f"the entry point {entry_point.name!r} of {entry_point.group!r} does not load: {error}"
+        message = f"the entry point {entry_point.name!r} of {entry_point.group!r} cannot be loaded: {error}"
         raise FormatError(message, hint=hint) from error
 
 

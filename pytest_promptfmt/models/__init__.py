@@ -83,7 +83,7 @@ def _added(scheme: str) -> Opener | None:
             opener: Opener = entry.load()
         except Exception as error:
             raise ModelError(
-                f"the model backend {entry.value} does not import: {type(error).__name__}: {error}"
+                f"the model backend {entry.value} cannot be imported: {type(error).__name__}: {error}"
             ) from error
         return opener
     return None

@@ -56,7 +56,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         measured = len(reply.answer.logprobs) if isinstance(reply.answer, Likelihood) else 0
         if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):
             yield finding(
-                "a log-likelihood was measured over other tokens than its continuation has",
+                "a log-likelihood was measured over tokens that are not those of its continuation",
                 f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, {measured} were measured",
                 doc=reply.asked.doc,
                 do="fix the backend of the model: it must score exactly the ids of the continuation",
@@ -152,7 +152,7 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
     if judged.has_labels and judged.mass < limits.mass:
         yield finding(
             "the model puts little probability on the candidates",
-            f"{judged.mass:.2g} in the mean, threshold {limits.mass:g}",
+            f"mean {judged.mass:.2g}, threshold {limits.mass:g}",
             "doc_to_text",
         )
 

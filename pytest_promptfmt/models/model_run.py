@@ -154,7 +154,7 @@ def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
     own = load_tokenizer(profile.tokenizer)
     if model.tokenizer is not None and model.tokenizer.digest != own.digest:
         raise OtherTokenizerError(
-            f"profile {profile.name!r} shows the prompt to a model with the tokenizer {profile.tokenizer_name!r}, and "
+            f"profile {profile.name!r} is for a model with the tokenizer {profile.tokenizer_name!r}, but "
             f"{model.name} has another"
         )
     return own

@@ -267,7 +267,7 @@ class TransformersModel:
         largest = max((max(ids) for ask in asks for ids in (ask.context_ids, ask.continuation_ids) if ids), default=0)
         if self._size is not None and largest >= self._size:
             raise ModelError(
-                f"the tokenizer gives the id {largest}, and the model {self.name} has {self._size} embeddings",
+                f"the tokenizer gives the id {largest}, but the model {self.name} has only {self._size} embeddings",
                 hint="take both from the same model; a token added to the tokenizer needs resized embeddings",
             )
 

@@ -188,7 +188,7 @@ def _read_tokenizer_json(file: Path) -> dict[str, Any]:
     content = read_json(file)
     if not isinstance(content.get("model"), dict) or not isinstance(content.get("added_tokens"), list):
         raise TokenizerError(
-            "not a tokenizer of the library tokenizers: it has no 'model' with 'added_tokens'",
+            "not a tokenizer of the library tokenizers: 'model' or 'added_tokens' is missing",
             position=Position(file),
         )
     refuse_unbounded(content, file)

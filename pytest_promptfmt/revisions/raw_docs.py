@@ -40,7 +40,7 @@ def raw_docs(task: Task, count: int) -> tuple[Doc, ...]:
 
     def text(row: Doc) -> str:
         if next(calls) > _MOST_CALLS:
-            raise DocsError("no rows were found that process_docs accepts")
+            raise DocsError("process_docs accepts none of the rows that were tried")
         try:
             docs = TaskDocs.in_memory(processed(task, [dict(row) or _EMPTY]))
             renderer, _ = renderer_with_shots(task, docs, 0)

@@ -126,7 +126,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     said = form.said.strip()
     budget = token_budget(study.task)
     if budget is not None and len(_WORDS.findall(text)) > budget:
-        message = "the token budget is too small for the form that the prompt requests"
+        message = "the token budget is too small for the requested form of the answer"
         return _Lost(form, text, message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
     own = answer == trial.answers.labels[trial.answers.gold]
     question = trial.question if own else with_gold(trial.question, answer, 0)
@@ -148,7 +148,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
         at = study.stop_texts.index(stop) if stop in study.stop_texts else 0
         return _Lost(form, text, message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
     if not looks_for_answers(study.task) and not study.has_own_scorer:
-        message = "the prompt requests a sentence, and the whole completion is compared with the answer"
+        message = "the prompt requests a sentence, but the whole completion is compared with the gold answer"
         return _Lost(form, text, message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
     message = "an answer in the requested form scores nothing"
     saw = f"{said!r} is requested, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
@@ -197,7 +197,7 @@ def _texts_for_letters(study: Study, scored: Sequence[str]) -> Iterator[Finding]
     page = layout_of(first_text(study.instances[0]))
     texts = {option.text.strip() for option in (*page.listed, *page.listed_in_other_scripts)}
     if scored and texts.issuperset(scored):
-        message = "the prompt requests a letter, but the text of an option is the answer"
+        message = "the prompt requests a letter, but the gold answer is the text of an option"
         yield finding(message, f"scored are {', '.join(scored[:3])}", "doc_to_choice", 0)
 
 
@@ -210,7 +210,9 @@ def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Findin
     asked, other = study.contract.of("number"), study.contract.of("letter")
     asked, other = (asked, other) if is_letters else (other, asked)
     if any(form.is_certain for form in asked) and not other:
-        message = f"the prompt requests a {asked[0].form}, and each option has a {'letter' if is_letters else 'number'}"
+        message = (
+            f"the prompt requests a {asked[0].form}, but the options have {'letters' if is_letters else 'numbers'}"
+        )
         yield finding(message, f"{asked[0].said[:60]}; listed are {', '.join(listed)}", "doc_to_text", 0)
 
 
@@ -225,18 +227,18 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     is_named = any(_has_word(study.own_text, one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in [] if fits else numbers[:1] if is_named else sets[:1]:
-        saw = f"{', '.join(form.labels)} are requested, scored are {', '.join(map(repr, scored[:4]))}"
-        yield finding("the prompt requests other answers than are scored", saw, "doc_to_text", 0)
+        saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))}"
+        yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
     for form in fits:
-        saw = f"{', '.join(form.labels)} are requested, scored are {', '.join(map(repr, scored[:4]))}"
+        saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))}"
         asked = {label.casefold() for label in form.labels}
         hidden = [one for one in folded - asked if not _has_word(study.own_text, one)]
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
         if hidden and asked - folded and len(asked) == len(folded):
-            yield finding("the prompt requests other answers than are scored", saw, "doc_to_text", 0)
+            yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
             return
         if minds and not set(form.labels) & bare:
-            yield finding("the requested letter case is not that of the scored answers", saw, "doc_to_target", 0)
+            yield finding("requested and scored answers differ in letter case", saw, "doc_to_target", 0)
             return
 
 
@@ -248,7 +250,7 @@ def _english_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     is_english = len(set(words)) < _FEWEST_WORDS or not {*data_table("contract")["english"].split()}.isdisjoint(words)
     if not is_english and any(bare == set(pair) for pair in pairs[:_ENGLISH_PAIRS]) and bare.isdisjoint(words):
         saw = f"scored are {', '.join(scored)}; {study.own_text[:40]!r}"
-        yield finding("the answers are English words, and the prompt is in another language", saw, "doc_to_target", 0)
+        yield finding("the answers are English words, but the prompt is in another language", saw, "doc_to_target", 0)
 
 
 def _has_word(text: str, word: str) -> bool:
@@ -268,19 +270,19 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         option = rf"(?<!\w)[(\[]?([A-Z])[)\].:、：]+\s*{re.escape(gold)}(?!\w)"
         label = re.search(option, first_text(instance)) if len(gold) > 1 else None
         if label is not None:
-            message = "the prompt requests a letter, but the text of an option is the answer"
+            message = "the prompt requests a letter, but the gold answer is the text of an option"
             yield finding(message, f"{gold!r} is option {label[1]}", "doc_to_target", instance)
             return
     case = _CASE.search(study.own_text)
     other = [gold for gold in scored if case is not None and gold != (gold.lower() if case[1] else gold.upper())]
     if case is not None and other and len(other) == len(scored) and _minds_case(study):
-        message = "the requested letter case is not that of the scored answers"
+        message = "requested and scored answers differ in letter case"
         yield finding(message, f"{case[0]}; gold is {other[0][:40]!r}", "doc_to_target")
         return
     one_word = _ONE_WORD.search(study.own_text)
     if one_word is not None and study.has_real_docs and scored and all(len(gold.split()) > 1 for gold in scored):
         saw = f"{one_word[0]}; gold is {scored[0][:40]!r}"
-        yield finding("the prompt requests one word, and the gold answers have more", saw, "doc_to_target")
+        yield finding("the prompt requests one word, but the gold answers have several", saw, "doc_to_target")
         return
     outside = list(_outside_range(study, scored)) if study.contract.of("number") and study.has_real_docs else []
     yield from outside
@@ -303,7 +305,7 @@ def _outside_range(study: Study, scored: Sequence[str], count: int | None = None
     if limits is not None and outside:
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
         at = "doc_to_target" if study.generates else "doc_to_choice"
-        yield finding("the prompt requests a number in a range, but an answer is outside of it", saw, at)
+        yield finding("a gold answer is outside the range that the prompt requests", saw, at)
 
 
 def _is_within(gold: str, least: int, most: int) -> bool:

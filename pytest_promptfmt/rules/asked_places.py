@@ -95,7 +95,13 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     return False
 
 
-@query("PF525", "the answer is read from the reasoning before it", _judged, at="filter_list", scores=True)
+@query(
+    "PF525",
+    "a filter reads an answer from the reasoning instead of the real one",
+    _judged,
+    at="filter_list",
+    scores=True,
+)
 def _answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
     tag = next((one[1] for one in _CLOSED.finditer(study.own_text) if REASONING_TAG.fullmatch(one[1])), None)
     if tag is None or study.has_own_scorer or not looks_for_answers(study.task):
@@ -222,7 +228,7 @@ def _vote_of_one(study: Study) -> Iterator[str]:
         yield f"majority_vote, repeats is {study.task.repeats or 1}"
 
 
-@query("PF714", "a gold answer is empty where the prompt requests a word", _compared_golds, at="doc_to_target")
+@query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")
 def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
     study, golds = compared
     word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
@@ -240,7 +246,7 @@ def _label_of_no_option(compared: tuple[Study, list[str]]) -> Iterator[str]:
         yield f"{golds[0]!r}; the options are {', '.join(sorted(listed[0]))}"
 
 
-@query("PF714", "the gold answer begins inside a word of its column", _compared_golds, at="doc_to_target")
+@query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")
 def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
     """Report a target that is cut out of a column by an index or slice which counts wrong in one of the docs."""
     study, golds = compared

@@ -86,7 +86,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
             pair = before.text[-1:] + after.text[:1]
             if pair in ("??", "..", "?.", "!.", ".?"):
                 yield finding(
-                    "a text of the data ends with a mark that the template adds again",
+                    "a text of the data already ends with the mark that the template adds",
                     f"{before.text[-20:]}{after.text[:8]}",
                     after,
                     instance,
@@ -200,7 +200,7 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
 
 @query(
     "PF126",
-    r"a literal \n instead of a newline is in the text that code makes",
+    r"code writes a literal \n instead of a newline",
     lambda study: known(study)[:1] if study.asks_by_code else (),
 )
 def _newline_of_code(page: Page) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _newline_of_code(page: Page) -> Iterator[str]:
 
 @query(
     "PF126",
-    "a backslash is before the label of a line",
+    "a line begins with a backslash before its label",
     texts,
 )
 def _backslash_before_label(text: Text) -> Iterator[str]:

@@ -256,14 +256,14 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     text = trial.text("tools-many", generation_prompt=True)
     if text is not None and "polish_part" not in text:
         yield finding(
-            "tools that are given are not in the prompt",
+            "the given tools are not in the prompt",
             excerpt(text),
             trial.place_of("tools"),
             severity=_severity_of_lost_tools(trial, text),
         )
         return
     if text is not None and not trial.mentions("tool_call"):
-        yield finding("tools are in the prompt, but calls of them are not", excerpt(text), trial.place_of("tools"))
+        yield finding("the prompt shows the tools, but not their calls", excerpt(text), trial.place_of("tools"))
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")

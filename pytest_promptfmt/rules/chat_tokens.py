@@ -174,7 +174,7 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     if ends_every_text(tokenizer):
         saw = shown_tokens(tokenizer, tokenizer.ids("red"))
-        yield finding("the tokenizer adds an end token, which is scored as answer", saw, profile.origin)
+        yield finding("the tokenizer adds an end token, which is scored as part of the answer", saw, profile.origin)
 
 
 @rule("PF416", "lossy-tokenizer", severity=Severity.WARNING, family=Family.TOKENS, scope="template")

@@ -58,7 +58,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding("no end token after a finished answer", layout.tail, trial.place(), severity=Severity.INFO)
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
-            "an answer is closed at the end of the chat, but not before a next turn",
+            "an answer is closed at the end of the chat, but not before another turn",
             f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.WARNING,
@@ -246,7 +246,9 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     tail, label = (layout.tail or "").rstrip(), (header or "").strip()
     if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield finding(
-            "a generation prompt is written where none is requested", f"after the last answer: {layout.tail!r}", place
+            "a generation prompt is written although none is requested",
+            f"after the last answer: {layout.tail!r}",
+            place,
         )
     elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
         yield finding(

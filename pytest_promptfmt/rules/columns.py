@@ -56,7 +56,7 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
 
 
 def _misspelt(name: str, intended: str, keys: tuple[str | int, ...]) -> Finding:
-    return finding("the name of a column looks misspelt", name, keys, do=f"use {intended!r}, if that is the column")
+    return finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
 
 
 def meant(name: str, known: Collection[str] = COMMON) -> str | None:
@@ -141,7 +141,11 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
             for mapping in (one for one in inside if isinstance(one, Mapping) and len(one) > 1):
                 if words == [word for key in mapping for word in re.findall(r"\w+", str(key))]:
                     yield finding(
-                        "the answer is made of the keys of a mapping", target, "doc_to_target", instance, field=name
+                        "the answer consists of the keys of a mapping, not its values",
+                        target,
+                        "doc_to_target",
+                        instance,
+                        field=name,
                     )
                     return
     yield from _joined_in_template(study)
@@ -161,8 +165,10 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         return  # reported where the function is needed
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
-        saw = f"{code} looks keys up in {path[0]!r}, which {written} joins"
-        yield finding("the answer is made of the keys of a mapping", saw, "doc_to_target", field=path[0])
+        saw = f"{code} uses {path[0]!r} as a mapping, and {written} joins it"
+        yield finding(
+            "the answer consists of the keys of a mapping, not its values", saw, "doc_to_target", field=path[0]
+        )
 
 
 @query("PF702", "the answer is one character of a longer text", task, at="doc_to_target")
@@ -187,7 +193,7 @@ def _names(instance: Instance, letter: str) -> bool:
 
 @query(
     "PF723",
-    "a template takes elements of a list that is kept as text",
+    "a template takes elements of a list that is stored as text",
     task,
     name="list-kept-as-text",
     severity=Severity.ERROR,

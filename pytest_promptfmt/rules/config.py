@@ -188,8 +188,8 @@ def docs_of_another_split(study: Study) -> Iterator[Finding]:
         for stem in dict.fromkeys((task.name, path.stem)):
             for split in sorted(splits):
                 if gate.is_there(place / f"{stem}.docs.{split}.jsonl"):
-                    saw = f"{stem}.docs.{split}.jsonl, and {data.evaluation_split!r} is evaluated"
-                    yield finding("docs of a split that is not evaluated are not read", saw, "test_split")
+                    saw = f"{stem}.docs.{split}.jsonl, but {data.evaluation_split!r} is evaluated"
+                    yield finding("these docs are not read: their split is not evaluated", saw, "test_split")
                     return
 
 
@@ -215,7 +215,7 @@ def comment_cuts_text(view: FileView) -> Iterator[Finding]:
         if not kept and not lost.startswith("##"):
             continue
         yield finding(
-            "YAML takes the rest of a text for a comment",
+            "YAML reads the rest of this text as a comment",
             f"{kept} ← {lost}",
             Position(view.path, number, line.index(lost) + 1),
         )
@@ -256,7 +256,7 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
         ]
         if len(joined) > 1:
             saw = " ".join(joined)[:80]
-            yield finding("a folded text joins lines of options or labels", saw, Position(view.path, number + 1, 1))
+            yield finding("a folded text (>) joins lines of options or labels", saw, Position(view.path, number + 1, 1))
 
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
@@ -349,7 +349,7 @@ def early_yaml(view: FileView) -> Iterator[Finding]:
         message = "lm-eval 0.4.12 and later drop a file that includes another one twice"
         yield finding(message, "", position, severity=severity)
     for each in dict.fromkeys(paths):
-        message = "lm-eval 0.4.12 and later do not find a function by a path"
+        message = "lm-eval 0.4.12 and later do not find a function that is given by its path"
         yield finding(message, str(each), each.position, severity=severity)
 
 

@@ -116,13 +116,13 @@ def page(rule: Rule) -> str:
     parts = documentation_of(rule)
     lines = [f"# {rule.code} {rule.name}", "", parts.summary, ""]
     is_fixable = any(part.fix is not None for part in rule.all_parts)
-    fixable = " `promptfmt fix` fixes it where one edit does." if is_fixable else ""
+    fixable = " `promptfmt fix` fixes it if one edit is enough." if is_fixable else ""
     lines += [f"Severity: {rule.severity}. Family: {rule.family}.{fixable}", ""]
     if parts.why:
         lines += ["## Why", "", _sentence(parts.why), ""]
     others = [documentation_of(part) for part in rule.parts]
     if others:
-        lines += ["## Other forms of it", "", *(f"- {_form(each)}" for each in others), ""]
+        lines += ["## Variants", "", *(f"- {_form(each)}" for each in others), ""]
     if parts.example:
         lines += ["## Example that triggers it", "", "```yaml", parts.example, "```", ""]
     if parts.silent:

@@ -210,7 +210,7 @@ def _label_lost_colon(study: Study) -> Iterator[Finding]:
             yield finding("", text[found.start() : found.end() + 20], keys)
 
 
-@query("PF240", "one column of a pair has a label, and the other has none")
+@query("PF240", "one column of a pair has a label, but the other has none")
 def _label_of_pair_missing(page: Page) -> Iterator[Finding]:
     labels = {field.casefold(): label for label, field in page.labelled}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
@@ -219,7 +219,7 @@ def _label_of_pair_missing(page: Page) -> Iterator[Finding]:
             yield finding("", saw, field=other)
 
 
-@query("PF240", "the labels of question and answer are in two languages")
+@query("PF240", "the labels of question and answer are in different languages")
 def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     cue = page.cue.name if page.cue is not None else ""
     asked = {one.name: _languages("question_labels", one.name) for one in page.layout.labels}
@@ -258,7 +258,7 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
         )
         if name != folded and len(name) > _SHORT and sorted(name) == sorted(folded):
             yield finding(
-                "a label is its column with letters in another order", f"{label}: {{{{{field}}}}}", field=field
+                "a label is the name of its column with letters swapped", f"{label}: {{{{{field}}}}}", field=field
             )
         if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             yield finding("", f"{label}: {{{{{field}}}}}", field=field)
@@ -399,7 +399,7 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
     quoted = [text for text in choices if _QUOTED.fullmatch(text)]
     written = study.written.doc_to_choice
     if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
-        yield finding("a choice is in quotes of its own, and another one is not", quoted[0][:40])
+        yield finding("one choice is in quotes, but another is not", quoted[0][:40])
 
 
 @query("PF235", "the whole prompt is in quotes")

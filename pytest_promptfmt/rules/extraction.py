@@ -112,7 +112,7 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
     for instance in study.instances[:1]:
         if isinstance(instance.target, str | int) and len(str(instance.target).split()) <= _FEW_WORDS:
             yield finding(
-                "the prompt requests reasoning, and the whole completion is compared",
+                "the prompt requests reasoning, but the whole completion is compared",
                 f"gold {str(instance.target)[:40]!r}",
                 comparing_key(study),
             )
@@ -206,7 +206,7 @@ def _text_of_option_misread(study: Study) -> Iterator[Finding]:
             right = [one == target for one, target in zip(read, targets, strict=True)]
             wrong = next((at for at, one in enumerate(read) if not right[at] and one in targets), None)
             if wrong is not None and sum(right) >= len(right) // 2:
-                saw = f"{texts[wrong]!r} is read as {read[wrong]!r}, and is {targets[wrong]!r}"
+                saw = f"{texts[wrong]!r} is read as {read[wrong]!r}, not as {targets[wrong]!r}"
                 yield finding("", saw, ("filter_list", number), trial.instance)
 
 

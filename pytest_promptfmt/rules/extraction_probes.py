@@ -36,7 +36,7 @@ _WITHOUT_SEPARATOR: Final = 3
 """Digits of a number that has no separator."""
 
 
-@query("PF525", "the filter needs words that nothing in the prompt requests", task, scope="scoring")
+@query("PF525", "the filter needs words that the prompt does not request", task, scope="scoring")
 def _phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     are_known = study.shots == 0 or has_given_shots(study)
     for reader in readers(study):
@@ -187,7 +187,7 @@ def _first_of_reasoning(study: Study) -> Iterator[Finding]:
                 yield wrong.finding(None if len(misread) == len(reader.pipelines) else Severity.WARNING)
 
 
-@query("PF504", "a filter reads only a part of a number, or a comma as the number", task, scope="scoring")
+@query("PF504", "a filter reads a number only in part, or a comma instead of it", task, scope="scoring")
 def _number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
@@ -238,7 +238,7 @@ def _is_other(label: str, answer: str) -> bool:
     return len(label) == 1 and label.isalpha() and label.upper() != answer
 
 
-@query("PF504", "a filter misses an answer after lower-case text", task, scope="scoring")
+@query("PF504", "a filter misses an answer if the words before it are in lower case", task, scope="scoring")
 def _depends_on_case(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         answer, missed = reader.examples[-1], []

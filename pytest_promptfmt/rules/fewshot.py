@@ -98,7 +98,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         how = (
             "including the evaluated doc"
             if task.release.makes_turns
-            else "and one less where the evaluated doc is drawn"
+            else "and there is one less if the evaluated doc is drawn"
         )
         yield finding(
             f"few-shot examples come from the test split, {how}",
@@ -186,7 +186,7 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
     if other is None or not (_is_cue(cue) or _is_cue(other)):
         return
     if cue.strip() == other.strip():
-        message = "few-shot examples and the question have different spaces next to their cue"
+        message = "few-shot examples and the question have different spaces around their cue"
     elif not other.strip() or not cue.strip():
         message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
     else:

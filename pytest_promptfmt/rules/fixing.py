@@ -186,7 +186,9 @@ class _Fixing:
     def _opened(self, path: Path) -> _Open:
         if path not in self._open:
             if not any(path == each or path.is_relative_to(each) for each in self._below):
-                raise SourceError("the key is in a file outside of the given paths: give the folder with both")
+                raise SourceError(
+                    "the key is in a file outside the given paths: give a folder that contains both files"
+                )
             if any(gate.resolved(file) != os.path.abspath(file) for file in self._files if path in self._parts[file]):
                 raise SourceError("the file is reached through a link: give the file itself")
             try:
@@ -347,7 +349,7 @@ def _problem(
             fixable = {_kind(finding) for finding, _ in new.fixes}  # they were hidden, and are fixed next
             worse = [kind for kind in more if kind[0] is not Severity.INFO and kind not in fixable]
             if worse and changes_prompts:
-                return f"{name} would have another finding: {worse[0][1]} {worse[0][2]}"
+                return f"{name} would have a new finding: {worse[0][1]} {worse[0][2]}"
             if old.is_rendered and not _is_kept(old.prompts, new.prompts, keeps):
                 return f"other text in the prompts of {name} would change, too"
     return None

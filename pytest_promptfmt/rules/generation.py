@@ -144,10 +144,12 @@ def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     if study.shots > 0:
         return  # few-shot examples show how long the reasoning is, and that it has no blank lines
     if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
-        yield finding("the prompt requests reasoning, but stops at blank lines by default", at="generation_kwargs")
+        yield finding(
+            "the prompt requests reasoning, but by default generation stops at a blank line", at="generation_kwargs"
+        )
     elif "\n\n" in study.stop_texts:
         at = (*UNTIL, study.stop_texts.index("\n\n"))
-        yield finding("the prompt requests reasoning, but stops at blank lines", at=at)
+        yield finding("the prompt requests reasoning, but generation stops at a blank line", at=at)
 
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
@@ -167,7 +169,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
     for key in BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
         if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget <= _LEAST_TO_REASON:
-            message, at = "the prompt requests reasoning, which the token budget cuts off", ("generation_kwargs", key)
+            message, at = "the prompt requests reasoning, but the token budget cuts it off", ("generation_kwargs", key)
             yield finding(message, f"{key}: {budget}", at, do=f"raise generation_kwargs.{key}")
 
 
@@ -203,7 +205,7 @@ def _sampling_at_zero(study: Study) -> Iterator[str]:
 
 @query(
     "PF907",
-    "the gold answer has more words than tokens may be generated",
+    "the gold answer has more words than the token budget allows",
     lambda study: own(study) if study.generates else (),
     at="generation_kwargs",
     severity=Severity.ERROR,
@@ -291,7 +293,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     except PromptfmtError:
         return  # reported by the item `scoring`
     if misread is not None:
-        do = f"give lm-eval think_end_token={marks.close}, and write it as metadata.promptfmt.think_end_token"
+        do = f"pass think_end_token={marks.close} to lm-eval, and set metadata.promptfmt.think_end_token to it"
         yield finding(
             "a filter reads the reasoning of the profile's model as the answer", misread, "filter_list", do=do
         )

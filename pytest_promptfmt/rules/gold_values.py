@@ -185,7 +185,7 @@ def _numbered_otherwise(study: Study) -> Iterator[Finding]:
     is_swapped = len(places) > 1 and {number for number, _ in places} == {place for _, place in places}
     if is_swapped and target.strip("{} -").isidentifier() and all(number != place for number, place in places):
         saw = f"{', '.join(f'{number} is {text}' for number, text in legend)}; choices are {', '.join(texts)}"
-        yield finding("the choices are in another order than the prompt numbers them", saw, "doc_to_choice", 0)
+        yield finding("the prompt numbers the choices in another order", saw, "doc_to_choice", 0)
 
 
 def _only_column(study: Study) -> str | None:
@@ -340,7 +340,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a doc beyond the rendered ones fails",
+            message="a later doc, which is not among the rendered ones, fails",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

@@ -190,8 +190,8 @@ def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
     by_place = isinstance(page.instance.target, int)
     by_place = by_place and not template_names(written.doc_to_target) & template_names(written.doc_to_choice)
     if lost is not None and len(listed) == len(set(listed)):
-        saw = f"{lost[:40]!r} is one of {len(listed)} listed, {len(scored)} are scored"
-        yield finding("an option is listed but not scored", saw)
+        saw = f"{lost[:40]!r} is among the {len(listed)} listed options, but only {len(scored)} are scored"
+        yield finding("an option is listed, but not scored", saw)
     elif by_place and listed != scored:
         saw = f"{', '.join(listed)[:60]} are listed, {', '.join(scored)[:60]} are scored"
         yield finding("the choices are scored in another order than they are listed", saw)
@@ -309,7 +309,7 @@ def _named_labels(page: Page) -> Iterator[Finding]:
     listed = _listed_after_colon(study.own_text, scored)
     lacking = [one for one in scored if one not in study.own_text.casefold()]
     if listed is not None and len(lacking) == 1:
-        message = "a scored label is missing in the list of the instruction"
+        message = "the instruction does not list a label that is scored"
         yield finding(message, f"{lacking[0]}; {listed}", instruction_key(study))
         return
     if len(scored) < _LEAST or not all(re.fullmatch(r"[^\W\d_][\w-]+", one) for one in scored):
@@ -324,7 +324,7 @@ def _named_labels(page: Page) -> Iterator[Finding]:
         all_scored, key = f"scored are {', '.join(map(str, choices))}", instruction_key(study)
         if hidden:
             saw = f"{', '.join(named)}; {all_scored}"
-            yield finding("the instruction names other labels than are scored", saw, key)
+            yield finding("the instruction names labels that are not the scored ones", saw, key)
         elif len(strange) == 1 and len(named_set) > len(scored):
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
 
@@ -340,7 +340,7 @@ def _listed_after_colon(text: str, scored: Collection[str]) -> str | None:
     return None
 
 
-@query("PF714", "the prompt names a label that a filter does not map", at="filter_list")
+@query("PF714", "the prompt names a label that is missing in the mapping of a filter", at="filter_list")
 def _label_not_mapped(page: Page) -> Iterator[str]:
     known = {key.casefold() for key in mapped(page.study)}
     for _, named in _named_in(page.study.own_text) if known else ():

@@ -196,7 +196,7 @@ def word_stripped(study: Study) -> Iterator[Finding]:
         if isinstance(call.func, ast.Attribute) and call.func.attr in _TRIMS and len(call.args) == 1:
             word = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             if isinstance(word, str) and re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
-                yield finding("strip removes characters, not a word", ast.unparse(call)[-60:], position)
+                yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
 
 
 @also("PF502", severity=Severity.ERROR, fix=_WITH_SINGLE_ESCAPES)
@@ -205,7 +205,7 @@ def escape_doubled(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
-            yield finding("the pattern looks for a backslash", text, keys)
+            yield finding("the pattern requires a literal backslash", text, keys)
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)
@@ -229,7 +229,12 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
                 if stages.stopped != gold or gold in mapped(study).values():
                     continue  # a stop sequence cuts it, which PF903 reports, or filters make it of other words
                 saw = f"{gold!r} becomes {stages.extracted!r}"
-                yield finding("the filters make the gold answer wrong", saw, ("filter_list", number), trial.instance)
+                yield finding(
+                    "the filters change the gold answer so that it counts as wrong",
+                    saw,
+                    ("filter_list", number),
+                    trial.instance,
+                )
                 return
 
 
@@ -257,9 +262,7 @@ def gold_cut(study: Study) -> Iterator[Finding]:
         found.append((number, *cut))
     for number, text, read, doc in found[:1]:
         saw = f"{text!r} is read as {read!r}"
-        yield finding(
-            "a filter reads only a part of the gold answer, or nothing of it", saw, ("filter_list", number), doc
-        )
+        yield finding("a filter reads the gold answer only in part, or not at all", saw, ("filter_list", number), doc)
 
 
 def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[str, str, int] | None:
@@ -293,7 +296,7 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
     return wrong
 
 
-@query("PF504", "a filter reads past the answer to a closing mark", task, scope="scoring")
+@query("PF504", "a filter reads past the end of the answer, to a later closing mark", task, scope="scoring")
 def _capture_runs_on(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         for wrong in misread_by_all(reader, _read_on):
@@ -331,7 +334,7 @@ def _is_inside(read: str, text: str) -> bool:
     return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
 
 
-@query("PF504", "a pattern also matches without an answer, and captures nothing", readers, scope="scoring")
+@query("PF504", "a pattern matches even if there is no answer, and captures nothing", readers, scope="scoring")
 def _capture_may_be_empty(reader: Reader) -> Iterator[Finding]:
     """Report a pattern that matches the words before an answer even if no answer follows, and captures nothing."""
     return (wrong.finding() for wrong in misread_by_all(reader, _taken_empty))
@@ -386,4 +389,4 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
             continue  # PF109 reports it
         if isinstance(left, list | tuple):
             saw = ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"])
-            yield finding("after the filters an answer is still a list", saw, ("filter_list", number))
+            yield finding("the filters leave the answer as a list", saw, ("filter_list", number))

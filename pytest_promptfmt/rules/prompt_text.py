@@ -163,7 +163,7 @@ def _note_left(study: Study) -> Iterator[Finding]:
     for page in own(study):
         found = media.search(page.text) if media is not None else None
         if found is not None:
-            message = "the question has a placeholder of an image that the model does not get"
+            message = "the question has a placeholder for an image, but the model gets no image"
             yield finding(message, part_of(page.text, found, 16)[:SHOWN], doc=page.instance)
 
 
@@ -179,7 +179,7 @@ def _indentation_of_code(page: Page) -> Iterator[str]:
 
 @query(
     "PF280",
-    "the description is about the benchmark, and part of every prompt",
+    "the description describes the benchmark to people, but is in every prompt",
     task,
     at="description",
     name="description-for-readers",

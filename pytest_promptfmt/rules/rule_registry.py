@@ -235,7 +235,9 @@ def _load_installed() -> None:
         except SettingsError:
             raise
         except Exception as error:
-            raise SettingsError(f"the rules of {entry.value} do not import: {type(error).__name__}: {error}") from error
+            raise SettingsError(
+                f"the rules of {entry.value} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
 
 
 @cache
@@ -254,7 +256,7 @@ def _load_file(file: Path) -> None:
         raise SettingsError(f"these rules are not run: {error.strerror}", position=Position(file)) from error
     except Exception as error:
         raise SettingsError(
-            f"these rules do not import: {type(error).__name__}: {error}", position=Position(file)
+            f"these rules cannot be imported: {type(error).__name__}: {error}", position=Position(file)
         ) from error
 
 

@@ -83,7 +83,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     for trial in tried:
         reads_marks = scoring.is_synthetic and "«" in trial.error
         if trial.error and not is_guessed and not reads_marks and not trial.error.startswith(_LACKS):
-            do = scoring_fix(scoring, trial.question) or "make scoring expect any answer"
+            do = scoring_fix(scoring, trial.question) or "make filters and metrics accept any answer"
             yield finding("scoring ends with an exception", trial.error, scored_by(trials), trial.instance, do=do)
 
 
@@ -109,7 +109,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 f"{trial.gold!r} scores {trial.best:g}",
                 scored_by(trials),
                 trial.instance,
-                do="make target and metric fit: the score is the same for all answers",
+                do="the score is the same for all answers: correct the target or the metric",
             )
     for choice in trials.choices:
         for name in _ACCURACIES:

@@ -25,7 +25,7 @@ _AVERAGES: Final = ("mean", "median", "nanmean")
 _OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", "brier_score")
 """Aggregations of the pairs of gold and answer that a metric gives for each doc."""
 
-_PAIRS_AVERAGED: Final = "a metric that gives pairs is averaged, which ends with an exception"
+_PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
 _SECONDS: Final = 2.0
 _LONG: Final = 80
 
@@ -38,11 +38,11 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
         if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
             yield finding(
-                "equally likely choices count as right, and the gold choice is not the first",
+                "if all choices are equally likely, the gold one counts as right without being the first",
                 "acc is 1",
                 scored_by(trials),
                 trial.instance,
-                do="of equal scores take the first, as lm-eval does",
+                do="if scores are equal, take the first, as lm-eval does",
             )
 
 

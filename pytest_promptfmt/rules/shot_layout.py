@@ -83,7 +83,7 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
 
 @query(
     "PF807",
-    "few-shot examples have other labels of options than the question",
+    "few-shot examples label the options differently from the question",
     shown,
     at=("fewshot_config", "doc_to_text"),
 )
@@ -150,7 +150,7 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
         yield finding("", around(text, found, 10, 30), instruction_key(page.study))
 
 
-@query("PF812", "the prompt speaks of a passage that it does not print")
+@query("PF812", "the prompt mentions a passage that it does not show")
 def _announced_passage(page: Page) -> Iterator[str]:
     found = _SPEAKS_OF.search(page.study.own_text)
     printed = {span.origin.field: span.text for span in page.message.content if span.origin.field is not None}

@@ -37,7 +37,7 @@ _SHORT: Final = 4
 _LIKELY: Final = (-0.5, True)
 _UNLIKELY: Final = (-9.0, False)
 _MOST_REPEATS: Final = 64
-_TOO_SLOW: Final = "scoring was not tested to its end: it takes too long"
+_TOO_SLOW: Final = "scoring was tested only in part: it takes too long"
 _LACKING: Final = "install the package or data that is missing, and check again"
 
 
@@ -100,7 +100,7 @@ def _finding(
     what: str, error: str, keys: tuple[str | int, ...], *, doc: int | None = None, lacks_resource: bool = False
 ) -> Finding:
     message = f"scoring fails when {what}"
-    message = "scoring was not tested: its Python module does not import" if lacks_resource else message
+    message = "scoring was not tested: its Python module cannot be imported" if lacks_resource else message
     return finding(message, error, keys, doc, severity=Severity.INFO if lacks_resource else None)
 
 
@@ -173,7 +173,7 @@ def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterato
     gold, is_plain = question.target, task.process_results is None and task.has_choices
     if is_plain and isinstance(gold, list) and any(isinstance(one, str) for one in gold):
         found = _finding("the gold answer is scored", f"several golds are texts: {gold}", ("doc_to_target",))
-        yield replace(found, do="give the numbers of the right choices, which lm-eval compares", doc=instance.index)
+        yield replace(found, do="give the numbers of the right choices: lm-eval compares numbers", doc=instance.index)
         return
     if not task.generates:
         yield from _scored(scoring, instance, doc, question, _likelihoods(task, instance))

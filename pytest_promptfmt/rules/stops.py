@@ -187,7 +187,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
             yield finding("a stop sequence contains a literal backslash escape", stop, (*UNTIL, number))
 
 
-@query("PF902", "a stop sequence never fires: it contains another one", generating)
+@query("PF902", "a stop sequence has no effect: it contains another one", generating)
 def _shadowed_stop(study: Study) -> Iterator[Finding]:
     stops = study.stop_texts
     for number, stop in enumerate(stops):
@@ -228,7 +228,7 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
 
 @query(
     "PF903",
-    "a stop sequence is the whitespace before the answer",
+    "a stop sequence matches the whitespace before the answer",
     _answered_freely,
     severity=Severity.ERROR,
     scores=True,

@@ -171,9 +171,9 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
         tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
         yield finding(
-            "encoding the answer separately adds text not present after the prompt"
+            "the answer gets additional text if it is encoded separately from the prompt"
             if not is_same_text
-            else "encoding the answer separately gives other tokens than after the prompt",
+            else "the answer gets other tokens if it is encoded separately from the prompt",
             f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
             _boundary_key(view),
             scored.instance,

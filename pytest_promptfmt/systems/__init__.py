@@ -234,7 +234,7 @@ def _installed() -> Mapping[str, System]:
             system = entry.load()
         except Exception as error:
             raise SettingsError(
-                f"the system of {entry.value} does not import: {type(error).__name__}: {error}"
+                f"the system of {entry.value} cannot be imported: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(system, System):
             raise SettingsError(f"{entry.value} is not a System", hint="name an instance of a subclass of System")

@@ -177,7 +177,7 @@ class _Builder:
             is_group = kind == "group"
             advice = f"write `- group: {member}` to override a group" if is_group else "list the tasks themselves"
             self.notes.append(
-                f"lm-eval 0.4.13 gives every task of {member!r} that one name and keeps only the last; {advice}"
+                f"lm-eval 0.4.13 gives every task of {member!r} the same name and keeps only the last; {advice}"
             )
 
     def _known_group(self, spot: _Spot, entry: IndexEntry) -> None:

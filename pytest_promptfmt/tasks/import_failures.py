@@ -86,7 +86,7 @@ def explained(error: BaseException, file: Path | None) -> ImportFailedError:
     why = f"no module named {missing!r}" if is_plain else f"{type(error).__name__}: {error}"
     hint = _install_hint(missing, file) if missing else None
     is_mistake = isinstance(error, SyntaxError | NameError)
-    message = f"its module does not import{_last_line_in(error, file)}: {why}"
+    message = f"its module cannot be imported{_last_line_in(error, file)}: {why}"
     return ImportFailedError(message, hint, not is_mistake, missing, missing_resource(error, file))
 
 

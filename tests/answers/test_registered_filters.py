@@ -184,4 +184,4 @@ def test_filters_and_metrics_of_a_package_are_found_by_their_entry_points(
     project.run("tasks", "--snapshot-update").assert_outcomes(passed=3)
     project.write("site/acme_scoring.py", "import no_such_module_here\n")
     broken = project.run("tasks", "-m", "promptfmt_extraction")
-    broken.stdout.fnmatch_lines(["*'after_verdict' of acme_scoring:AfterVerdict does not import: ModuleNotFound*"])
+    broken.stdout.fnmatch_lines(["*'after_verdict' of acme_scoring:AfterVerdict cannot be imported: ModuleNotFound*"])

@@ -66,5 +66,5 @@ def test_a_backend_that_does_not_import_fails_with_one_message(installed: Projec
         "tasks", "--promptfmt-profile", "plain", "-m", "promptfmt_model", "--promptfmt-model", "says:x"
     )
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*backend acme_models:open_says does not import: ModuleNotFoundError*"])
+    done.stdout.fnmatch_lines(["*backend acme_models:open_says cannot be imported: ModuleNotFoundError*"])
     done.stdout.no_fnmatch_line("*Traceback*")

@@ -215,7 +215,7 @@ def test_columns_that_are_swapped_or_read_beside_another_change_are_a_changed_te
 
 
 def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, Any]) -> None:
-    assert unknown(found)["hidden"] == '"Rarely " of a template that changed is in no prompt'
+    assert unknown(found)["hidden"] == '"Rarely " , which changed, is in no prompt'
 
 
 def test_every_unknown_task_has_a_step(found: dict[str, Any]) -> None:
@@ -290,4 +290,7 @@ def test_files_of_git_lfs_are_filled_in_where_the_clone_has_them(tmp_path: Path)
     data = json.loads(promptfmt(tmp_path, "diff", "HEAD~2", "HEAD~1", "--profile", "plain", "--json").stdout)
     assert ([*changed(data)], data["pointers"]) == (["large"], [])
     done = promptfmt(tmp_path, "diff", "HEAD~1", "HEAD", "--profile", "plain")
-    assert "1 file of Git LFS compared as pointers, the content is not in this clone: tasks/large.docs" in done.stdout
+    assert (
+        "1 file of Git LFS compared as pointers, because their content is not in this clone: tasks/large.docs"
+        in done.stdout
+    )

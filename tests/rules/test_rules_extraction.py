@@ -116,7 +116,9 @@ def test_of_several_requested_answers_one_that_is_read_is_too_few(
 def test_an_answer_is_read_behind_the_reasoning_that_is_requested(select: int, is_told: bool, tmp_path: Path) -> None:
     text = 'doc_to_text: "{{question}}\\nThink in <thinking>...</thinking>, then give only the number.\\n"\n'
     task = text + NUMBERS + filters(r"(\d+)", select)
-    assert (severity_of("the answer is read from the reasoning before it", tmp_path, task) is not None) == is_told
+    assert (
+        severity_of("a filter reads an answer from the reasoning instead of the real one", tmp_path, task) is not None
+    ) == is_told
 
 
 @pytest.mark.parametrize(("pattern", "is_reported"), [("answer is (.*)(?=.)", False), (r"answer is ([a-z]+)\.", True)])

@@ -93,7 +93,7 @@ def test_a_fix_that_is_wrong_for_another_task_is_refused(tmp_path: Path) -> None
     assert fixed.files == ()
     [(finding, reason)] = fixed.refused
     assert (finding.code, finding.task) == ("PF201", "a")
-    assert reason == "b would have another finding: PF203 no delimiter between the question and the choices"
+    assert reason == "b would have a new finding: PF203 no delimiter between the question and the choices"
 
 
 def test_files_outside_of_the_given_paths_are_not_edited(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_files_outside_of_the_given_paths_are_not_edited(tmp_path: Path) -> None
     fixed = find_fixes([tmp_path / "tasks" / "a.yaml"], Here(tmp_path), below=[tmp_path / "tasks"])
     assert fixed.files == ()
     assert [reason for _, reason in fixed.refused] == [
-        "the key is in a file outside of the given paths: give the folder with both"
+        "the key is in a file outside the given paths: give a folder that contains both files"
     ]
 
 

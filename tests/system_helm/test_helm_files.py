@@ -287,7 +287,7 @@ def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_re
     assert task.assembly.recorded_prompts().summary == "reproduces all 1 recorded prompts"
     spec["reference_prefix"] = "- "
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
-    with pytest.raises(RenderError, match="has no letter or digit to make labels of"):
+    with pytest.raises(RenderError, match="has no letter or digit from which labels can be made"):
         list(task.render())
 
 

@@ -196,7 +196,7 @@ def test_a_choice_of_shots_that_never_ends_fails_with_a_reason(project: Project)
         shot["instance"]["split"] = "train"
     adapter(project, "endless.json", [*shots, state("1+1?", "2")], max_train_instances=2)
     (text,) = project.failures(PLAIN, "-m", "promptfmt_snapshot")
-    assert "HELM 0.5.16 loops for ever here" in text
+    assert "HELM 0.5.16 never ends here" in text
 
 
 def test_a_window_that_cuts_the_question_is_an_error(project: Project) -> None:

@@ -82,7 +82,7 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
     ("ours", "theirs", "cause"),
     [
         ("Iron.\n", "Iron.", "line breaks around tags differ"),
-        ("<a>\n  Iron.\n<b>", "<a>\nIron.\n<b>", "whitespace is stripped in another way"),
+        ("<a>\n  Iron.\n<b>", "<a>\nIron.\n<b>", "whitespace is stripped differently"),
         ('{"a": 1}<b>', '{"a":1}<b>', "other whitespace"),
         ("[find(where=here)]", "[find(where=%s)]", "the arguments of format are left out"),
         ("{'a': 'one\\ntwo'}<b>", "{'a': 'one\ntwo'}<b>", "line breaks of printed texts are not escaped"),

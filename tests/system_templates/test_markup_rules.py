@@ -133,8 +133,8 @@ PYTHON_CALL = """{{- '[' + call.function.name + '(' }}
     ("right", "wrong", "shows"),
     [
         ("(value | tojson)", "(value if value is string else value | tojson)", "another text for sample"),
-        ("('' if loop.last else ', ')", "''", "no call of Python"),
-        ("(value | tojson)", '("\'" + value + "\'" if value is string else value | tojson)', "no call of Python"),
+        ("('' if loop.last else ', ')", "''", "not a Python call"),
+        ("(value | tojson)", '("\'" + value + "\'" if value is string else value | tojson)', "not a Python call"),
     ],
     ids=["no quotes", "no commas", "quotes by hand"],
 )

@@ -202,7 +202,7 @@ def test_different_calls_that_look_alike_are_reported() -> None:
     plain = "{% for name, value in call.function.arguments.items() %}{{ '<' + name + '>' ~ value ~ '</>' }}{% endfor %}"
     found = severities(check_template(template().replace(CALL, "{{ call.function.name }}" + plain)), "PF468")
     assert 'different arguments give the same prompt: "7" and 7' in found
-    assert "an argument can close its tag and give another argument" in found
+    assert "the text of an argument can close its tag and add another argument" in found
     assert not severities(check_template(template()), "PF468")
 
 

@@ -279,7 +279,7 @@ SLIPS = {
         "is string %}{{- message.content }}",
         "is string %}{{- (message.reasoning_content or '') + '\\n' + message.content }}",
         "PF446",
-        "reasoning and answer are written without anything between them",
+        "nothing separates the reasoning from the answer",
     ),
     "a description in quotes by hand": (
         "{{- (tool.function | tojson) + '\\n' }}",

@@ -82,7 +82,7 @@ def test_an_entry_point_that_is_not_a_system_ends_the_run_with_its_name(project:
     install(project, "cards:missing")
     result = project.start("--promptfmt")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["*the system of cards:missing does not import: AttributeError*"])
+    result.stderr.fnmatch_lines(["*the system of cards:missing cannot be imported: AttributeError*"])
     install(project, "json:dumps")
     project.start("--promptfmt").stderr.fnmatch_lines(["*json:dumps is not a System*"])
 

@@ -38,10 +38,10 @@ KINDS: Final = (
     ),
     KindEntry("scoring", "whether a task's metrics separate right from wrong answers", "answer_items:ScoringKind"),
     KindEntry("recording", "recorded completions, replayed", "answer_items:RecordingKind"),
-    KindEntry("model", "a task put to a model", "prompt_items:ModelKind"),
+    KindEntry("model", "a task with the answers of a model", "prompt_items:ModelKind"),
     KindEntry(
         "recorded",
-        "prompts and completions of a recorded run, made again",
+        "prompts and scores of a recorded run, compared with ours",
         "answer_items:RecordedKind",
         ("recorded",),
     ),

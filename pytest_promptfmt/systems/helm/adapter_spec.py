@@ -131,14 +131,16 @@ class AdapterSpec:
         for character in self.reference_prefix:
             if character.isalnum():
                 return character
-        raise ValueError(f"reference_prefix {self.reference_prefix!r} has no letter or digit to make labels of")
+        raise ValueError(
+            f"reference_prefix {self.reference_prefix!r} has no letter or digit from which labels can be made"
+        )
 
     def _with_label(self, prefix: str, index: int) -> str:
         first = self.label_character
         given = self.reference_prefix_characters
         if given and index >= len(given):
             raise ValueError(
-                f"reference_prefix_characters has {len(given)} characters, and there are {index + 1} references"
+                f"reference_prefix_characters has {len(given)} characters, but there are {index + 1} references"
             )
         if not given and ord(first) + index > 0x10FFFF:
             raise ValueError("there are more references than characters for labels")

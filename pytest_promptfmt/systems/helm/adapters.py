@@ -105,7 +105,7 @@ class HelmAdapter:
 
     def _chat(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         if row.messages is None:
-            raise RenderError("the method chat needs input.messages, and this instance has none")
+            raise RenderError("the method chat needs input.messages, but this instance has none")
         yield HelmRequest(prompt=Built((), (), 0), messages=row.messages, parameters=parameters_of(self.spec))
 
     def _joint(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
@@ -224,8 +224,8 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
             break
         if len(drawn) == labelled:
             raise RenderError(
-                f"HELM 0.5.16 loops for ever here: {wanted} shots are wanted, only {labelled} of"
-                f" {len(rows)} training instances have a right reference, and it never gets to the others",
+                f"HELM 0.5.16 never ends here: it draws until there are {wanted} shots, but only {labelled} of"
+                f" {len(rows)} training instances have a right reference",
                 hint="tag a reference of each training instance as correct, or lower max_train_instances",
             )
         if groups[label]:
@@ -233,7 +233,7 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
     missing = wanted - len(drawn)
     if missing > len(unlabelled):
         raise RenderError(
-            f"HELM 0.5.16 fails here: the draw ends after {len(drawn)} of {wanted} shots, "
+            f"HELM 0.5.16 fails here: drawing stops after {len(drawn)} of {wanted} shots, "
             "at a right reference without text",
             hint="give each right reference of the training instances a text",
         )
@@ -354,7 +354,7 @@ def _prompt(context: list[int], predicted: list[int], longest: int, window: Wind
         length = window.count(raw)
         if not predicted:
             raise RenderError(
-                "nothing of the text fits into the window once it is decoded and encoded again",
+                "decoded and encoded again, no part of the text fits into the window",
                 hint="HELM 0.5.16 fails here; give a larger window",
             )
     prompt = raw.strip(_REPLACEMENT)

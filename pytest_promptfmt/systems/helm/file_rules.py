@@ -158,7 +158,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
         )
     else:
         yield finding(
-            "no instance is in the split train, from which HELM draws shots",
+            "HELM draws shots from the split train, but no instance is in it",
             f"{wanted} of the instances are drawn as shots and not evaluated",
             (_STATES,),
             do='set "split": "train" for the shots and "split": "test" for the others',

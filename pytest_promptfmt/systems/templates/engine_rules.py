@@ -77,7 +77,7 @@ _CAUSES: Final = (
         "a defect of the engine: write the number as text where its form matters",
     ),
     _Cause("line breaks around tags differ", lambda ours, theirs, _at: _on_one_line(ours) == _on_one_line(theirs)),
-    _Cause("whitespace is stripped in another way", lambda ours, theirs, _at: _stripped(ours) == _stripped(theirs)),
+    _Cause("whitespace is stripped differently", lambda ours, theirs, _at: _stripped(ours) == _stripped(theirs)),
     _Cause("other whitespace", lambda ours, theirs, _at: _spaceless(ours) == _spaceless(theirs)),
     _Cause("the arguments of format are left out", lambda _ours, theirs, at: theirs.startswith("%s", at)),
     _Cause(
@@ -91,25 +91,25 @@ _CAUSES: Final = (
         "write values with tojson",
     ),
     _Cause(
-        "None, true and false are printed in another way",
+        "None, true and false are printed differently",
         lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
         "write values with tojson",
     ),
     _Cause(
-        "mappings, lists and null are printed in another way",
+        "mappings, lists and null are printed differently",
         lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
         "write values with tojson",
     ),
     _Cause("the text after a last answer is missing", lambda ours, theirs, _at: ours.startswith(theirs)),
-    _Cause("a condition is decided in another way", lambda ours, theirs, at: _is_inserted(ours[at:], theirs[at:])),
+    _Cause("a condition has another result", lambda ours, theirs, at: _is_inserted(ours[at:], theirs[at:])),
     _Cause(
-        "keys in another order",
+        "keys are in another order",
         lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
         "a defect of the engine: the template is right",
     ),
 )
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
-_STOPS_THERE: Final = "use a construct that the engine knows, if it is to serve this template"
+_STOPS_THERE: Final = "if this engine serves the template, use a construct that it knows"
 
 
 def _on_one_line(text: str) -> str:
@@ -313,8 +313,8 @@ def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
         why = (theirs.refusal or theirs.error or "").removeprefix("RuntimeError: ").partition(" (in ")[0]
         return why, excerpt(ours.text or ""), _STOPS_THERE
     if ours.text is None:
-        return f"where Jinja stops with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
+        return f"Jinja stops there with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
     at = first_difference(ours.text, theirs.text)
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
     found = next((each for each in _CAUSES if each.fits(ours.text, theirs.text, at)), None)
-    return (found.about, saw, found.do) if found is not None else ("other text", saw, _PORTABLE)
+    return (found.about, saw, found.do) if found is not None else ("the text differs", saw, _PORTABLE)

@@ -103,7 +103,7 @@ def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
     genuine = trial.finished(_with_arguments(call, {"sample": _FIRST, "unit": _LAST})) or ""
     between = genuine.partition(_FIRST)[2].partition(_LAST)[0]
     if between and genuine == trial.finished(_with_arguments(call, {"sample": _FIRST + between + _LAST})):
-        message = "an argument can close its tag and give another argument"
+        message = "the text of an argument can close its tag and add another argument"
         yield call.finding(message, repr(between), trial.place_of("arguments"))
 
 

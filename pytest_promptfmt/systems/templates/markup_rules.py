@@ -100,7 +100,7 @@ def _broken_calls(text: str, conversation: Conversation) -> Iterator[tuple[int, 
             read = next((each for each in parsed if each is not None), None)
             lost = next((key for key, value in texts.items() if (read or {}).get(key) != value), None)
             if lost is not None:
-                yield found.start(), "no call of Python" if read is None else f"another text for {lost}"
+                yield found.start(), "not a Python call" if read is None else f"another text for {lost}"
 
 
 def _python_call(written: str) -> dict[str, object] | None:

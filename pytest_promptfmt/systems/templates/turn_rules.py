@@ -74,8 +74,8 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     if found:
         first = next(iter(found.values()))
         yield finding(
-            f"{' or '.join(found)} can hold whole turns",
-            f"it reads like real turns with {excerpt(first)!r} in it",
+            f"{' or '.join(found)} can contain text that looks like whole turns",
+            f"{excerpt(first)!r} in it ends the turn and begins another",
             trial.place_of("content"),
         )
 
@@ -170,7 +170,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         thought, answered = (trial.text("reasoning") or "").partition(THOUGHT)[::2]
         if thought and ANSWER in answered and not answered.partition(ANSWER)[0].strip():
             yield trial.conversations["reasoning"].finding(
-                "reasoning and answer are written without anything between them",
+                "nothing separates the reasoning from the answer",
                 excerpt(THOUGHT + answered, 0, len(THOUGHT)),
                 trial.place_of("reasoning_content", "reasoning", "thinking"),
             )

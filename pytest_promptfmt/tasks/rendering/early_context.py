@@ -24,7 +24,7 @@ class EarlyContextBuilder(ContextBuilder):
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
             raise RenderError(
-                f"the sampler of {task.name!r} makes the text of its shots in lm-eval {task.release.version}",
+                f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes the text of the shots itself",
                 position=task.position("fewshot_config", "sampler"),
                 hint="set lm_eval to 0.4.10 or later in promptfmt.yaml",
             )

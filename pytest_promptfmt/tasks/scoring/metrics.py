@@ -212,7 +212,7 @@ def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> 
         aggregation = AGGREGATIONS[known.aggregation]
     else:
         raise ScoringError(
-            f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 knows none for it",
+            f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 has no default for it",
             position=position,
             hint=did_you_mean(name, METRICS) or "write `aggregation: mean`",
         )

@@ -216,7 +216,7 @@ def _of_package(group: str, name: str, position: Position | None) -> Any:
             return entry.load()
         except Exception as error:
             raise ScoringError(
-                f"{name!r} of {entry.value} does not import: {type(error).__name__}: {error}", position=position
+                f"{name!r} of {entry.value} cannot be imported: {type(error).__name__}: {error}", position=position
             ) from error
     return None
 

@@ -241,7 +241,7 @@ def _of_pair(metric: TaskMetric, gold: Any, result: Any) -> Any:
 
 def _called(metric: TaskMetric, **sides: Any) -> Any:
     if metric.function is None:
-        raise TypeError(f"the metric {metric.name!r} is not lm-eval's, and Hugging Face evaluate does not give it")
+        raise TypeError(f"the metric {metric.name!r} is not in lm-eval, and not available from Hugging Face evaluate")
     return metric.function(**sides, **metric.arguments)
 
 
