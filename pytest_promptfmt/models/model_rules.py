@@ -67,7 +67,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
 def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
     """Report a prompt that reaches the model with two BOS tokens.
 
-    Why: no model was trained on two. The text has one, and the tokenizer adds another.
+    Why: no model was trained on two BOS tokens. The text has one, and the tokenizer adds another.
 
     Fix: leave BOS out of the text.
 

@@ -248,7 +248,7 @@ def _label_of_no_option(compared: tuple[Study, list[str]]) -> Iterator[str]:
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")
 def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    """Report a target that is cut out of a column by an index or slice which counts wrong in one of the docs."""
+    """Report a target that an index or slice cuts out of a column at the wrong place, in one of the docs."""
     study, golds = compared
     piece = _PIECE.search(str(study.written.doc_to_target))
     shown = {*re.findall(r"\w+", study.own_text), *layout_of(first_text(study.real_instances[0])).listed_inline}

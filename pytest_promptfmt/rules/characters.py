@@ -67,7 +67,8 @@ def _full_width_punctuation(study: Study) -> Iterator[Finding]:
 def odd_punctuation(study: Study) -> Iterator[Finding]:
     """Report a run of punctuation that no sentence has, such as `:.`, `??` or a space before a comma.
 
-    Why: it is left over from an edit, or from texts that were joined. Models repeat the style of their prompt.
+    Why: such punctuation is left over from an edit, or from texts that were joined. Models repeat the style of their
+    prompt.
 
     Fix: remove one of the two characters.
 

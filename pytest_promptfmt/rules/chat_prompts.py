@@ -180,7 +180,7 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
 def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
     """Report few-shot examples whose reasoning in `<think>` tags is removed by the chat template.
 
-    Why: the few-shot examples are meant to show how to reason, but show only answers.
+    Why: the few-shot examples are meant to show how to reason, but then show only answers.
 
     Fix: write the reasoning without the tags, or put the few-shot examples into one turn.
 

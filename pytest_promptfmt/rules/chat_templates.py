@@ -111,8 +111,8 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes today's date or, as an info, a fixed date.
 
-    Why: this plugin fixes the clock, a real run does not. Its prompts change every day, and with them its
-    results and everything that is cached by prompt.
+    Why: in a real run the prompts change every day, and with them the results and all answers that are cached by
+    prompt. The tests of this plugin use a fixed clock.
 
     Fix: set the date with a template argument if the template has one (`date_string` in Llama's), both in the profile
     and in the real run.

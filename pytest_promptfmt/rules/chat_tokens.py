@@ -52,8 +52,8 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
 def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
 
-    Why: no model was trained with two. lm-eval adds no BOS if the text begins with one, but does not see it after
-    whitespace. Reported as info if only other programs would add the second one.
+    Why: no model was trained with two BOS tokens. lm-eval adds no BOS if the text begins with one, but does not see it
+    after whitespace. Reported as info if only programs other than lm-eval would add the second one.
 
     Fix: let the template begin with BOS, and encode its output with `add_special_tokens=False`.
 
@@ -162,8 +162,9 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
 def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
 
-    Why: `split: lm-eval` cuts the tokens at the length of the encoded prompt, which includes the end token. The scored
-    tokens are shifted by one, and often only the end token is left. lm-eval encodes the two separately for such models.
+    Why: `split: lm-eval` cuts the tokens at the length of the encoded prompt. This length includes the end token, so
+    the scored tokens are shifted by one, and often only the end token is left. lm-eval encodes the two separately for
+    such models.
 
     Fix: set `split: pairwise` in the profile, or `mode: generate` if nothing is scored.
 

@@ -178,9 +178,10 @@ def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]
 def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     """Report earlier turns that are written differently when the conversation continues.
 
-    Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. If
-    only reasoning is dropped, it is an info. In templates with `{% generation %}` a finished call must stay as it is,
-    since TRL appends the tokens of a tool result to those that were generated; in other templates this is an info.
+    Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
+    answered. If only reasoning is dropped, it is an info. In templates with `{% generation %}` a finished call must
+    stay as it is, since TRL appends the tokens of a tool result to those that were generated; in other templates this
+    is an info.
 
     Fix: write a turn without looking at what follows it.
 

@@ -61,11 +61,11 @@ def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
 def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     """Report different choices with the same tokens, or a choice that begins with all tokens of another.
 
-    Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one always wins.
-    Where one has the first tokens of another, the probability of the longer one is that of the shorter one times a
-    factor below one, so with `acc` it can never win; that is an info if the task also has a normalized metric. Code
-    that looks only at the first token, to save requests or to guide decoding, cannot distinguish labels such as `(A)`
-    and `(B)`.
+    Why: choices with the same tokens are one candidate, as for a tokenizer that drops case, accents or newlines, and
+    the first one always wins. If a choice begins with all tokens of another, its probability is that of the shorter
+    choice times a factor below one. With `acc` it never wins; this is an info if the task also has a normalized metric.
+    Code that looks only at the first token, to save requests or to guide decoding, cannot distinguish labels such as
+    `(A)` and `(B)`.
 
     Fix: change the wording of the choices, or exclude such models.
 

@@ -130,7 +130,7 @@ def _loops(source: str) -> Iterator[tuple[str, str]]:
 
 @also("PF702", severity=Severity.ERROR)
 def names_instead_of_values(study: Study) -> Iterator[Finding]:
-    """Report an answer made of the keys of a mapping instead of its values."""
+    """Report an answer that consists of the keys of a mapping, not its values."""
     for instance in study.instances:
         target = instance.target
         if not isinstance(target, str) or len(target) > 500:

@@ -45,8 +45,8 @@ def _without_earlier(_view: FileView, finding: Finding) -> Fix | None:
 def repeated_key(view: FileView) -> Iterator[Finding]:
     """Report a key that appears twice in one mapping of a file.
 
-    Why: YAML silently keeps the last one; strict parsers refuse the file. Editing the first one changes
-    nothing. Reported as a warning if both values are equal.
+    Why: YAML silently keeps the last value, and strict parsers refuse the file. Editing the first value has no effect.
+    Reported as a warning if both values are equal.
 
     Fix: remove one of them.
 
@@ -129,7 +129,7 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
 def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     """Report `generation_kwargs` of a task that does not generate.
 
-    Why: they are only used with `output_type: generate_until`. Left over from another task, they mislead readers.
+    Why: `generation_kwargs` are only used with `output_type: generate_until`. In other tasks they mislead readers.
 
     Fix: remove them, or set `output_type: generate_until`.
 
@@ -168,10 +168,10 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
 @rule("PF116", "docs-of-another-split", severity=Severity.WARNING, family=Family.CONFIG)
 def docs_of_another_split(study: Study) -> Iterator[Finding]:
-    """Report a sidecar with docs of a split that the task does not use, so that synthetic docs are tested instead.
+    """Report a file with docs of a split that the task does not use, so that synthetic docs are tested instead.
 
-    Why: `arc.docs.validation.jsonl` next to a task whose `test_split` is evaluated is read by nothing. The author
-    believes that the prompts show the rows of that file.
+    Why: `arc.docs.validation.jsonl` next to a task whose `test_split` is evaluated is never read. The author believes
+    that the prompts show the rows of that file.
 
     Fix: name the file after the evaluated split, or `<task>.docs.jsonl` for any split.
 
@@ -321,7 +321,7 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
     """Report a task with the key `group`, which up to lm-eval 0.4.3 named the sets that a task belongs to.
 
     Why: lm-eval 0.4.13 reads such a file as a group without members, and silently drops the task. Up to 0.4.11 it loads
-    the task, so it is an info in a checkout of such a release.
+    the task, so the finding is an info in a checkout of such a release.
 
     Fix: write `tag:` instead of `group:`.
 

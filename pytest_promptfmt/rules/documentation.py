@@ -126,8 +126,8 @@ def page(rule: Rule) -> str:
     if parts.example:
         lines += ["## Example that triggers it", "", "```yaml", parts.example, "```", ""]
     if parts.silent:
-        same = ["The same with:", ""] if parts.changes else []
-        lines += ["## Example that does not", "", *same, "```yaml", parts.changes or parts.silent, "```", ""]
+        same = ["The same task with:", ""] if parts.changes else []
+        lines += ["## Example that does not trigger it", "", *same, "```yaml", parts.changes or parts.silent, "```", ""]
     if parts.fix:
         lines += ["## How to fix", "", _sentence(parts.fix), ""]
     if parts.real:

@@ -91,7 +91,8 @@ def answer_labels() -> set[str]:
 def _no_cue(page: Page) -> Iterator[str | Finding]:
     """Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
-    Why: a base model continues with the next option, not with an answer. An earlier instruction how to answer is a cue.
+    Why: a base model continues with the next option, not with an answer. An instruction how to answer that comes
+    earlier counts as a cue.
 
     Fix: end the prompt with a cue such as `Answer:`.
 

@@ -88,8 +88,9 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
     """Report a filter that misreads an answer, such as one that reads some labels and not others.
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
-    answer is such an option are always wrong. It is an error if the prompt requests the sentence, and an info if the
-    prompt ends with a cue after which most models write only the label, or is in another language than the sentence.
+    answer is such an option are always wrong. The finding is an error if the prompt requests the sentence. It is an
+    info if the prompt ends with a cue after which most models write only the label, or if prompt and sentence are in
+    different languages.
 
     Fix: let the pattern read every label that the prompt lists.
 

@@ -30,8 +30,8 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
     """Report a member of a group that neither a file of the folder tree nor the harness defines.
 
     Why: lm-eval cannot load the group, and reports it only when the group is run. The harness is the checkout around
-    the file, else the lm-eval that is installed. Without one the member may be a task of lm-eval, so it is an info,
-    and a warning if the name is close to that of an own task.
+    the file, else the lm-eval that is installed. Without a harness the member may be a task of lm-eval, so the finding
+    is an info, or a warning if one of your tasks has a similar name.
 
     Fix: use the name of a task, tag or group.
 
@@ -99,9 +99,9 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 def group_metric(view: FileView) -> Iterator[Finding]:
     """Report a group that averages a metric or filter which none of its members has.
 
-    Why: lm-eval averages the results that the members report as `metric,filter`. If no member has it, the row of the
-    group stays empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the members have.
-    Groups inside the group are checked as well.
+    Why: lm-eval averages the results that the members report as `metric,filter`. If no member has such a result, the
+    row of the group stays empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the
+    members have. Groups inside the group are checked as well.
 
     Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
 

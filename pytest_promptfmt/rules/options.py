@@ -153,7 +153,7 @@ def _options_listed_twice(page: Page) -> Iterator[Finding]:
 
 @query("PF249", "", _first_two, severity=Severity.ERROR, at="doc_to_choice")
 def _options_in_other_order(page: Page) -> Iterator[Finding]:
-    """Report options listed or scored in another order than in their column, where the gold is a place in it."""
+    """Report options in another order than in their column, if the gold answer is a position in that column."""
     place = _place_of_gold(page)
     if place is None:
         return

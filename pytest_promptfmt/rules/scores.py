@@ -29,7 +29,7 @@ _LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "Con
 def empty_gold(study: Study) -> Iterator[Finding]:
     """Report a gold answer without any visible character.
 
-    Why: the empty completion is the right one. Splits without labels often have such targets.
+    Why: an empty completion then counts as right. Splits without labels often have such gold answers.
 
     Fix: name the column with the answer, or use a split that has labels.
 
@@ -66,9 +66,9 @@ def _normalise_alike(study: Study) -> Iterator[Finding]:
 def scorer_crashes(study: Study) -> Iterator[Finding]:
     """Report scoring that ends with an exception for some answer that a model may well give.
 
-    Why: the evaluation ends there, hours after its start. PF109 tries the gold answers; this rule tries an empty
-    completion, nonsense, and choices with several synthetic log-likelihoods. Functions may need columns that synthetic
-    docs lack, so their exceptions count only with docs of yours.
+    Why: such an exception ends the evaluation, hours after its start. PF109 tries the gold answers; this rule tries an
+    empty completion, nonsense, and choices with several synthetic log-likelihoods. Functions may need columns that
+    synthetic docs lack, so their exceptions count only with docs of yours.
 
     Fix: make the function expect any answer.
 
@@ -91,7 +91,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 def gold_does_not_win(study: Study) -> Iterator[Finding]:
     """Report scoring in which the gold answer does not win: nonsense or another answer scores as much.
 
-    Why: target and metric do not fit, and the score is the same for all answers.
+    Why: if target and metric do not fit, the score is the same for all answers.
 
     Fix: compare what the filters give with the target as it is written.
 
@@ -168,7 +168,7 @@ def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
 def random_fallback(study: Study) -> Iterator[Finding]:
     """Report filters that guess an answer where they find nothing.
 
-    Why: a guess is right every fourth time and hides that the model gave no answer. Two runs differ.
+    Why: a guess is right every fourth time and hides that the model gave no answer, and two runs differ.
 
     Fix: give a fixed fallback: a guess hides that nothing was found.
 

@@ -50,7 +50,7 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
 def wrong_direction(study: Study) -> Iterator[Finding]:
     """Report `higher_is_better` of a well-known metric that contradicts the meaning of the metric.
 
-    Why: the results table shows an arrow for it, and tools that compare runs choose the worse model.
+    Why: the results table shows the direction as an arrow, and tools that compare runs choose the worse model.
 
     Fix: change `higher_is_better`, or leave it out for lm-eval's own metrics.
 
@@ -95,7 +95,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
 
 @also("PF615", scores=True)
 def unfit_aggregation(study: Study) -> Iterator[Finding]:
-    """Report an aggregation that cannot be applied to what its metric gives for a doc: a pair, a number, nothing."""
+    """Report an aggregation that does not fit the values of its metric: pairs, numbers, nothing."""
     for index, entry in enumerate(study.task.metric_list or ()) if study.task.process_results is None else ():
         what = _unfit_aggregation(study, entry)
         if what:

@@ -32,8 +32,8 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 def missing_function(study: Study) -> Iterator[Finding]:
     """Report a `!function` that the file next to the YAML does not define.
 
-    Why: metrics, filters and result functions are not needed to render
-    prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
+    Why: metrics, filters and result functions are not needed to render prompts, so a function that was removed is only
+    noticed when lm-eval builds the task. The file is parsed, not run.
 
     Fix: define or import the function in that file.
 

@@ -127,8 +127,8 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     """Report a task with the same prompt for every doc.
 
     Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
-    column, or not in Jinja's syntax. Nothing is reported where PF246 names the cause, or where the docs differ
-    only in columns that the template does not use.
+    column, or not in Jinja's syntax. Nothing is reported if PF246 names the cause, or if the docs differ only in
+    columns that the template does not use.
 
     Fix: add the columns of the question with `{{name}}`.
 
@@ -251,8 +251,8 @@ def python_string(study: Study) -> Iterator[Finding]:
 def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
-    Why: it is only used with decontamination, so the mistake shows late. Without docs of your own, a column is reported
-    if no prompt, choice or answer uses it, unless code makes the docs.
+    Why: the query is only used for decontamination, so the mistake is noticed late. Without docs of your own, a column
+    is reported if no prompt, choice or answer uses it, unless code makes the docs.
 
     Fix: use a column, or write a template.
 

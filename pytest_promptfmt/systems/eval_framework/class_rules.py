@@ -195,8 +195,8 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
 def no_abstention_candidate(study: Study) -> Iterator[Finding]:
     """Report TernaryScore or DistributionalCorrectnessScore if the last candidate is an ordinary answer.
 
-    Why: both treat the last candidate as "I don't know", even if it is an answer. Without an abstention, choosing the
-    last option costs nothing, even if it is wrong.
+    Why: both metrics treat the last candidate as "I don't know", even if it is an answer. Without an abstention,
+    choosing the last option costs nothing, even if it is wrong.
 
     Fix: add ` I don't know.` as the last of `_get_possible_completions`, or use another metric.
 

@@ -101,8 +101,8 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
 def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
     """Report a correct answer that HELM's quasi metrics ignore completely, and options that become equal.
 
-    Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix of every
-    completion; `-5` and `5` become equal.
+    Why: the quasi metrics drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix
+    of every completion; `-5` and `5` become equal.
 
     Fix: use answers that contain a number or a word other than an article, or score only by exact_match.
 
@@ -216,8 +216,8 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
 def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
     """Report a reference prefix that no prompt shows because its method lists no references.
 
-    Why: with a joint method it would print the only reference, which is the answer, in the prompt. Readers
-    mistake the file for multiple choice.
+    Why: with a joint method, the prompt would show the only reference, which is the answer. Readers mistake the file
+    for multiple choice.
 
     Fix: remove `reference_prefix`.
 

@@ -104,7 +104,8 @@ def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
 def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
     """Report an adapter without a method, which is inferred from the instances.
 
-    Why: HELM has no default and refuses it. One more reference in one instance can change the inferred method.
+    Why: HELM has no default method and refuses such an adapter. One more reference in one instance can change the
+    inferred method.
 
     Fix: set `method`.
 

@@ -168,7 +168,7 @@ def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: Jinja gives a variable back its old value after a loop, so that a flag or text collected there is lost.
 
-    Fix: keep it in a `namespace`, or use a filter such as `selectattr`.
+    Fix: keep the value in a `namespace`, or use a filter such as `selectattr`.
 
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """

@@ -130,8 +130,8 @@ def _spaceless(text: str) -> str:
 def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a conversation whose prompt changes if the same content is sent in another shape.
 
-    Why: A content as text or as a list with one text part, arguments as mapping or as JSON text, an empty list of tool
-    calls or none: servers and SDKs choose the shape, not the user.
+    Why: Content can be sent as text or as a list with one text part, arguments as a mapping or as JSON text, and
+    missing tool calls as an empty list or not at all. Servers and SDKs choose the shape, not the user.
 
     Fix: treat both shapes alike, for instance with one macro that writes contents.
 

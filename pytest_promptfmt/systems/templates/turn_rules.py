@@ -102,7 +102,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     """Report answers that do not end with the end token of the tokenizer next to the template.
 
     Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
-    turns of the user, unless the generation settings name it as well.
+    turns of the user, unless the generation settings list that other token as well.
 
     Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
 
