@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -307,19 +308,16 @@ def _lines(edit: Edit, number: int, count: int) -> Iterator[Text]:
 
 
 def _difference(edit: Edit) -> Iterator[Text]:
+    """Yield the diff that a failure prints; a side that is missing or damaged counts as empty."""
     from pytest_promptfmt.cli.display import diff_lines
     from pytest_promptfmt.snapshots.changes import unified_diff
-    from pytest_promptfmt.snapshots.document import read_document
+    from pytest_promptfmt.snapshots.document import Document, read_document
 
-    old, new = ((side or b"").decode(errors="replace") for side in (edit.old, edit.new))
-    lines = [*(f"-{line}" for line in old.splitlines()), *(f"+{line}" for line in new.splitlines())]
-    if edit.old is not None and edit.new is not None:
-        try:
-            documents = [read_document(side.decode(), edit.path) for side in (edit.old, edit.new)]
-            lines = [*unified_diff(*documents)]
-        except (UnicodeDecodeError, SnapshotError):
-            pass
-    yield from diff_lines(lines)
+    sides = [Document({}, ()), Document({}, ())]
+    for number, content in enumerate((edit.old, edit.new)):
+        with suppress(UnicodeDecodeError, SnapshotError):
+            sides[number] = read_document(content.decode(), edit.path) if content else sides[number]
+    yield from diff_lines(unified_diff(*sides))
 
 
 def _accept(edit: Edit) -> bool:

@@ -74,14 +74,14 @@ class System(ABC):
     """The modules that define its rules, by their full names."""
 
     @abstractmethod
-    def recognizes(self, path: Path, head: bytes) -> bool:
+    def recognizes(self, path: Path, head: bytes, /) -> bool:
         """Return whether a file of one of the suffixes is one of its files, by its name and its first 64 KiB.
 
         Called for every such file of a run, so it should be quick. A whole file is shorter than `HEAD_BYTES`.
         """
 
     @abstractmethod
-    def read(self, path: Path, context: ReadContext) -> TaskFile | None:
+    def read(self, path: Path, context: ReadContext, /) -> TaskFile | None:
         """Return the tasks of a file that it recognizes; None where the file defines no task.
 
         Raises SourceError, with the position, for a file that cannot be read, CodeNotAllowedError or FunctionError for
