@@ -171,7 +171,8 @@ def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templat
         return
     yield "# Settings of pytest-promptfmt from here down; `promptfmt init --editor` lets editors complete them."
     if kind is RepositoryKind.TRAINING:
-        yield f"templates: {json.dumps(_tops(folder, templates))}"
+        tops = json.dumps(_tops(folder, templates))
+        yield f"templates: {tops}\npaths: {tops} # the repository's own tests stay out of `pytest --promptfmt`"
         return
     yield "default_profiles: [plain, chat-chatml]"
     paths = _tops(folder, tasks)

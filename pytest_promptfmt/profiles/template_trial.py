@@ -394,8 +394,9 @@ def place_in(profile: Profile, line: int | None) -> Position | None:
 
 
 def line_of_text(profile: Profile, *texts: str) -> int | None:
-    """Return the first line (from 1) of a profile's chat template that holds one of the texts; None without one."""
-    source = profile.chat_template or ""
+    """Return the line (from 1) of a profile's chat template that first holds one of the texts, outside comments."""
+    written = profile.chat_template or ""
+    source = re.sub(r"\{#.*?#\}", lambda found: "\n" * found[0].count("\n"), written, flags=re.DOTALL)
     found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
     return source.count("\n", 0, min(found)) + 1 if found else None
 

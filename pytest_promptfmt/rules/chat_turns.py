@@ -58,7 +58,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding("no end token after a finished answer", layout.tail, trial.place(), severity=Severity.INFO)
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
-            "an answer is closed at the end of the chat, but not before another turn",
+            "the token that ends a final answer is missing before another turn",
             f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.WARNING,
@@ -153,8 +153,8 @@ def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[i
     """Yield the ends of answers that the closing does not follow."""
     for number, message in enumerate(conversation.messages):
         merges = [each.get("role") for each in conversation.messages[number + 1 : number + 2]] == ["assistant"]
-        if message.get("role") != "assistant" or message.get("tool_calls") or merges:
-            continue  # two answers in a row may be written as one
+        if message.get("role") != "assistant" or "tool_calls" in message or merges:
+            continue  # calls follow the text, even if there are none; two answers in a row may be written as one
         said = [unit.text for unit in conversation.units if unit.message == number and unit.kind == "assistant"]
         if said and text.count(said[-1]) == 1:
             at = text.find(said[-1]) + len(said[-1])

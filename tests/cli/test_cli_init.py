@@ -106,7 +106,10 @@ def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_n
     assert promptfmt(model, "init").returncode == 0
     assert {path.name for path in model.iterdir()} == {".gitattributes", ".gitignore", ".github", "chat_template.jinja"}
     assert promptfmt(training, "init").returncode == 0
-    assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {"templates": ["assets/templates"]}
+    assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {
+        "templates": ["assets/templates"],
+        "paths": ["assets/templates"],
+    }
     assert not (training / "tasks").exists()
     forced = promptfmt(tmp_path / "model", "init", "--kind", "benchmarks", "--no-workflow")
     assert "promptfmt.yaml written" in forced.stdout
