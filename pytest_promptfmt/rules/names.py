@@ -226,7 +226,7 @@ def group_remark(view: FileView) -> Iterator[Finding]:
         return
     for note in view.file.notes:
         if "written twice" not in note:
-            severity = None if "refuses" in note or "that one name" in note else Severity.WARNING
+            severity = None if "refuses" in note or "the same name" in note else Severity.WARNING
             if view.index.harness is not None and view.index.harness.reads_early_yaml:
                 severity = Severity.INFO  # which has other rules
             yield finding(re.sub(r"'[^']*'", "…", note), note, view.yaml.locate(("group",)), severity=severity)

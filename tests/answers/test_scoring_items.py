@@ -182,7 +182,7 @@ def test_completions_beside_the_task_are_tried_and_bad_lines_are_told(pytester: 
     ).read_text("utf-8")
     for line, message in [
         ('{"completion": "B", "expectd": "B"}', "*completions.jsonl:2: unknown key 'expectd' of a completion*"),
-        ('{"completion": "B", "correct": true, "doc": 7}', "*answers doc 7, and the last one is 1"),
+        ('{"completion": "B", "correct": true, "doc": 7}', "*answers doc 7, but the last doc is 1"),
         ("{", "*completions.jsonl:2: invalid JSON*"),
     ]:
         sidecar.write_text(f"\n{line}\n", "utf-8")

@@ -126,6 +126,6 @@ def test_rows_are_chosen_by_the_branches_that_they_take_the_task_through(folder:
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--count", "2", "--cover")
     assert done.returncode == 0
     assert docs(folder) == [PEOPLE[0], PEOPLE[5]]
-    assert done.stderr.startswith("who: 2 of 8 rows take ")
+    assert done.stderr.startswith("who: 2 of 8 rows cover ")
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--cover", "--seed", "1", "--force")
     assert (done.returncode, "--cover cannot be combined with" in done.stderr) == (2, True)

@@ -182,5 +182,5 @@ def test_entry_point_that_does_not_load_is_named(tmp_path: Path, monkeypatch: py
     (info / "entry_points.txt").write_text("[pytest_promptfmt.formats]\nbad = no_such_module_here:X\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    with pytest.raises(FormatError, match=r"entry point 'bad'.*does not load"):
+    with pytest.raises(FormatError, match=r"entry point 'bad'.*cannot be loaded"):
         known_formats()

@@ -166,7 +166,7 @@ def test_joint_requests_send_no_stop_sequences_and_ask_for_one_completion() -> N
 
 
 def test_too_few_characters_and_prefixes_without_a_label_are_told() -> None:
-    with pytest.raises(RenderError, match="2 characters, and there are 3 references"):
+    with pytest.raises(RenderError, match="2 characters, but there are 3 references"):
         prompts(JOINT, numbered(3), (), reference_prefix_characters=("x", "y"))
     with pytest.raises(RenderError, match="no letter or digit"):
         prompts(JOINT, shots=(), reference_prefix="- ")

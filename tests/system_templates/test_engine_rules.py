@@ -87,7 +87,7 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
         ("[find(where=here)]", "[find(where=%s)]", "the arguments of format are left out"),
         ("{'a': 'one\\ntwo'}<b>", "{'a': 'one\ntwo'}<b>", "line breaks of printed texts are not escaped"),
         ("<a>\n{'type': 'text', 'text': 'Iron.'}\n<b>", "<a>\n\n<b>", "mappings and lists are printed as nothing"),
-        ("<a>Iron.<b>", "<a>Tin.<b>", "other text"),
+        ("<a>Iron.<b>", "<a>Tin.<b>", "the text differs"),
     ],
 )
 def test_two_texts_tell_why_they_differ(ours: str, theirs: str, cause: str) -> None:

@@ -72,7 +72,7 @@ MISTAKES = {
         "PF442",
         "the generation prompt is written twice",
     ),
-    "a prompt always opened": ("if add_generation_prompt", "if true", "PF442", "where none is requested"),
+    "a prompt always opened": ("if add_generation_prompt", "if true", "PF442", "although none is requested"),
     "a question left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'user' and loop.last else '<|end|>\\n' }}\n{%- endfor",
@@ -196,8 +196,12 @@ def test_an_empty_block_of_reasoning_in_earlier_answers_is_an_info() -> None:
 def test_turns_separated_by_words_alone_can_be_forged_by_anyone() -> None:
     words = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
     found = [finding for finding in check_template(words) if finding.code == "PF460"]
-    assert [(each.message, each.severity) for each in found] == [("a user message can hold whole turns", "info")]
-    assert messages(TEMPLATE, "PF460") == ["a user message or a tool result can hold whole turns"]
+    assert [(each.message, each.severity) for each in found] == [
+        ("a user message can contain text that looks like whole turns", "info")
+    ]
+    assert messages(TEMPLATE, "PF460") == [
+        "a user message or a tool result can contain text that looks like whole turns"
+    ]
     assert not messages(words.replace("m.content", "(m.content | tojson)"), "PF460")
 
 

@@ -149,5 +149,5 @@ def test_a_sampler_class_of_an_early_release_is_refused() -> None:
     task = task_from_config({**QA}, path=None, locate=locate_nowhere)
     keys: dict[str, Any] = {"fewshot_config": {"sampler": lambda *_, **__: None}}
     assert task.following(release_of("0.4.13")) is task
-    with pytest.raises(RenderError, match=r"makes the text of its shots in lm-eval 0\.4\.9"):
+    with pytest.raises(RenderError, match=r"in lm-eval 0\.4\.9, the sampler of 't' writes the text"):
         requests("0.4.9", shots=1, **keys)
