@@ -16,7 +16,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels, pattern
-from pytest_promptfmt.study.contract import AskedForm, without_begun
+from pytest_promptfmt.study.contract import AskedForm, joined_by_or, without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
@@ -32,11 +32,14 @@ _MARKED: Final = re.compile(r"boxed|####|answer is|</?\w+>|answer:", re.IGNORECA
 """A gold answer that has a form of its own."""
 
 _ONE_WORD: Final = re.compile(r"\b(?:in|with|only|just) (?:exactly )?(?:one|a single|1) word\b", re.IGNORECASE)
-_LIMITS: Final = re.compile(r"\b(?:from|between) (\d{1,3}) (?:to|and) (\d{1,3})\b", re.IGNORECASE)
+_LIMITS: Final = re.compile(
+    rf"(?<![\w.,])(\d{{1,3}}) ?(?:{data_table('contract')['to']}) ?(\d{{1,3}})(?![\w.,]\d|\w)", re.IGNORECASE
+)
 _CASE: Final = pattern("asked_forms", "case")
 _LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
 """The label of an option before its text."""
 
+_LABELS_OF_OPTIONS: Final = re.compile(r"^[(\[]?[A-J][)\].:]", re.MULTILINE)
 _FEW_WORDS: Final = 3
 _FEWEST_WORDS: Final = 6
 """Different words of a text that show its language."""
@@ -222,9 +225,11 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     folded = {one.casefold() for one in bare}
     if not bare or max(len(one.split()) for one in bare) > _FEW_WORDS:
         return
-    sets = [one for one in study.contract.of("labels") if not {label.casefold() for label in one.labels} & _NO_LABELS]
-    fits = [one for one in sets if {label.casefold() for label in one.labels} & folded]
-    is_named = any(_has_word(study.own_text, one) for one in bare)
+    is_pair = any({one.casefold() for one in pair} == folded for pair in data_table("contract")["pairs"])
+    named = [*study.contract.of("labels"), *(joined_by_or(study.own_text) if is_pair else ())]
+    sets = [one for one in named if not {label.casefold() for label in one.labels} & _NO_LABELS]
+    fits = [one for one in sets if any(label.casefold().startswith(tuple(folded)) for label in one.labels)]
+    is_named = any(_has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in [] if fits else numbers[:1] if is_named else sets[:1]:
         saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))}"

@@ -16,7 +16,7 @@ from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import Page, generating, query
 from pytest_promptfmt.rules.patterns import calls_reached
-from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match
+from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match, words
 from pytest_promptfmt.study.contract import REASONING_TAG
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
@@ -62,9 +62,9 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
         other, gold = _other(trial), trial.answers.labels[trial.answers.gold]
         if chain is None or other is None or trial.error:
             return
-        for form in study.contract.wrapped or study.contract.of("letter"):
+        for form in study.contract.wrapped or study.contract.of("letter") or study.contract.of("number"):
             alone = form.written(gold)
-            is_drafted = first_text(trial.instance).count(form.said) >= _ASKED_TWICE
+            is_drafted = form.form == "number" or first_text(trial.instance).count(form.said) >= _ASKED_TWICE
             draft = f"{form.written(other)}\nNo, not so." if is_drafted else "One of them fits."
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
@@ -217,15 +217,32 @@ def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
         yield f"{', '.join(named.values())}; gold is {', '.join(map(repr, named))}"
 
 
+@query("PF714", "the gold answers are not written like the example in the prompt", _compared_golds, at="doc_to_target")
+def _unlike_example(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    example = rf"(?:{data_table('contract')['example']})[:,：]? ?[\"'“«`(]?(\S*\d\S*?)[\"'”»`).,;。]*(?:\s|$)"
+    found = re.search(example, study.own_text, re.IGNORECASE)
+    marks = {one for one in found[1] if not one.isalnum() and one not in "-.,"} if found is not None else set()
+    if found is not None and marks and golds and not any(marks & {*gold} for gold in golds):
+        yield f"{found[0].strip()}; gold is {golds[0][:40]!r}"
+
+
 def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
     return study.task.metric_list or ()
 
 
-@query("PF509", "a majority vote is taken over one completion", generating, at="filter_list")
-def _vote_of_one(study: Study) -> Iterator[str]:
-    steps = [str(step) for pipeline in study.task.filter_list or () for step in pipeline.get("filter") or ()]
-    if study.task.repeats in (None, 1) and any("majority_vote" in step for step in steps):
-        yield f"majority_vote, repeats is {study.task.repeats or 1}"
+@query("PF509", "", generating, at="filter_list")
+def _vote_and_repeats(study: Study) -> Iterator[Finding]:
+    """Report a majority vote over one completion, and repeats that are all equal, or of which only one counts."""
+    named = [step.get("function") for one in study.task.filter_list or () for step in one.get("filter") or ()]
+    repeats, kwargs = study.task.repeats or 1, study.task.generation_kwargs or {}
+    is_greedy = kwargs.get("do_sample") is False or kwargs.get("temperature") == 0
+    if repeats == 1 and "majority_vote" in named:
+        yield finding("a majority vote is taken over one completion", f"majority_vote, repeats is {repeats}")
+    elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
+        yield finding("all repeats are equal, because nothing is sampled", f"repeats is {repeats}", "repeats")
+    elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
+        yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
 
 
 @query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")

@@ -8,7 +8,7 @@ from typing import Final
 
 from jinja2 import Environment, TemplateError, nodes
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import PromptfmtError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -53,6 +53,20 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
                     yield _misspelt(name, intended, keys)
         if isinstance(spec, str) and spec in columns and (intended := meant(spec, COMMON)) is not None:
             yield _misspelt(spec, intended, keys)
+
+
+@query("PF261", "the name of a split looks misspelt", task, every=True)
+def _misspelt_split(study: Study) -> Iterator[Finding]:
+    data = study.written.dataset
+    for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
+        intended = meant(str(getattr(data, key) or ""), ("train", "validation", "valid"))
+        if intended is not None:
+            yield finding("", str(getattr(data, key)), key, do=f"use {intended!r}, if that is the split")
+    written, known = study.config.get("dataset_kwargs"), words("dataset_arguments")
+    for name in written if isinstance(written, Mapping) else ():
+        if name not in known and is_misspelt(str(name), known):
+            message, do = "an argument of the dataset looks misspelt", did_you_mean(str(name), known) or ""
+            yield finding(message, str(name), ("dataset_kwargs", str(name)), do=do)
 
 
 def _misspelt(name: str, intended: str, keys: tuple[str | int, ...]) -> Finding:
@@ -180,15 +194,25 @@ def _first_character(study: Study) -> Iterator[Finding]:
         if not isinstance(target, str) or len(target.strip()) != 1 or target in listed_labels(instance):
             continue
         for name, value in instance.doc.items():
-            is_longer = isinstance(value, str) and name in written and re.match(rf"{re.escape(target)}\w", value)
-            if is_longer and not _names(instance, target):
-                yield finding("", f"{target!r} of {value[:40]!r}", doc=instance, field=name)
+            texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+            longer = [one for one in texts if name in written and re.match(rf"{re.escape(target)}\w", one)]
+            if longer and target not in texts and not _names(instance, target):
+                yield finding("", f"{target!r} of {longer[0][:40]!r}", doc=instance, field=name)
 
 
 def _names(instance: Instance, letter: str) -> bool:
     """Return whether the prompt itself names this letter, as in `Answer Y or N`."""
     text = join(constant_spans(instance))
     return re.search(rf"(?<![\w']){re.escape(letter)}(?!\w)", text) is not None
+
+
+@query("PF723", "a template splits a column at a text that no doc has", task, every=True)
+def _split_at_nothing(study: Study) -> Iterator[Finding]:
+    for keys, spec in study.field_specs() if len(study.real_docs) > 1 else ():
+        for name, mark in re.findall(r"\{\{[^{}]*?\b(\w+)\.split\(['\"]([^'\"\\]+)['\"]", str(spec)):
+            texts = [doc.get(name) for doc in study.local_docs]
+            if not any(isinstance(text, str) and mark in text for text in texts) and isinstance(texts[0], str):
+                yield finding("", f"{name}.split({mark!r}); {texts[0][:40]!r}", keys, field=name)
 
 
 @query(

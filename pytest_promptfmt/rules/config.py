@@ -272,6 +272,7 @@ def quoted_value(study: Study) -> Iterator[Finding]:
     Real: google/BIG-bench #374 (`append_choices_to_input: "false"`).
     """
     entries: list[tuple[tuple[str | int, ...], Any]] = [(("generation_kwargs",), study.written.generation_kwargs)]
+    entries += [((), {key: study.config.get(key) for key in ("should_decontaminate", "unsafe_code")})]
     entries += [(("metric_list", number), entry) for number, entry in enumerate(study.written.metric_list or ())]
     for keys, values in entries:
         for key, value in values.items() if isinstance(values, Mapping) else ():

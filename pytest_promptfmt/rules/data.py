@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
 from pytest_promptfmt.rules.task_code import definitions
+from pytest_promptfmt.tasks import load_docs
 
 _LONG: Final = 50
 _SOME: Final = 12
 """Shorter texts are in a prompt by chance."""
 
 _MOST: Final = 20_000
+_ROWS: Final = 500
 _WORDS: Final = re.compile(r"[^\W_]+")
-_NOT_ASKED: Final = pattern("data", "not_asked")
+NOT_ASKED: Final = pattern("data", "not_asked")
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 _CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
 _LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)
@@ -82,7 +89,7 @@ def unused_column(study: Study) -> Iterator[Finding]:
     columns = [
         name
         for name, value in study.real_docs[0].items()
-        if isinstance(value, str) and name not in study.used_names and not _NOT_ASKED.search(name)
+        if isinstance(value, str) and name not in study.used_names and not NOT_ASKED.search(name)
     ]
     for name in columns:
         values = [str(instance.doc.get(name) or "") for instance in study.real_instances]
@@ -121,9 +128,10 @@ def text_dropped(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
     """
+    rows = given_rows(study)
     for instance in study.real_instances:
         whole = _shown_text(instance)
-        for name, value in _texts(instance.doc):
+        for name, value in _texts(rows[instance.index][0] if len(rows) > instance.index else instance.doc):
             if len(value) > _MOST or not _BRACKETED.search(value):
                 continue
             cut = _spaced(_BRACKETED.sub("", value))
@@ -138,6 +146,43 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 yield finding(
                     "a text of the data lost its brackets and their contents", saw, "doc_to_text", instance, field=name
                 )
+
+
+def given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
+    """Return the user's rows before `process_docs`, each with its doc; none where that leaves some out."""
+    return study.once("given rows", lambda: _given_rows(study))
+
+
+def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
+    dataset = study.bound.dataset if study.has_real_docs and study.renders_fields else study.given.dataset
+    if dataset.process_docs is None or not study.has_real_docs or dataset.given is not None:
+        return ()
+    unprocessed = replace(study.bound, dataset=replace(dataset, process_docs=None))
+    with suppress(PromptfmtError):
+        pairs = list(zip(load_docs(unprocessed, count=_ROWS, num_fewshot=0).evaluated, study.local_docs, strict=False))
+        return pairs if all(set(map(str, row.values())) & set(map(str, doc.values())) for row, doc in pairs) else ()
+    return ()
+
+
+@query("PF701", "", task, at="process_docs", severity=Severity.ERROR)
+def _processed_otherwise(study: Study) -> Iterator[Finding]:
+    """Report `process_docs` that reorders options and keeps the index of the right one, or counts letters from 1."""
+    rows, names = given_rows(study), template_names(study.written.doc_to_target)
+    gold = next(iter(names)) if len(names) == 1 and study.has_choices else ""
+    values = [(row.get(gold), doc.get(gold)) for row, doc in rows]
+    for number, (row, doc) in enumerate(rows):
+        at = doc.get(gold)
+        if not isinstance(at, int) or at != row.get(gold):
+            continue
+        lists = [(name, one) for name, one in doc.items() if isinstance(one, list) and name in study.used_names]
+        for options in (one for one in row.values() if isinstance(one, list) and 0 <= at < len(one)):
+            for name, made in lists:
+                if sorted(map(str, made)) == sorted(map(str, options)) and made[at] != options[at]:
+                    saw = f"{name}: {made[at]!r} is gold, and was {options[at]!r} before"
+                    yield finding("code reorders the options, but not the index of the right one", saw, doc=number)
+    letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
+    if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
+        yield finding("code counts letters from 1, but an index from 0", f"{gold}: {letters[0][0]} is {letters[0][1]}")
 
 
 def _ends_line(text: str, instance: Instance) -> bool:
@@ -238,6 +283,14 @@ def _changes_letters(node: ast.AST) -> bool:
     changed = node.func.value
     is_column = isinstance(changed, ast.Subscript) and not _LABELS.search(ast.unparse(changed.slice))
     return node.func.attr in ("capitalize", "title") and is_column
+
+
+@query("PF221", "a column is printed only where it is empty", task)
+def _printed_if_empty(study: Study) -> Iterator[Finding]:
+    for template in study.templates:
+        found = re.search(r"\{%-? *if not (\w+) *-?%\}[^{%]*\{\{-? *\1\b", template.source)
+        if found is not None:
+            yield finding("", found[0][:60], template.keys, field=found[1])
 
 
 @query("PF223", "a text is cut inside a sentence", task)

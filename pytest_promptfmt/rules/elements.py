@@ -12,6 +12,8 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.columns import COMMON
+from pytest_promptfmt.rules.data import NOT_ASKED
+from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import (
     Page,
     Text,
@@ -64,6 +66,7 @@ _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _WORDS: Final = 5
 _SHORT: Final = 3
+_LEAST_SPACES: Final = 2
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
@@ -247,7 +250,9 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
     columns = {str(name).casefold() for name in docs.columns} if docs is not None else set()
     printed = {str(span.origin.field).casefold() for one in asked_first(page.study) for span in one.message.content}
     languages: dict[str, list[str]] = data_table("contract")["languages"]
-    for label, field in page.labelled:
+    target = template_names(page.study.written.doc_to_target) if page.study.generates else ()
+    answered = [(page.cue.name, *target)] if page.cue is not None and len(target) == 1 else []
+    for label, field in (*page.labelled, *(one for one in answered if one[0].casefold() in languages)):
         is_question = bool(_languages("question_labels", label))
         name, folded = "question" if is_question else label.casefold().replace(" ", "_"), field.casefold()
         parts = {one: set(one.split("_")) for one in columns}
@@ -318,6 +323,16 @@ def _label_of_two_columns(page: Page) -> Iterator[Finding]:
     for (label, field), (again, other) in pairwise(page.labelled):
         if label == again and field != other and re.search(r" [A-Z\d]\Z", label):
             yield finding("", f"{label}: {{{{{field}}}}} and {label}: {{{{{other}}}}}", field=other)
+
+
+@query("PF242", "a column is printed twice, and another one not at all", lambda study: own(study)[:1])
+def _printed_in_place_of_another(page: Page) -> Iterator[Finding]:
+    printed = Counter(span.origin.field for span in page.message.content if span.origin.field is not None)
+    twice = next((name for name, count in printed.items() if count > 1), None)
+    for name, value in page.instance.doc.items() if twice is not None and not page.study.runs_functions else ():
+        is_text = isinstance(value, str) and value.count(" ") >= _LEAST_SPACES and not NOT_ASKED.search(name)
+        if is_text and name not in page.study.used_names:
+            yield finding("", f"{twice} is printed twice, {name} is not printed", field=name)
 
 
 def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:

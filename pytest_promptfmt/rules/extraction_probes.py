@@ -254,7 +254,8 @@ def _depends_on_case(study: Study) -> Iterator[Finding]:
             if any(reader.is_read(pipeline, form, answer) for form in forms):
                 return  # one of the pipelines reads it
         for first in missed[:1]:
-            is_sure = study.asks_for_reasoning and _is_tried_by_all(reader, first.text)
+            is_asked = any(form.before.startswith("The ") for form in study.contract.wrapped)
+            is_sure = study.asks_for_reasoning and not is_asked and _is_tried_by_all(reader, first.text)
             yield first.finding(None if is_sure else Severity.INFO)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -106,6 +107,14 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
             "num_fewshot" if task.num_fewshot else "test_split",
             severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
         )
+
+
+@query("PF803", "the training split is evaluated, although there is another one", task, at="test_split")
+def _training_split_evaluated(study: Study) -> Iterator[str]:
+    data = study.written.dataset
+    others = {data.validation_split, data.fewshot_split} - {None, data.training_split}
+    if others and data.training_split == data.evaluation_split:
+        yield f"test_split: {data.test_split}"
 
 
 @query(
@@ -280,9 +289,28 @@ def _answer_otherwise(page: Page) -> Iterator[Finding]:
         how, scored = ("labels", "texts") if sides[0] == {True} else ("texts", "labels")
         message = f"few-shot examples answer with {how} of options, but {scored} are scored"
         yield finding(message, saw, severity=severity)
+    styles = [{_style(text) for text in texts} for texts in (answers, golds)]
+    if has_given_shots(page.study) and len(answers) > 1 and any(map(_differs, *map(_common, styles))):
+        yield finding("few-shot examples answer in another form than the gold answers", saw, severity=Severity.WARNING)
     if all(len(gold.split()) == 1 for gold in golds) and all(len(one.split()) >= _SENTENCE for one in answers):
         message = "few-shot examples answer in sentences, but single words are scored"
         yield finding(message, saw, severity=severity or Severity.WARNING)
+
+
+def _style(text: str) -> tuple[bool, bool | None, bool, str]:
+    """Return whether a text ends with a mark, is in capitals (None without letters), is a number, and its pair."""
+    pairs = (" ".join(pair) for pair in data_table("contract")["pairs"] if text.casefold().strip(" .") in pair)
+    is_case = text.isupper() if len(text) > 1 and text.upper() != text.lower() else None
+    return text[-1:] in ".?!", is_case, text[:1].isdigit(), next(pairs, "")
+
+
+def _common(styles: set[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return what all styles have in common, None for what differs."""
+    return tuple(each[0] if len(set(each)) == 1 else None for each in zip(*styles, strict=True))
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return None not in (one, other) and one != other and "" not in (one, other)
 
 
 @query(

@@ -194,6 +194,16 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
 
 
+@query("PF908", "a value is out of its range", generating, every=True)
+def _out_of_range(study: Study) -> Iterator[Finding]:
+    ranges: dict[str, list[float]] = data_table("rules")["ranges"]
+    written = [(("generation_kwargs", key), value) for key, value in (study.task.generation_kwargs or {}).items()]
+    for keys, value in [*written, *(((key,), study.config.get(key)) for key in ("repeats", "num_fewshot"))]:
+        least, most = ranges.get(str(keys[-1]), (float("-inf"), float("inf")))
+        if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= most:
+            yield finding("", f"{keys[-1]}: {value}", keys, do=f"use a value from {least} to {most}")
+
+
 @query("PF908", "do_sample is true at a temperature of 0", generating, at=("generation_kwargs", "do_sample"))
 def _sampling_at_zero(study: Study) -> Iterator[str]:
     kwargs = study.task.generation_kwargs or {}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.answers.metric_scores import normalised
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_values import local_questions
@@ -24,6 +23,7 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import looks_for_answers
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
@@ -47,6 +47,7 @@ _SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
 )
 """A sign and its opposite, as a message has them, and whether a text has the sign."""
 
+_SHIFTED: Final = re.compile(r"\{\{ *(\w+)(?: *\| *int)? *\+ *\d+ *\}\}")
 _LONGER: Final = 2
 """How many times longer than any other choice a conspicuous answer is."""
 
@@ -199,6 +200,8 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 def gold_unlike_column(study: Study) -> Iterator[Finding]:
     """Report a gold choice although the column with the answer holds the text of another choice."""
     contradicted: list[tuple[Instance, str, str, str]] = []
+    written = study.written.doc_to_choice
+    are_labels = isinstance(written, list) and follow_each_other([str(one).casefold() for one in written])
     for instance in study.real_instances:
         choices = [choice.strip().casefold() for choice in choices_of(study, instance)]
         golds = [request for request in instance.requests if request.gold and request.prompt is not None]
@@ -207,7 +210,8 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         gold = choices[instance.requests.index(golds[0])] if golds[0] in instance.requests[: len(choices)] else ""
         for name, value in instance.doc.items():
             said = value.strip().casefold() if isinstance(value, str) else ""
-            if _GOLD_COLUMN.fullmatch(name) and said and said in choices and gold and said != gold:
+            is_named = _GOLD_COLUMN.fullmatch(name) or (are_labels and len(study.real_instances) > 1)
+            if is_named and said and said in choices and gold and said != gold:
                 contradicted.append((instance, name, str(value), gold))
                 break
         else:
@@ -217,6 +221,14 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         yield finding(
             "the gold choice is not the one that the answer column names", saw, "doc_to_target", instance, field=name
         )
+
+
+@query("PF701", "the gold index is shifted, although its column counts from 0", task, at="doc_to_target")
+def _index_shifted(study: Study) -> Iterator[Finding]:
+    shifted = _SHIFTED.fullmatch(str(study.written.doc_to_target)) if study.has_choices else None
+    values = [doc.get(shifted[1]) for doc in study.local_docs] if shifted is not None else []
+    if shifted is not None and 0 in values and all(isinstance(value, int) and value >= 0 for value in values):
+        yield finding("", f"{shifted[0]}; {shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1])
 
 
 @query(
@@ -294,13 +306,21 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "exact_match ignores all characters of a gold answer", _compared_golds, at="metric_list")
-def _gold_ignored(study: Study) -> Iterator[Finding]:
-    entry = next((one for one in study.task.metric_list or () if one.get("metric") == "exact_match"), {})
-    for instance in study.real_instances if not looks_for_answers(study.task) else ():  # else PF601 reports it
-        gold = str(instance.target)
-        if gold.strip() and not normalised(gold, {**entry, "regexes_to_ignore": ()}).strip():
-            yield finding("", repr(gold), doc=instance)
+@query("PF702", "the gold answer is longer than the one in another column", _compared_golds, at="doc_to_target")
+def _gold_around_answer(study: Study) -> Iterator[Finding]:
+    """Report gold answers, such as worked solutions, inside which each time the value of an answer column is."""
+    docs = [(instance, str(instance.target)) for instance in study.real_instances]
+    is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
+    for name in docs[0][0].doc if is_whole else ():
+        if _GOLD_COLUMN.fullmatch(name) and all(_is_around(gold, instance.doc.get(name)) for instance, gold in docs):
+            yield finding("", f"{docs[0][1][:40]!r}; {name} is {docs[0][0].doc[name]!r}", doc=docs[0][0], field=name)
+
+
+def _is_around(gold: str, value: Any) -> bool:
+    """Return whether a text of several words has a short value of a column inside, as a whole word."""
+    part = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    is_longer = len(gold.split()) > 2 * len(part.split()) + 1
+    return bool(part) and is_longer and re.search(rf"(?<!\w){re.escape(part)}(?!\w)", gold) is not None
 
 
 @query("PF702", "the accepted answers are joined into one", _compared_golds, at="doc_to_target")

@@ -19,6 +19,7 @@ from pytest_promptfmt.rules.rule_views import (
     question_template,
 )
 from pytest_promptfmt.study.configuration import read_template
+from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import follow_each_other, layout_of
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -47,7 +48,6 @@ _NAMED: Final = pattern("options", "named")
 _ASKED: Final = pattern("options", "asked")
 """A question that names its answers: `Is this tweet positive, neutral or negative?`."""
 
-_NUMBERS: Final = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
 _COUNT: Final = pattern("options", "count")
 _LEAST: Final = 2
 
@@ -217,7 +217,8 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
     """Report scored labels of another kind than the labels in the prompt."""
     study, layout = page.study, page.layout
     labels = [choice.strip("().") for choice in page.scored] or _letters_written(study)
-    if len(labels) < _LEAST or not follow_each_other(labels):
+    are_letters = all(len(one) == 1 for one in labels) and len(set(labels)) == len(labels)
+    if len(labels) < _LEAST or not are_letters or not (follow_each_other(labels) or len(labels) == len(layout.listed)):
         return
     lines = layout.listed or layout.listed_in_other_scripts
     listed = [option.label for option in lines] or list(layout.listed_inline)
@@ -295,7 +296,7 @@ def _range_unlike_options(page: Page) -> Iterator[str]:
 def _number_of_options(page: Page) -> Iterator[Finding]:
     choices, found = page.study.written.doc_to_choice, _COUNT.search(page.study.own_text)
     count = len(choices if isinstance(choices, list) else page.listed)
-    if found is not None and count >= _LEAST and (_NUMBERS.get(found[1].casefold()) or int(found[1])) != count:
+    if found is not None and count >= _LEAST and number_of_word(found[1]) != count:
         yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
 
 

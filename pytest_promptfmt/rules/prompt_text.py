@@ -34,6 +34,7 @@ _OF_ANSWERS: Final = frozenset(
 )
 _NOTE: Final = pattern("prompt_text", "note")
 _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE|IMG|AUDIO|VIDEO)\]", re.IGNORECASE)
+_TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
@@ -133,7 +134,8 @@ def _name_not_filled_in(study: Study) -> Iterator[Finding]:
             if span.origin.field is not None or ("%" in span.text and _CODE.search(span.text)):
                 continue
             found = _NAMED.search(span.text) or _bracketed_column(span.text)
-            found = found or _column_in_braces(span.text, instance.doc, "{1,2}" if study.asks_by_code else "{2}")
+            is_single = study.asks_by_code or span.origin.part == "description"
+            found = found or _column_in_braces(span.text, instance.doc, "{1,2}" if is_single else "{2}")
             if found is not None:
                 yield finding("", part_of(span.text, found, 16)[:SHOWN], span.origin.keys, instance)
 
@@ -146,7 +148,7 @@ def _bracketed_column(text: str) -> re.Match[str] | None:
 
 
 def _column_in_braces(text: str, doc: Doc, count: str) -> re.Match[str] | None:
-    names = "|".join(re.escape(str(name)) for name in doc)
+    names = "|".join(re.escape(str(name)) for name in {*doc, *(_TOPICS if count != "{2}" else ())})
     return re.search(rf"(?<![{{\\\w])\{{{count} ?(?:{names}) ?\}}{count}(?!\}})", text) if names else None
 
 

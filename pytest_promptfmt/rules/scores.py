@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
@@ -41,9 +44,9 @@ def empty_gold(study: Study) -> Iterator[Finding]:
             yield finding("the gold answer is empty", repr(trial.gold), "doc_to_target", trial.instance)
 
 
-@query("PF601", "exact_match ignores all characters of an answer", task, severity=Severity.ERROR, scope="scoring")
+@query("PF601", "exact_match ignores all characters of an answer", task, severity=Severity.ERROR, scores=True)
 def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
-    for trial, texts in _normalised(trials_of(study)):
+    for trial, texts in _compared(study):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
                 yield finding("", repr(target), _METRICS, trial.instance)
@@ -54,15 +57,34 @@ def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
     "some options differ only in characters that exact_match ignores",
     task,
     severity=Severity.ERROR,
-    scope="scoring",
+    scores=True,
 )
 def _normalise_alike(study: Study) -> Iterator[Finding]:
-    for trial, texts in _normalised(trials_of(study)):
+    for trial, texts in _compared(study):
         if _is_ambiguous(texts):
             yield finding("", repr(sorted(texts)), _METRICS, trial.instance)
 
 
-@rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@query("PF705", "exact_match ignores characters without which a number is another one", task, scores=True)
+def _another_number(study: Study) -> Iterator[Finding]:
+    for trial, texts in _compared(study) if study.has_real_docs else ():
+        left = texts.get(trial.gold)
+        number, other = _number_of(trial.gold), _number_of(left or "")
+        if number is not None and other is not None and number != other:
+            yield finding("", f"{trial.gold!r} is compared as {left!r}", _METRICS, trial.instance)
+
+
+def _number_of(text: str) -> float | None:
+    bare = text.strip().replace(",", "")
+    return float(bare) if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)", bare) else None
+
+
+def _compared(study: Study) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
+    """Return what exact_match compares of the answers to each doc; nothing where scoring fails, or filters fail."""
+    return _normalised(trials_of(study)) if scored_answers(study) is not None else iter(())
+
+
+@rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def scorer_crashes(study: Study) -> Iterator[Finding]:
     """Report scoring that ends with an exception for some answer that a model may well give.
 
@@ -74,15 +96,20 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
     """
-    trials = trials_of(study)
-    if scoring_failure(study) is not None:
+    is_tried = study.renders_fields and study.failure is None and scoring_failure(study) is None
+    if not is_tried or (study.has_own_scorer and not study.has_real_docs):
         return
+    try:
+        trials = trials_of(study)
+    except LimitExceededError:
+        raise
+    except PromptfmtError:
+        return  # reported by the item that scores
     scoring = trials.scoring
-    is_guessed = scoring.is_synthetic and study.has_own_scorer
     tried: list[ScoringTrial] = [*trials.answers, *trials.choices]
     for trial in tried:
         reads_marks = scoring.is_synthetic and "«" in trial.error
-        if trial.error and not is_guessed and not reads_marks and not trial.error.startswith(_LACKS):
+        if trial.error and not reads_marks and not trial.error.startswith(_LACKS):
             do = scoring_fix(scoring, trial.question) or "make filters and metrics accept any answer"
             yield finding("scoring ends with an exception", trial.error, scored_by(trials), trial.instance, do=do)
 

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, words
@@ -25,6 +27,7 @@ _AVERAGES: Final = ("mean", "median", "nanmean")
 _OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", "brier_score")
 """Aggregations of the pairs of gold and answer that a metric gives for each doc."""
 
+_CLASSES_OF_F1: Final = 2
 _PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
 _SECONDS: Final = 2.0
 _LONG: Final = 80
@@ -96,8 +99,18 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
 @also("PF615", scores=True)
 def unfit_aggregation(study: Study) -> Iterator[Finding]:
     """Report an aggregation that does not fit the values of its metric: pairs, numbers, nothing."""
-    for index, entry in enumerate(study.task.metric_list or ()) if study.task.process_results is None else ():
+    for index, entry in enumerate(study.task.metric_list or ()):
+        strange = [str(key) for key in entry if key not in words("metric_keys")]
+        near = next((key for key in strange if is_misspelt(key, words("metric_keys"))), None)
+        if near is not None:
+            do = did_you_mean(near, words("metric_keys")) or ""
+            yield finding("a key of a metric looks misspelt", near, ("metric_list", index, near), do=do)
         what = _unfit_aggregation(study, entry)
+        is_own = study.task.process_results is None and entry.get("metric") in METRICS and "hf_evaluate" not in entry
+        if study.has_choices and is_own and strange and near is None:
+            saw = f"{entry['metric']}: {', '.join(strange)}"
+            message = "an argument has no effect: likelihoods are compared, not texts"
+            yield finding(message, saw, ("metric_list", index), severity=Severity.INFO)
         if what:
             do = "use exact_match, or output_type: multiple_choice" if "log-likelihoods" in what else ""
             yield finding(what, str(entry["metric"]), ("metric_list", index), do=do)
@@ -107,11 +120,21 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
     """Return how the aggregation of an entry does not fit what lm-eval's own metric gives for a doc, "" if it does."""
     known = METRICS.get(str(entry.get("metric")))
     aggregation = entry.get("aggregation", known.aggregation if known is not None else None)
-    if known is None or entry.get("hf_evaluate") or not isinstance(aggregation, str):
+    if known is None or entry.get("hf_evaluate") or study.task.process_results is not None:
+        return ""
+    given = data_table("rules")["metrics_given"].get(study.task.output_type, "").split()
+    if given and entry["metric"] not in given:
+        return f"the output type {study.task.output_type} never gives this metric"
+    if entry["metric"] == "bleu" and study.real_instances and all(map(_is_a_word, study.real_instances)):
+        return "BLEU compares sequences of words, and the gold answers are single words"
+    if not isinstance(aggregation, str):
         return ""
     if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
         own = known.aggregation in _AVERAGES
         return "a metric of log-likelihoods is averaged over generated text" if own else _PAIRS_AVERAGED
+    if study.has_choices and aggregation == "f1" and len(study.written.doc_to_choice or ()) > _CLASSES_OF_F1:
+        is_list = isinstance(study.written.doc_to_choice, list)
+        return "f1 is the score of two classes, and fails for more" if is_list else ""
     if study.generates or study.has_choices:
         gives_pairs, takes_pairs = (one in _OF_PAIRS for one in (known.aggregation, aggregation))
         if gives_pairs and aggregation in _AVERAGES:
@@ -119,6 +142,10 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
         if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
             return "the aggregation belongs to another metric and cannot use scores of single docs"
     return ""
+
+
+def _is_a_word(instance: Instance) -> bool:
+    return len(str(instance.target).split()) == 1
 
 
 def _trials(study: Study) -> Trials | None:

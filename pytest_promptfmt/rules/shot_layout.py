@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from pytest_promptfmt.rules.rule_views import (
     severity_of_shots,
     words,
 )
+from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import layout_of
 
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
@@ -150,6 +152,32 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
         yield finding("", around(text, found, 10, 30), instruction_key(page.study))
 
 
+@query(
+    "PF812", "the prompt states a wrong number of examples", lambda study: shown(study) if study.shots else first(study)
+)
+def _number_of_examples(page: Page) -> Iterator[Finding]:
+    text = join(span for span in page.instance.prompts[0].spans if span.origin.field is None)
+    found, labels = _EXAMPLES.search(text), Counter(one.name.casefold() for one in layout_of(text).labels)
+    written = max(
+        (
+            count - (page.cue is not None and page.cue.name.casefold() == name)
+            for name, count in labels.items()
+            if name in _ANSWERS
+        ),
+        default=0,
+    )
+    count = len(page.shots) or written
+    if found is not None and count and count != number_of_word(found[1]):
+        yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
+
+
+@query("PF812", "the prompt mentions a gap that it does not show")
+def _announced_gap(page: Page) -> Iterator[str]:
+    found = _GAP.search(page.study.own_text)
+    if found is not None and not _GAPS.search(_GAP.sub("", page.text)):
+        yield found[0]
+
+
 @query("PF812", "the prompt mentions a passage that it does not show")
 def _announced_passage(page: Page) -> Iterator[str]:
     found = _SPEAKS_OF.search(page.study.own_text)
@@ -167,6 +195,11 @@ def _empty_field(study: Study) -> Iterator[Finding]:
             yield finding("", found[0], template.keys)
 
 
+_EXAMPLES: Final = pattern("shot_layout", "count")
+_GAP: Final = pattern("shot_layout", "gap")
+_GAPS: Final = re.compile(
+    r"_|\.{3}|…|\[ *\]|\( *\)|[\[(<]\w*(?:MASK|mask|BLANK|blank|gap|GAP)\w*[\])>]|-{3}|\*{3}|[XY]\b"
+)
 _SPEAKS_OF: Final = pattern("shot_layout", "speaks_of")
 _QUESTION: Final = pattern("shot_layout", "question")
 _OPTIONS: Final = pattern("shot_layout", "options")

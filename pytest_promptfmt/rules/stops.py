@@ -17,6 +17,7 @@ from pytest_promptfmt.rules.page import generating, own, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, pattern, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import looks_for_answers
 
 _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
@@ -215,7 +216,9 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
         if not shots or any(shot.answer is None for shot in shots):
             return
         asked = [*(shot.question for shot in shots), *(page.text for page in own(study))]
-        begins = [study.task.fewshot_delimiter + question[:60] for question in asked]
+        cues = [layout_of(question).cue for question in asked]
+        before = [text if cue is None else text[: cue.start] for text, cue in zip(asked, cues, strict=True)]
+        begins = [study.task.fewshot_delimiter + question[:60] for question in before]
         if not any(stop in begin for stop in study.stop_texts for begin in begins):
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]

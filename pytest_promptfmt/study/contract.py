@@ -80,12 +80,12 @@ _LEAST_WORDS: Final = re.compile(
 )
 _MOST_WORDS: Final = re.compile(
     r"\b(?:at most|a maximum of|no more than|not more than|fewer than|less than|(?:with)?in|under|up to)"
-    r" (?:at most )?(\d{1,4}) words?\b(?! or more)",
+    r" (?:at most )?(\d{1,4}|one|two|three|four|five|six|ten) words?\b(?! or more)",
     re.I,
 )
 _QUOTED_PAIR: Final = re.compile(
-    r"(?<!\w)([\"'`“„«「『])([^\W_][\w ]{0,18})[\"'`”“»」』],? ?(/|[^\W\d_]{1,6}|[^\W\d_]{1,4} [^\W\d_]{1,5}) ?"
-    r"\1([^\W_][\w ]{0,18})[\"'`”“»」』](?!\w)"
+    r"(?:(?<!\w)[\"'`“„«]|[「『])([^\W_][\w ]{0,18})[\"'`”“»」』],? ?(/|[^\W\d_]{1,6}|[^\W\d_]{1,4} [^\W\d_]{1,5}) ?"
+    r"[\"'`“„«「『]([^\W_][\w ]{0,18})(?:[」』]|[\"'`”“»](?!\w))"
 )
 """Two labels in quotes with a word between them, which is `or` in some language."""
 
@@ -159,9 +159,14 @@ def contract_of(text: str) -> Contract:
         forms,
         _asked_place(text),
         int(least[1]) if least is not None else None,
-        int(most[1]) if most is not None else None,
+        number_of_word(most[1]) if most is not None else None,
         (least or most or [""])[0],
     )
+
+
+def number_of_word(word: str) -> int:
+    """Return the number that a word or some digits mean."""
+    return int(data_table("contract")["numbers"].get(word.casefold()) or word)
 
 
 def _asked_place(text: str) -> Literal["first", "last"] | None:
@@ -272,7 +277,9 @@ def _tagged(text: str) -> Iterator[AskedForm]:
 
 def _objects(text: str) -> Iterator[AskedForm]:
     for match in _JSON.finditer(text):
+        keys = re.findall(r"[\"'](\w+)[\"']\s*:", match[0])
         key = re.search(r"[\"'](\w*(?:answer|label|result|choice|prediction)\w*)[\"']\s*:", match[0], re.IGNORECASE)
+        key = key or (re.search(rf"({keys[0]})", match[0]) if len(keys) == 1 and _asks(text, match.start()) else None)
         if key is not None and re.search(r"\bjson\b", text, re.IGNORECASE):
             made = {key[1]: "\0"}
             before, _, after = json.dumps(made).partition('"\\u0000"')
@@ -378,14 +385,27 @@ def _label_sets(text: str) -> Iterator[AskedForm]:
         named.update(label.casefold() for label in match.group(1, 2))
         yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
     for quoted in _QUOTED_PAIR.finditer(text):
-        pair = {quoted[2].casefold(), quoted[4].casefold()}
-        if quoted[3].casefold() not in data_table("contract")["and"] and not pair & named:
+        pair = {quoted[1].casefold(), quoted[3].casefold()}
+        if quoted[2].casefold() not in data_table("contract")["and"] and not pair & named:
             named |= pair
-            yield AskedForm(form="labels", labels=(quoted[2], quoted[4]), said=quoted[0], start=quoted.start())
+            yield AskedForm(form="labels", labels=(quoted[1], quoted[3]), said=quoted[0], start=quoted.start())
+    for match in _alternatives().finditer(text):
+        shown = (*re.findall(_LABEL, match["list"]), match["last"])
+        if not {label.casefold() for label in shown} & named:
+            named.update(label.casefold() for label in shown)
+            yield AskedForm(form="labels", labels=shown, said=match[0].strip(), start=match.start())
     for pattern in _pairs():
         found = pattern.search(text)
         if found is not None and found[1].casefold() not in named:
             yield AskedForm(form="labels", labels=(found[1], found[2]), said=found[0], start=found.start())
+
+
+def joined_by_or(text: str) -> Iterator[AskedForm]:
+    """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
+    for two in re.finditer(rf"(?<![\w-])([^\W\d_][\w-]*) (?:{_ors()}) (?=([^\W\d_][\w-]*))", text, re.IGNORECASE):
+        if _words("asking").search(_sentence_around(text, two.start())) is not None:
+            said = two[0] + two[2]
+            yield AskedForm(form="labels", labels=two.group(1, 2), said=said, start=two.start(), is_certain=False)
 
 
 @cache
@@ -403,6 +423,14 @@ def _enumeration() -> re.Pattern[str]:
     label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
     last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
     return re.compile(rf"(?:{_ASKS}|{_CHOOSES}|{_ONE_OF})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
+
+
+@cache
+def _alternatives() -> re.Pattern[str]:
+    """Return what finds three or more labels, and nothing else, as a question: `True, Neither, or False?`."""
+    label = r"[^\W\d_][\w-]*"
+    listed = rf"(?P<list>{label}(?:, ?{label})+),? (?:{_ors()}) (?P<last>{label})"
+    return re.compile(rf"(?:^|(?<=[:.?!] )|(?<=\n)|(?<=  )) *{listed} ?[?]", re.MULTILINE)
 
 
 @cache
