@@ -40,7 +40,8 @@ class TaskDocs:
 
     `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 uses the same list for
     shots). `origin` and `fewshot_origin` describe where the docs came from (`2 synthetic`, `3 from arc.docs.jsonl`),
-    only for the snapshot header: their kinds are `kind` and `fewshot_kind`.
+    only for the snapshot header: their kinds are `kind` and `fewshot_kind`. Where `process_docs` draws at random,
+    `random_states` are those of generators in which the first doc is laid out.
     """
 
     evaluated: tuple[Doc, ...]
@@ -50,6 +51,7 @@ class TaskDocs:
     fewshot_origin: str
     kind: DocsKind = "given"
     fewshot_kind: DocsKind = "given"
+    random_states: Mapping[str, Any] | None = None
 
     @classmethod
     def in_memory(cls, docs: Iterable[Doc], fewshot: Iterable[Doc] | None = None) -> TaskDocs:

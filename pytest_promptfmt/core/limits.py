@@ -1,4 +1,4 @@
-"""Conditions under which authors' code runs: limits of processor time, no exits, no network, its own random state.
+"""Conditions under which authors' code runs: limits of processor time, no exits, no network.
 
 Limits hold in a process that was made for such code, a worker or a command, once that has called `apply_here`: there a
 timer interrupts the code, with a message that names it. In any other process, such as pytest's own or a notebook's,
@@ -11,17 +11,15 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import random
 import signal
 import struct
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
-from weakref import WeakKeyDictionary
 
 from pytest_promptfmt.core.errors import LimitExceededError, Position
 
@@ -222,52 +220,3 @@ def _update_loaded_hub(taken: dict[str, str], *, offline: bool) -> None:
 
 
 # -- random state ------------------------------------------------------------------------------------------------------
-
-
-class OwnRandomness:
-    """Python's and numpy's global random state as a task's functions see it: seeded, and separate from all others."""
-
-    _PYTHON_SEED: Final = 0
-    _NUMPY_SEED: Final = 1234
-
-    def __init__(self) -> None:
-        self._python: Any = None
-        self._numpy: Any = None
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Put the task's own state in place for the block, and the earlier one back after it."""
-        numpy = sys.modules.get("numpy.random")
-        earlier = random.getstate()
-        earlier_numpy = numpy.get_state() if numpy is not None else None
-        if self._python is None:
-            random.seed(self._PYTHON_SEED)
-        else:
-            random.setstate(self._python)
-        if numpy is not None:
-            if self._numpy is None:
-                numpy.seed(self._NUMPY_SEED)
-            else:
-                numpy.set_state(self._numpy)
-        try:
-            yield
-        finally:
-            self._python = random.getstate()
-            random.setstate(earlier)
-            if numpy is not None:
-                self._numpy = numpy.get_state()
-                numpy.set_state(earlier_numpy)
-
-
-_beginnings: WeakKeyDictionary[random.Random, Any] = WeakKeyDictionary()
-
-
-def rewind_generators(function: object) -> None:
-    """Put random generators in the module of a task's function back to their first known state.
-
-    What the function draws must not depend on earlier tasks and trials.
-    """
-    for value in getattr(function, "__globals__", {}).values():
-        if isinstance(value, random.Random):
-            with suppress(NotImplementedError):  # SystemRandom has no state
-                value.setstate(_beginnings.setdefault(value, value.getstate()))

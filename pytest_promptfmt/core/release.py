@@ -27,6 +27,10 @@ class Release:
     """Whether the sampler `first_n` leaves the evaluated doc out."""
     prefix_of_shot: bool = True
     """Whether the `gen_prefix` of a shot is rendered from the shot; else from the evaluated doc."""
+    numbers_drawn: int = 24
+    """How many random numbers are drawn between building a task and its docs: for three names that it does not need."""
+    reads_pool_twice: bool = False
+    """Whether the few-shot docs are processed twice, which matters to a `process_docs` that draws at random."""
     makes_turns: bool = True
     """Whether prompts are made of messages with delimiters; else of text, as described in `early_context.py`."""
     chat_delimiter: Literal["kept", "dropped", "with gen_prefix"] = "with gen_prefix"

@@ -18,7 +18,15 @@ from pytest_promptfmt.core.release import LATEST, Release, releases
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.study.study import Study
-from pytest_promptfmt.tasks import Arguments, HarnessTask, render_task, renderer_with_shots, shot_split, with_pool
+from pytest_promptfmt.tasks import (
+    Arguments,
+    HarnessTask,
+    load_docs,
+    render_task,
+    renderer_with_shots,
+    shot_split,
+    with_pool,
+)
 
 _TRIED_SHOTS: Final = 2
 _BEFORE: Final = 30
@@ -31,6 +39,8 @@ CAUSES: Final[Mapping[str, str]] = {
     "redraws": "replacing shots that equal the doc",
     "first_n_leaves_doc_out": "first_n leaving the doc out",
     "prefix_of_shot": "the doc that the gen_prefix of a shot is rendered from",
+    "numbers_drawn": "random numbers that lm-eval draws itself",
+    "reads_pool_twice": "how often the few-shot docs are processed",
     "makes_turns": "how shots are drawn and joined",
     "chat_delimiter": "the target delimiter before choices under a chat template",
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
@@ -101,7 +111,10 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
                 return f"it makes the requests of lm-eval {release.version}"
         return f"lm-eval raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
 
-    ours, theirs = _by(study.settings.release), lambda *asked: HarnessTask(*asked).requests
+    def theirs(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
+        return HarnessTask(task, _followed(study.settings.release, task, docs, shots)[1], shots).requests
+
+    ours = _by(study.settings.release)
     return _compared(study, profiles, _obstacle(study), (ours, theirs), cause, draws_own=True)
 
 
@@ -127,13 +140,22 @@ def _by(release: Release) -> Side:
     """Return the side that makes requests here as a release does, also of the docs that it draws shots from."""
 
     def make(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        followed, own = task.following(release), docs
-        if shots and docs.fewshot_kind == "given":
+        followed, own = _followed(release, task, docs, shots)
+        if own is docs and shots and docs.fewshot_kind == "given":
             with suppress(PromptfmtError):
                 own = with_pool(followed, docs, shots)
         return lambda profile: _ours(followed, own, profile, shots)
 
     return make
+
+
+def _followed(release: Release, task: Task, docs: TaskDocs, shots: int) -> tuple[Task, TaskDocs]:
+    """Return a task as the release has it, and its docs, which are others where `process_docs` draws at random."""
+    followed, own = task.following(release), docs
+    if docs.random_states is not None:
+        with suppress(PromptfmtError):
+            own = load_docs(followed, count=len(docs.evaluated), num_fewshot=shots)
+    return followed, own
 
 
 def _requests_by(release: Release, task: Task, docs: TaskDocs, shots: int, profile: Profile) -> Requests:

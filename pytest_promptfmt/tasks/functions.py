@@ -26,7 +26,8 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
     display_path,
 )
-from pytest_promptfmt.core.limits import exits_raise, must_propagate, rewind_generators, time_limit
+from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
+from pytest_promptfmt.core.randomness import import_of
 from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.deferred_imports import (
@@ -103,7 +104,6 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
 
         def call(*args: Any, **kwargs: Any) -> Any:
             function = bound(value, *keys)
-            rewind_generators(function)
             return function(*args, **kwargs) if args or callable(function) else function
 
         return call
@@ -306,6 +306,7 @@ def _module_beside(
         restore_removed(source)
         package, version = (None, "") if checkout is None else (checkout.folder, checkout.release)
         with put_off(source), also_importable(package, version), imports_from_source(), ExitStack() as stack:
+            stack.enter_context(import_of(name, str(file)))
             if package is not None and file.parent.name in _REGISTERING:
                 stack.enter_context(without_registry(package.name))
             try:
@@ -316,7 +317,7 @@ def _module_beside(
                 # Where modules of lm-eval import each other in a circle, the order of a run may be the only one.
                 importlib.import_module("lm_eval.evaluator")
                 spec.loader.exec_module(module)
-        sys.modules[name] = module
+            sys.modules[name] = module
         return module
 
     _incomplete.pop(name, None)
@@ -380,7 +381,7 @@ def _installed_module(
             _require_trusted(origin, what, position, trusted)
 
     def load() -> ModuleType:
-        with imports_from_source():
+        with imports_from_source(), import_of(module, ""):
             return importlib.import_module(module)
 
     return _imported((module, None), load, None, seconds)

@@ -25,6 +25,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Ren
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FIELDS, UNSET, FieldAssembly, FunctionRef, Task
 from pytest_promptfmt.profiles.chat_prompt import takes_media, with_parts
 from pytest_promptfmt.profiles.conversation import render_messages
@@ -66,6 +67,7 @@ class HarnessTask:
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
         self._docs = docs
+        self._random = OwnRandomness(task)
         base, own = _task_class(), getattr(task.assembly, "made", None)
         if own is not None:
             base = type(own).__mro__[1]  # of a `class:`, without what binds it here
@@ -74,12 +76,15 @@ class HarnessTask:
         config = _config(task)
         config["num_fewshot"] = task.shots(num_fewshot)
         self._made = self._run("builds no task", lambda: kind(config=config))
+        self._run("has no name", lambda: [getattr(self._made, "task_name", "") for _ in range(3)])
+        self._built = self._random.states
         if own is not None:  # most classes take no configuration, and lm-eval sets this key
             self._made.set_config(key="num_fewshot", value=config["num_fewshot"])
 
     def requests(self, profile: Profile) -> list[list[Arguments]]:
         """Return the requests of each evaluated doc for a profile; raises RenderError for any that fails."""
         made, is_chat = self._made, profile.chat_template is not None
+        self._random = OwnRandomness(self._task, self._docs.random_states or self._built)
         made.set_fewshot_seed(FEWSHOT_SEED)
         sampler = getattr(made, "sampler", None)
         if sampler is not None:
@@ -104,7 +109,7 @@ class HarnessTask:
 
     def _run(self, what: str, work: Callable[[], Any]) -> Any:
         try:
-            with redirect_stderr(io.StringIO()):  # a progress bar
+            with redirect_stderr(io.StringIO()), self._random.used():  # a progress bar
                 return work()
         except Exception as error:
             message = f"lm-eval {what} for {self._task.id!r}: it raises {described(error)}"

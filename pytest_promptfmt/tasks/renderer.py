@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
-from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request, join
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, OutputType, Task
 from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
@@ -38,8 +38,9 @@ def render_task(
 class TaskRenderer:
     """Renders the docs of one task for any number of profiles; what profiles share is made once.
 
-    The shots are drawn once, in the order of the docs, and are the same for every profile. With
-    `keep=False` nothing is cached, and only one profile can be rendered.
+    The shots are drawn once, in the order of the docs, and are the same for every profile. Code of the task that draws
+    at random runs again for each, as in a run of lm-eval for it. With `keep=False` nothing is cached, and only one
+    profile can be rendered.
     """
 
     def __init__(self, task: Task, docs: TaskDocs, *, num_fewshot: int | None = None, keep: bool = True) -> None:
@@ -51,6 +52,8 @@ class TaskRenderer:
 
     def instances(self, profile: Profile = PLAIN) -> Iterator[Instance]:
         """Yield the instance of every doc, in order; raises as `render_task`."""
+        if self._layouts and self._random.has_drawn:
+            self._start_over()
         assembler = self._assembler()
         for number in range(len(self._docs.evaluated)):
             yield self._instance(assembler, number, profile)
@@ -67,13 +70,16 @@ class TaskRenderer:
     def _start_over(self) -> None:
         self._layouts: list[Any] = []  # what the assembler makes, or the PromptfmtError that it raised
         self._made: Assembler | PromptfmtError | None = None
-        self._random = OwnRandomness()
+        self._random = OwnRandomness(self.task)
 
     def _assembler(self) -> Assembler:
         if self._made is None:
             try:
                 with self._random.used():
                     self._made = self.task.assembly.assembler(self.task, self._docs, self._num_fewshot)
+                if self.task.system == "lm-eval":
+                    self._random.skip(self.task.release.numbers_drawn)
+                self._random = OwnRandomness(self.task, self._docs.random_states or self._random.states)
             except PromptfmtError as error:
                 self._made = error
         if isinstance(self._made, PromptfmtError):

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, UnavailableError, described
-from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
@@ -165,7 +165,7 @@ class LmEvalClassAssembler(LmEvalAssembler):
         self._made = made
         if task.shots(num_fewshot) > 0:
             _require_shots(task, made)
-        with OwnRandomness().used():
+        with OwnRandomness(task).used():
             super().__init__(task, docs, num_fewshot)
         self.is_repeatable = False
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, LimitExceededError, Position
+from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task
 from pytest_promptfmt.systems.task_files import load_tasks
+from pytest_promptfmt.tasks import TaskRenderer, render_task
 from pytest_promptfmt.tasks.docs import doc_functions
 from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
@@ -280,6 +282,24 @@ def test_what_process_docs_draws_from_a_generator_of_its_module_is_the_same_each
     [task] = load_tasks(tmp_path / "a.yaml", allow_code=True)
     first, second = (questions(load_docs(task, count=9, num_fewshot=0).evaluated) for _ in range(2))
     assert first == second != questions(numbered("x", 9))
+
+
+def test_a_question_that_draws_from_a_generator_of_its_module_is_the_same_for_each_profile_and_run(
+    tmp_path: Path,
+) -> None:
+    code = "import random\n\nrng = random.Random(42)\nrandom.seed(7)\n\n"
+    code += "def text(doc):\n    return f'{doc[\"question\"]} {rng.random()} {random.random()}'\n"
+    (tmp_path / "asking.py").write_text(code, "utf-8")
+    text = "task: a\ntest_split: test\ndoc_to_text: !function asking.text\ndoc_to_target: '{{answer}}'\n"
+    (tmp_path / "a.yaml").write_text(f"{text}dataset_path: nowhere/docs\n", "utf-8")
+    write_docs(tmp_path / "a.docs.jsonl", *numbered("x", 3))
+    [task] = load_tasks(tmp_path / "a.yaml", allow_code=True)
+    docs = load_docs(task)
+    renderer = TaskRenderer(task, docs)
+    seen = [[each.prompts[0].text for each in renderer.instances(one)] for one in (PLAIN, PLAIN)]
+    seen.append([each.prompts[0].text for each in render_task(task, docs)])
+    assert seen[0] == seen[1] == seen[2]
+    assert len(set(seen[0])) == 3
 
 
 def test_process_docs_may_draw_from_a_generator_without_a_state(tmp_path: Path) -> None:

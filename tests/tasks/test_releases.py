@@ -36,7 +36,7 @@ def first(version: str, *arguments: Any, **keys: Any) -> Any:
 def test_a_version_follows_the_last_row_that_is_not_newer() -> None:
     assert not release_of("0.4.9.2").differs_from(release_of("0.4.9"))
     assert release_of("0.4.8").differs_from(release_of("0.4.9"))
-    assert not release_of("0.4.12").differs_from(release_of("0.4.10"))
+    assert not release_of("0.4.11").differs_from(release_of("0.4.10"))
     assert not release_of("0.5.0").differs_from(LATEST)
     assert release_of("0.4.2").differs_from(LATEST)
     assert not release_of("0.1.0").differs_from(LATEST)

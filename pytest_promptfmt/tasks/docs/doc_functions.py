@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     DocsError,
@@ -17,7 +18,8 @@ from pytest_promptfmt.core.errors import (
     PromptfmtError,
     described,
 )
-from pytest_promptfmt.core.limits import OwnRandomness, time_limit
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.tasks.docs.data_files import needs_datasets
 from pytest_promptfmt.tasks.import_failures import lacking
@@ -55,23 +57,65 @@ def with_made_names(task: Task) -> Task:
     return replace(task, dataset=replace(task.dataset, kwargs=kwargs))
 
 
-def processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, keys: tuple[str, ...]) -> Iterable[Doc]:
-    """Return what `process_docs` makes of the docs; it is given a `datasets.Dataset`, as in lm-eval 0.4.13."""
-    datasets = _datasets(f"{'.'.join(keys)} of {task.name}", task.position(*keys))
-    names = dict.fromkeys(name for doc in docs for name in doc)
-    # Without this, from_list would drop the columns that the first doc does not have.
-    even = [{name: doc.get(name) for name in names} for doc in docs]
-    with _quiet(datasets):
-        made = run_code(lambda: list(process_docs(datasets.Dataset.from_list(even))), task, keys)
-    for index, doc in enumerate(made):
-        if not isinstance(doc, Mapping):
-            raise DocsError(
-                f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns",
-                position=task.position(*keys),
-            )
-    if not made:
-        raise DocsError(f"no docs: {'.'.join(keys)} kept none of {len(docs)}", position=task.position(*keys))
-    return list(made)
+@dataclass(frozen=True, eq=False)
+class Unprocessed:
+    """The docs of a split, the `process_docs` for them, and the path of its key."""
+
+    docs: Sequence[Doc]
+    process_docs: Callable[..., Any]
+    keys: tuple[str, ...]
+
+    def processed(self, task: Task, datasets: Any, given: Any, random: OwnRandomness) -> list[Doc]:
+        """Return what the function makes of `given`, the docs as a `datasets.Dataset`, as in lm-eval 0.4.13."""
+        function, keys = self.process_docs, self.keys
+        with _quiet(datasets):
+            made = run_code(lambda: list(function(given)), task, keys, random)
+        for index, doc in enumerate(made):
+            if not isinstance(doc, Mapping):
+                raise DocsError(
+                    f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns",
+                    position=task.position(*keys),
+                )
+        if not made:
+            raise DocsError(f"no docs: {'.'.join(keys)} kept none of {len(self.docs)}", position=task.position(*keys))
+        return [dict(doc) for doc in made]
+
+    def as_dataset(self, datasets: Any) -> Any:
+        """Return the docs as the function is given them."""
+        names = dict.fromkeys(name for doc in self.docs for name in doc)
+        # Without this, from_list would drop the columns that the first doc does not have.
+        return datasets.Dataset.from_list([{name: doc.get(name) for name in names} for doc in self.docs])
+
+
+def processed(
+    asked: Unprocessed, task: Task, order: Callable[[], Sequence[Unprocessed | None]]
+) -> tuple[list[Doc], OwnRandomness | None]:
+    """Return the docs after their `process_docs`, and the state of generators then if it draws at random.
+
+    Then the docs are those of the last call in `order`, in which lm-eval calls the functions of a task: draws go on.
+    None among them is the place where it lays out the first doc.
+    """
+    datasets = _datasets(f"{'.'.join(asked.keys)} of {task.name}", task.position(*asked.keys))
+    random = OwnRandomness(task)
+    made = asked.processed(task, datasets, asked.as_dataset(datasets), random)
+    if not random.has_drawn:
+        return made, None
+    random = OwnRandomness(task)
+    # What `Dataset.map` and its kin made of a dataset on a disk is not made again; of one in memory it is.
+    with tempfile.TemporaryDirectory() as folder, _quiet(datasets):
+        stored: dict[int, Any] = {}  # by the docs, which the pool may share
+        for step in order():
+            if step is None:
+                with suppress(PromptfmtError), random.used():
+                    task.assembly.assembler(task, TaskDocs.in_memory(made), 0)
+                random.skip(task.release.numbers_drawn)
+                continue
+            place = id(step.docs)
+            if place not in stored:
+                step.as_dataset(datasets).save_to_disk(f"{folder}/{place}")
+                stored[place] = datasets.load_from_disk(f"{folder}/{place}")
+            made = step.processed(task, datasets, stored[place], random)
+    return made, random
 
 
 def not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
@@ -83,14 +127,16 @@ def not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> Cod
     )
 
 
-def run_code(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
+def run_code(
+    function: Callable[[], Any], task: Task, keys: tuple[str, ...], random: OwnRandomness | None = None
+) -> Any:
     """Return what the user's function gives, within its time limit; raises DocsError for any exception of it.
 
     What it draws at random is what it draws for the first task of a run of lm-eval, which sets the seeds itself.
     """
-    position = task.position(*keys)
+    position, own = task.position(*keys), random or OwnRandomness(task)
     try:
-        with OwnRandomness().used(), time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
+        with own.used(), time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
             return function()
     except PromptfmtError:
         raise
@@ -108,7 +154,6 @@ def run_code(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> 
 def as_arrow(docs: list[Doc], label: str, position: Position | None) -> Iterable[Doc]:
     """Return the docs with the values that Hugging Face datasets gives them when it reads them as JSON lines."""
     import json
-    import tempfile
 
     datasets = _datasets("metadata.promptfmt.normalize: arrow", position)
     try:

@@ -8,7 +8,7 @@ downloads, so it is called only where the metadata request it. How a file is rea
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,9 +18,11 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
 from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file, read_named_file
 from pytest_promptfmt.tasks.docs.doc_functions import (
+    Unprocessed,
     as_arrow,
     makes_names,
     not_allowed,
@@ -61,7 +63,9 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
         origin = f"{len(evaluated)} synthetic"
     else:
         kind = "given"
-        evaluated = search.read(source, task.dataset.process_docs, count or DEFAULT_COUNT, ("process_docs",))
+        evaluated = search.read(
+            source, task.dataset.process_docs, count or DEFAULT_COUNT, ("process_docs",), _run_order
+        )
         origin = f"{len(evaluated)} from {source.label}"
         if not evaluated:
             raise DocsError(f"no docs: {source.label} has none", position=source.position)
@@ -74,6 +78,7 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
         fewshot_origin=pool_origin,
         kind=kind,
         fewshot_kind=pool_kind,
+        random_states=search.random.states if search.random is not None else None,
     )
 
 
@@ -101,7 +106,7 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
     needed = shots + 1
     if source is None:
         return synthetic_docs(task, count=needed, split=SHOT_SPLIT), f"{needed} synthetic", "synthetic"
-    pool = search.read(source, process_docs, MAX_DOCS, key)
+    pool = search.read(source, process_docs, MAX_DOCS, key, _pool_order)
     origin = f"{len(pool)} from {source.label}"
     same = split == task.dataset.evaluation_split and not source.only_shots
     if not pool and not same:
@@ -185,6 +190,8 @@ class _Search:
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.random: OwnRandomness | None = None
+        """The generators after `process_docs` of the evaluated docs, where that draws."""
 
     def evaluated(self) -> _Source | None:
         """Return where the evaluated docs are, None when nothing is given for them."""
@@ -324,8 +331,23 @@ class _Search:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, source: _Source, process_docs: Spec, count: int, keys: tuple[str, ...]) -> tuple[Doc, ...]:
+    def read(
+        self, source: _Source, process_docs: Spec, count: int, keys: tuple[str, ...], order: _Order
+    ) -> tuple[Doc, ...]:
         """Return the first `count` docs of a source after normalising and `process_docs`, if there is one."""
+        if process_docs is None and self.task.own_metadata.get("normalize", "raw") == "raw":
+            return tuple(islice(source.checked(), count))
+        docs = self.whole(source)
+        if isinstance(process_docs, FunctionRef):
+            raise not_allowed(process_docs, self.task, keys)
+        if process_docs is not None:
+            asked = Unprocessed(docs, process_docs, keys)
+            docs, random = processed(asked, self.task, lambda: order(self, asked))
+            self.random = random if order is _run_order else self.random
+        return tuple(docs[:count])
+
+    def whole(self, source: _Source) -> list[Doc]:
+        """Return all docs of a source, normalised: one float makes a column of integers floats."""
         task = self.task
         normalize = task.own_metadata.get("normalize", "raw")
         if normalize not in ("raw", "arrow"):
@@ -334,17 +356,30 @@ class _Search:
                 position=task.position("metadata", "promptfmt", "normalize"),
                 hint="write raw (values as in the file) or arrow (as Hugging Face datasets reads them)",
             )
-        if process_docs is None and normalize == "raw":
-            return tuple(islice(source.checked(), count))
-        if isinstance(process_docs, FunctionRef):
-            raise not_allowed(process_docs, task, keys)
-        # Both need the whole split: one float makes a column of integers floats, and functions filter.
-        docs: Iterable[Doc] = list(islice(source.checked(), MAX_DOCS))
-        if normalize == "arrow":
-            docs = as_arrow(list(docs), source.label, source.position)
-        if process_docs is not None:
-            docs = processed(process_docs, list(docs), task, keys)
-        return tuple(islice((dict(doc) for doc in docs), count))
+        docs = list(islice(source.checked(), MAX_DOCS))
+        return docs if normalize == "raw" else [*map(dict, as_arrow(docs, source.label, source.position))]
+
+
+_Order = Callable[[_Search, Unprocessed], Sequence[Unprocessed | None]]
+"""From the docs of a split to the calls of `process_docs` up to theirs, with None where the first doc is laid out."""
+
+
+def _pool_order(search: _Search, pool: Unprocessed) -> Sequence[Unprocessed | None]:
+    return [pool] * (1 + search.task.release.reads_pool_twice)
+
+
+def _run_order(search: _Search, evaluated: Unprocessed) -> Sequence[Unprocessed | None]:
+    """Return the calls of a run: lm-eval reads the few-shot docs even where no shot is asked for."""
+    split, process_docs, keys = _pool_rule(search.task)
+    before: Sequence[Unprocessed | None] = ()
+    if callable(process_docs) and (split is not None or search.task.fewshot.samples is None):
+        split = split or _fallback_split(search.task)
+        source = search.shots(split)
+        if source is not None:
+            is_same = split == search.task.dataset.evaluation_split and not source.only_shots
+            docs = evaluated.docs if is_same else search.whole(source)
+            before = _pool_order(search, Unprocessed(docs, process_docs, keys))
+    return *before, evaluated, None, evaluated
 
 
 def _suffixes(split: str | None, main: bool = False) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
-from pytest_promptfmt.core.limits import OwnRandomness
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.profiles.chat_prompt import IMAGE
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
@@ -98,7 +98,7 @@ def _made(key: str, function: Any, task: Task, doc: Doc) -> list[str]:
 def _called(key: str, function: Any, task: Task, doc: Doc) -> Sequence[Any] | None:
     """Return what a function gives for a doc, None where it fails."""
     try:
-        with OwnRandomness().used():
+        with OwnRandomness(task).used():
             own = copy.deepcopy(dict(doc))
             given = call_function(function, own, key=key, where=f"of {task.id!r}", position=task.position(key))
             return [] if given is None else _listed(given)
