@@ -93,12 +93,17 @@ def import_of(module: str, file: str) -> Iterator[None]:
             found = sys.modules.get(name)
             if found is not None and (name == module or not is_installed(getattr(found, "__file__", None) or "/")):
                 _note(found)
-        begun = {name: _state(generator) for name, generator, first in _shared() if _is_other(_state(generator), first)}
+        begun = {}
+        for name, generator, beginning in _shared():
+            if name not in earlier:  # numpy, which seeds itself by the time
+                _restore(generator, beginning)
+                continue
+            if _is_other(_state(generator), beginning):
+                begun[name] = _state(generator)
+            if _is_other(earlier[name], beginning):
+                _restore(generator, earlier[name])
         if begun:
             _after_imports[file or module] = begun
-        for name, generator, beginning in _shared():
-            if _is_other(earlier.get(name, beginning), beginning):
-                _restore(generator, earlier[name])
 
 
 def _note(module: Any) -> None:

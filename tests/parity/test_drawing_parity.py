@@ -110,6 +110,8 @@ def write_tasks(folder: Path) -> None:
     files = json.dumps({each: str(folder / f"{each}.jsonl") for each in ("train", "test")})
     ways = product(enumerate((None, *PROCESS)), enumerate(TEXTS), SPLITS.items(), (0, 2), ("drawing", "seeding"))
     for (way, process), (kind, text), (place, splits), shots, code in islice(ways, 0, None, STEP):
+        if process is None and place == "own":
+            continue  # without shots, few-shot docs are not processed only to draw what they draw
         name = f"{code}_{way}_{kind}_{place}_{shots}"
         lines = [
             f"task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {files}}}\nnum_fewshot: {shots}",
@@ -133,7 +135,7 @@ def compare(folder: Path, version: str, environment: dict[str, str]) -> None:
     command = [sys.executable, str(script), str(folder)]
     ran = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     theirs = json.loads(ran.stdout.splitlines()[-1])
-    assert len(theirs) == -(-448 // STEP)
+    assert len(theirs) > 400 // STEP
     assert None not in theirs.values(), ran.stderr[-3000:]
     differing = [name for name, requests in theirs.items() if ours(folder / f"{name}.yaml", version) != requests]
     assert not differing
