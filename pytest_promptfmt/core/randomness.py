@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import is_installed
@@ -77,11 +78,14 @@ class OwnRandomness:
 
 
 @contextmanager
-def import_of(module: str, file: str) -> Iterator[None]:
+def import_of(module: str, file: str, *, uses_numpy: bool = False) -> Iterator[None]:
     """Import a module of a task inside the block as at the start of a run; note what it draws, seeds and makes.
 
     The states from before are put back, but for a task that has not drawn yet: it goes on where the import ended.
     """
+    if uses_numpy:  # seeded before the module draws
+        with suppress(ImportError):
+            import_module("numpy.random")
     earlier = {name: _state(generator) for name, generator, _ in _shared()}
     loaded = set(sys.modules)
     for _, generator, beginning in _shared():

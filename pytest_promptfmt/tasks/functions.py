@@ -303,13 +303,10 @@ def _module_beside(
         if b"register_metric" in source:  # lm-eval has its own aggregations by then, and this may name one
             with suppress(ImportError):
                 importlib.import_module("lm_eval.api.metrics")
-        if b"numpy" in source:  # seeded before the module draws
-            with suppress(ImportError):
-                importlib.import_module("numpy.random")
         restore_removed(source)
         package, version = (None, "") if checkout is None else (checkout.folder, checkout.release)
         with put_off(source), also_importable(package, version), imports_from_source(), ExitStack() as stack:
-            stack.enter_context(import_of(name, str(file)))
+            stack.enter_context(import_of(name, str(file), uses_numpy=b"numpy" in source))
             if package is not None and file.parent.name in _REGISTERING:
                 stack.enter_context(without_registry(package.name))
             try:
