@@ -13,9 +13,10 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 _AROUND: Final = 28
 MAPPING: Final = "a Python mapping or list"
+BOOLEAN: Final = "True or False"
 PYTHON: Final = {
     "None": re.compile(r"None(?<![A-Za-z_`\"']None)(?![A-Za-z_`\"'])"),
-    "True or False": re.compile(r"(?:True(?<![A-Za-z_`\"']True)|False(?<![A-Za-z_`\"']False))(?![A-Za-z_`\"'])"),
+    BOOLEAN: re.compile(r"(?:True(?<![A-Za-z_`\"']True)|False(?<![A-Za-z_`\"']False))(?![A-Za-z_`\"'])"),
     MAPPING: re.compile(r"[\[{]'|': ['\[{]"),
 }
 """Python's notation in a prompt, by what it is; what precedes is looked at last, for the sake of speed."""

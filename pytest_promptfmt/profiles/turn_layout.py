@@ -101,12 +101,13 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
         and name != bos
     ]
     closed = [name for name in trial.markers((texts[1] or "").rpartition(ANSWER)[2]) if name in names][-1:]
-    following = {(one, other) for other, one in pairwise(sequences[-1]) if other in closed and one in names}
-    return tuple(
-        (one, other)
-        for one, other in sorted(following)
-        if one != other and all(alternates(sequence, one, other) for sequence in sequences)
-    )
+    follows = {one for other, one in pairwise(sequences[-1]) if other in closed and one in names}
+    for opening in (follows, names):  # where each role has a marker of its own, that behind the role opens the turn
+        pairs = [(one, other) for one in sorted(opening) for other in closed if one != other]
+        found = [pair for pair in pairs if all(alternates(sequence, *pair) for sequence in sequences)]
+        if found:
+            return tuple(found)
+    return ()
 
 
 def is_for_chat(trial: TemplateTrial) -> bool:

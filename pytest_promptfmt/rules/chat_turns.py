@@ -179,9 +179,9 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     """Report earlier turns that are written differently when the conversation continues.
 
     Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
-    answered. If only reasoning is dropped, it is an info. In templates with `{% generation %}` a finished call must
-    stay as it is, since TRL appends the tokens of a tool result to those that were generated; in other templates this
-    is an info.
+    answered. It is an info if only a user message or the answer changes what is before it. In templates with
+    `{% generation %}` a finished call must stay as it is, since TRL appends the tokens of a tool result to those that
+    were generated; in other templates this is an info.
 
     Fix: write a turn without looking at what follows it.
 
@@ -194,7 +194,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             f"{kind} changes what was sent before: {conversation.about}",
             f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
             trial.place(),
-            Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
+            None if kind == _LOOP else Severity.INFO,
         )
     for name, message, severity in _FOLLOWED:
         if name in trial.sent:
@@ -209,6 +209,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
                 yield answered.finding(message, saw, trial.place_of("loop.last"), Severity.INFO if is_info else None)
 
 
+_LOOP: Final = "the next step of a tool loop"
 _FOLLOWED: Final = (
     ("turns", "a later message changes a finished answer", Severity.INFO),
     ("call-finished", "a tool result changes the call before it", Severity.WARNING),
@@ -224,7 +225,7 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
         before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
             roles = [message["role"] for message in conversation.messages[state.count : later.count]]
-            loop = "the next step of a tool loop" if "tool" in roles else "an answer"
+            loop = _LOOP if "tool" in roles else "an answer"
             yield before, after, "a user message" if "user" in roles else loop
 
 
@@ -325,11 +326,12 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
         how = "with more than" if _begins(plain, finished) else "in another way than"
+        less = Severity.INFO if how == "with more than" else Severity.WARNING
         yield finding(
             f"finished answers begin {how} the generation prompt",
             saw,
             place,
-            severity=None if is_added and how != "with more than" else Severity.WARNING,
+            severity=None if is_added and less is Severity.WARNING else less,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
         yield finding(

@@ -27,7 +27,7 @@ CALLS = {
     "qwen3_coder": f"{{{{- '<tool_call>\\n' + {XML} + '\\n</tool_call>' }}}}",
     "llama": "{{- '{\"name\": \"' + call.function.name + '\", ' }}"
     "{{- '\"parameters\": ' + call.function.arguments | tojson + '}' }}",
-    "mistral": f"{{{{- '[TOOL_CALLS][' if loop.first else ', ' }}}}{{{{- {JSON} }}}}{{{{- ']' if loop.last }}}}",
+    "mistral": f"{{{{- '[TOOL_CALLS] [' if loop.first else ', ' }}}}{{{{- {JSON} }}}}{{{{- ']' if loop.last }}}}",
 }
 PARSERS = {
     "vllm/hermes": "hermes",
@@ -40,11 +40,13 @@ PARSERS = {
     "sglang/llama3": "llama",
     "sglang/mistral": "mistral",
 }
+PIECES = "the text is read differently when it arrives in pieces"
 LOST = {
     "vllm/llama3_json": {"the text", "a tool call"},
-    "sglang/llama3": {"the text", "a tool call"},
+    "sglang/llama3": {"the text", "a tool call", "an answer cannot be read back", PIECES},
+    "sglang/mistral": {PIECES},
 }
-"""What these parsers lose, whatever the template: text next to a call, and all calls but the first."""
+"""What these parsers lose: text next to a call, and calls after the first (SGLang fails on them or streams them)."""
 
 
 def template(calls: str) -> str:
@@ -81,7 +83,8 @@ def test_what_a_template_in_the_format_of_a_parser_writes_comes_back(parser: str
     path = folder / "chat_template.jinja"
     path.write_text(template(CALLS[PARSERS[parser]]), "utf-8")
     found = [each for each in check_template(path, folder, parser=parser) if each.code == "PF467"]
-    lost = {each.message.partition(" is ")[0] for each in found if each.severity == "error"}
+    errors = [each.message.partition(":")[0] for each in found if each.severity == "error"]
+    lost = {message.removesuffix(" is not read back") for message in errors}
     assert lost == LOST.get(parser, set()), [(each.message, each.saw) for each in found]
 
 

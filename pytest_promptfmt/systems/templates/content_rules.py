@@ -9,7 +9,16 @@ from typing import Final
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import MAPPING, PYTHON, disordered, doubled, excerpt, missing, python_in
+from pytest_promptfmt.profiles.trial_evidence import (
+    BOOLEAN,
+    MAPPING,
+    PYTHON,
+    disordered,
+    doubled,
+    excerpt,
+    missing,
+    python_in,
+)
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.constructs import lost_assignments
@@ -133,7 +142,8 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
-    Why: Models are trained on JSON. `{{ value }}` prints what Python would.
+    Why: Models are trained on JSON. `{{ value }}` prints what Python would. True and False of tools are an info, since
+    parsers of servers read them as booleans.
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
@@ -147,13 +157,14 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         has_tools = conversation.has_tools or bool(conversation.tools)
         if is_scalar and is_format and conversation.has_tools:
             continue
+        least = Severity.INFO if name == BOOLEAN and has_tools else Severity.WARNING
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
             f"{name} is printed into the prompt: {conversation.about}",
             excerpt(text, found.start(), found.end()),
             trial.place_of("arguments", "content"),
-            Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else Severity.WARNING,
+            Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,
         )
 
 
