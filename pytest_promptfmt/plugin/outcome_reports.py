@@ -157,8 +157,9 @@ class Closing:
                 terminalreporter.write_line(escape_controls(line))
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        """Write the files also if nothing is printed (`-p no:terminal`)."""
-        if self._exit_status is not None and not config.pluginmanager.has_plugin("terminalreporter"):
+        """Write the files also if nothing is printed: with `-p no:terminal`, and `--no-summary` of pytest 8."""
+        is_silent = config.getoption("no_summary", False) or not config.pluginmanager.has_plugin("terminalreporter")
+        if self._exit_status is not None and self.result is None and is_silent:
             self._close(self._exit_status)
 
     def _close(self, exit_status: int) -> tuple[RunResult, list[str]]:

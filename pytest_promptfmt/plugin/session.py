@@ -112,7 +112,10 @@ def activate(config: pytest.Config) -> None:
     if not is_named:
         paths = [str(path) for path in run.settings.paths]
         root = [str(config.rootpath)]
-        config.args = (paths or root) if config.getoption("promptfmt") else [*config.args, *paths]
+        given = (paths or root) if config.getoption("promptfmt") else [*config.args, *paths]
+        if pytest.version_tuple < (9,):  # of a folder and one below it, pytest 8 collects only the second
+            given = [each for each in given if not any(other in map(str, Path(each).parents) for other in given)]
+        config.args = given
 
 
 def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import islice, product
@@ -89,6 +90,9 @@ def text_by_python(doc):
 def text_by_numpy(doc):
     return f"{doc['question']} {numpy.random.rand()} {' '.join(doc['options'])}"
 """
+MANY_IMPORTS = ("0.4.3", "0.4.4", "0.4.5", "0.4.7", "0.4.8", "0.4.9", "0.4.10", "0.4.11")
+"""Releases that import a module again for each function, so that each has generators of its own: not followed."""
+
 SEEDING = f"{CODE}\nrandom.seed(5)\nnumpy.random.seed(5)\nHINT = random.random()\n"
 PROCESS = ("module", "python", "state", "generator", "module_in_map", "python_in_map")
 TEXTS = ("'{{question}} {{options}}'", *(f"!function CODE.text_by_{each}" for each in ("module", "python", "numpy")))
@@ -137,6 +141,8 @@ def compare(folder: Path, version: str, environment: dict[str, str]) -> None:
     theirs = json.loads(ran.stdout.splitlines()[-1])
     assert len(theirs) > 400 // STEP
     assert None not in theirs.values(), ran.stderr[-3000:]
+    if version in MANY_IMPORTS:
+        theirs = {name: each for name, each in theirs.items() if re.match(r"[a-z]+_[012346]_0_", name)}
     differing = [name for name, requests in theirs.items() if ours(folder / f"{name}.yaml", version) != requests]
     assert not differing
 

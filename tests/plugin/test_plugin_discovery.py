@@ -95,10 +95,11 @@ def test_without_a_path_another_folder_than_the_rootdir_is_searched_alone(
             '[tool.pytest.ini_options]\npromptfmt = true\npromptfmt_paths = ["tasks"]\n'
             'promptfmt_profiles = ["plain"]\npromptfmt_docs = "1"\n',
         ),
-        (
+        pytest.param(
             "pyproject.toml",
             '[tool.pytest]\npromptfmt = true\npromptfmt_paths = ["tasks"]\npromptfmt_profiles = ["plain"]\n'
             'testpaths = ["tests"]\n',
+            marks=pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 does not read this table"),
         ),
     ],
 )
@@ -179,5 +180,6 @@ def test_pytest_rewrites_no_asserts_of_this_package(project: Project) -> None:
     ran = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True, check=False)
     # pytest compiles these, which it imports before the plugin can tell it, without rewriting them.
     first = ["pytest_promptfmt", "pytest_promptfmt.core", "pytest_promptfmt.core.lazy_names", "pytest_promptfmt.plugin"]
-    assert f"rewritten: {first} of " in ran.stdout, ran.stdout
+    rewritten = ran.stdout.partition("rewritten: ")[2].partition(" of ")[0]
+    assert rewritten in (str(first), "[]"), ran.stdout  # none where the package is installed in editable mode
     assert int(ran.stdout.partition("] of ")[2].split()[0]) > 50

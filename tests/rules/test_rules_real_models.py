@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -153,6 +154,8 @@ def found(code: str, case: Case, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("code", HITS_AND_SILENCES)
 def test_a_rule_finds_its_mistake_with_a_real_model(code: str, tmp_path: Path) -> None:
+    if code == "PF418" and int(version("transformers").partition(".")[0]) < 5:
+        pytest.skip("only transformers 5 builds tokenizers again from a part of the file")
     assert found(code, HITS_AND_SILENCES[code][0], tmp_path)
 
 
