@@ -126,6 +126,23 @@ def prompt_of_input(
     return Prompt.lazy(text, lambda: (_locate(text, messages), messages))
 
 
+def prompt_of_messages(
+    profile: Profile, messages: Sequence[tuple[Any, Sequence[Mapping[str, Any]]]], origin: Origin, *, where: str
+) -> Prompt:
+    """Return the prompt of messages that a task makes itself: roles, and content parts.
+
+    A template that takes none of their images and sound gets texts. Raises RenderError.
+    """
+    texts = [(role, [part["text"] for part in parts if part["type"] == "text"]) for role, parts in messages]
+    kinds = {part["type"] for _, parts in messages for part in parts}
+    contents: Any = [(role, "".join(pieces)) for role, pieces in texts]
+    if any(takes_media(profile, kind) for kind in kinds - {"text"}):
+        contents = [(role, list(parts)) for role, parts in messages]
+    text, _ = _rendered(profile, None, contents, messages[-1][0] == "assistant", where)
+    shown = tuple(Message(role, (Span(piece, origin),)) for role, pieces in texts for piece in pieces if piece)
+    return Prompt.lazy(text, lambda: (_locate(text, shown), shown))
+
+
 def takes_media(profile: Profile, kind: str = "image") -> bool:
     """Return whether the chat template of a profile makes something of an image in a message, next to its text."""
     source = profile.chat_template

@@ -104,6 +104,7 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
 
         def call(*args: Any, **kwargs: Any) -> Any:
             function = bound(value, *keys)
+            function = with_model_arguments(function, task.config) if keys[0] in MEDIA_KEYS else function
             return function(*args, **kwargs) if args or callable(function) else function
 
         return call

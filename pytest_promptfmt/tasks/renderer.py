@@ -14,13 +14,13 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import PLAIN, Profile
-from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request, join
+from pytest_promptfmt.core.prompt import Instance, Origin, Place, Prompt, Request, join
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, OutputType, Task
-from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input
+from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input, prompt_of_messages
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
 from pytest_promptfmt.tasks.rendering.early_context import EarlyContextBuilder
-from pytest_promptfmt.tasks.rendering.media import leading_media, media_notes
+from pytest_promptfmt.tasks.rendering.media import leading_media, media_notes, own_messages
 from pytest_promptfmt.tasks.rendering.sampling import drawable
 
 
@@ -157,10 +157,15 @@ class LmEvalAssembler:
         is_chat = profile.joins_messages
         where = str(Place(self._task.id, number)) if is_chat else ""
         media = leading_media(self._task, self._docs, doc) if is_chat else ()
+        makes_own = profile.chat_template is not None and self._task.generates
+        messages = own_messages(self._task, self._docs, doc) if makes_own else ()
         shots = layout.shots
         if layout.joined_shots is not None and is_chat and not profile.fewshot_as_turns:
             shots = layout.joined_shots
-        if self._context.has_several_inputs and profile.chat_template is not None and not release.makes_turns:
+        if messages:  # of lmms-eval, in place of description, shots and question
+            origin = Origin("question", "doc_to_messages", self._task.position("doc_to_messages"))
+            made = [prompt_of_messages(profile, messages, origin, where=where)]
+        elif self._context.has_several_inputs and profile.chat_template is not None and not release.makes_turns:
             made = [prompt_of_input(profile, system, shots, each, release, where=where) for each in layout.questions]
         else:
             made = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,46 @@ def files(doc):
 def fails(doc):
     return doc["chart"].convert("RGB")
 """
+
+
+MESSAGES = """
+def messages(doc, lmms_eval_specific_kwargs=None):
+    text = doc["question"] + lmms_eval_specific_kwargs["post_prompt"]
+    image = {"type": "image", "url": doc["chart"]}
+    return [
+        {"role": "system", "content": "Think."},
+        {"role": "user", "content": [{"type": "text", "text": "First: "}, image, {"type": "text", "text": text}]},
+    ]
+
+
+def visual(doc, lmms_eval_specific_kwargs):
+    return [doc["chart"] + lmms_eval_specific_kwargs["suffix"]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("template", "user"),
+    [
+        (VISION, "First: <|vision_start|><|image_pad|><|vision_end|>How high? Be short."),
+        (VISION.replace("'image'", "'picture'"), "First: How high? Be short."),
+    ],
+)
+def test_messages_of_lmms_eval_are_the_prompt_of_a_chat(tmp_path: Path, template: str, user: str) -> None:
+    (tmp_path / "making.py").write_text(MESSAGES, "utf-8")
+    keys = "task: seen\ntest_split: test\ndoc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
+    keys += "output_type: generate_until\ndescription: Unused.\ndoc_to_messages: !function making.messages\n"
+    keys += "doc_to_visual: !function making.visual\n"
+    keys += "lmms_eval_specific_kwargs: {default: {post_prompt: ' Be short.', suffix: .txt}}\n"
+    (tmp_path / "seen.yaml").write_text(keys, "utf-8")
+    (task,) = load_tasks(tmp_path / "seen.yaml", allow_code=True)
+    docs = TaskDocs.in_memory([DOC])
+    (made,) = render_task(task, docs, Profile(name="p", chat_template=template))
+    opening = "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n"
+    assert made.prompts[0].text == f"{opening}{user}<|im_end|>\n<|im_start|>assistant\n"
+    assert {span.origin.key for span in made.prompts[0].spans if span.origin.part == "question"} == {"doc_to_messages"}
+    assert ("doc_to_visual", ("!function making.visual: images/chart.png.txt, no file here",)) in made.notes
+    (plain,) = render_task(task, docs)
+    assert plain.prompts[0].text == "Unused.How high?"
 
 
 def test_functions_that_give_images_are_called_for_given_docs(seen: Project) -> None:

@@ -25,6 +25,7 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {"doc_to_image": IMAGE, "doc_to_audio":
 """The text that models of lm-eval replace by an image or sound; lmms-eval puts both before the question."""
 
 _VISUAL: Final = "doc_to_visual"
+_MESSAGES: Final = "doc_to_messages"
 
 _LONGEST_NAME: Final = 200
 
@@ -46,10 +47,25 @@ def media_notes(task: Task, docs: TaskDocs, doc: Doc, text: str) -> tuple[tuple[
     )
 
 
+def own_messages(task: Task, docs: TaskDocs, doc: Doc) -> Sequence[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Return the roles and content parts that `doc_to_messages` gives for a given doc; none where it fails."""
+    written = task.media.get(_MESSAGES)
+    made = _called(_MESSAGES, written, task, doc) if docs.kind == "given" and callable(written) else None
+    if not made or not all(isinstance(each, Mapping) and {"role", "content"} <= {*each} for each in made):
+        return ()
+    return [(str(each["role"]), [*map(_part, _listed(each["content"]))]) for each in made]
+
+
+def _part(content: Any) -> Mapping[str, Any]:
+    kind = content.get("type", "text") if isinstance(content, Mapping) else "text"
+    text = content.get("text", "") if isinstance(content, Mapping) else content
+    return {"type": kind, "text": str(text)} if kind == "text" else {"type": str(kind)}
+
+
 def leading_media(task: Task, docs: TaskDocs, doc: Doc) -> tuple[str, ...]:
     """Return the kinds of what lmms-eval puts before the question of a given doc: image, audio and video."""
     written = task.media.get(_VISUAL, task.config.get(_VISUAL))
-    if docs.kind != "given" or written is None or task.config.get("doc_to_messages") is not None:
+    if docs.kind != "given" or written is None or task.config.get(_MESSAGES) is not None:
         return ()
     if callable(written):
         return tuple(map(_kind, _called(_VISUAL, written, task, doc) or ()))
