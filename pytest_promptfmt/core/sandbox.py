@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.utils import Namespace, generate_lorem_ipsum
 from markupsafe import Markup
@@ -70,15 +70,17 @@ def checked(value: Any) -> Any:
 
 def _size_of(value: Any, known: dict[int, int] | None = None) -> int:
     """Return about how many characters `str(value)` has."""
-    if isinstance(value, _TEXTS):
-        return len(value)
-    if not isinstance(value, _CONTAINERS):
-        return 1
+    values = value
+    if type(value) not in (dict, list):
+        if isinstance(value, _TEXTS):
+            return len(value)
+        if not isinstance(value, _CONTAINERS):
+            return 1
+        values = value._Namespace__attrs if isinstance(value, Namespace) else value
     known = {} if known is None else known
     size = known.get(id(value))
     if size is None:
         known[id(value)] = size = 2  # for a namespace that contains itself
-        values = value._Namespace__attrs if isinstance(value, Namespace) else value
         for part in (*values, *values.values()) if isinstance(values, dict) else values:
             if type(part) is str:
                 size += len(part)
@@ -275,24 +277,30 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of an operator, unless it would be too large."""
+        if operator == "+" and left.__class__ is str is right.__class__:
+            require(len(left) + len(right))
+            return left + right
         _check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Return the result of a call, unless it would be too large."""
         owner = getattr(__obj, "__self__", None)
+        # Inside loops and blocks Jinja adds its own arguments.
+        own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
         if isinstance(owner, str | bytes | int):
             name = __obj.__name__
-            # Inside loops and blocks Jinja adds its own arguments.
-            own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
             if name == "join" and args:
                 args = (_listed(args[0]), *args[1:])
             _apply(_METHODS.get(name), (owner, *args), own)
             if owner.__class__ is str and __obj.__class__ is BuiltinMethodType:
                 # A method of `str` has none of the attributes that Jinja looks for in a callable.
                 return checked(__obj(*args, **own))
-        else:
-            for value in (*args, *kwargs.values()):
+        elif owner.__class__ is dict and __obj.__class__ is BuiltinMethodType and __obj.__name__ in _READING_METHODS:
+            return __obj(*args, **own)  # a value that is there already, or a view
+        elif __obj.__class__ is not Macro and not (__obj.__class__ is type and issubclass(__obj, Namespace)):
+            # Macros and namespaces make nothing of what they are given.
+            for value in (*args, *own.values()):
                 checked(value)
         return checked(super().call(__context, __obj, *args, **kwargs))
 
