@@ -57,6 +57,8 @@ function filter() {
   const chosen = Object.entries(wanted).map(([id, column]) => [column, $(id).value]).filter(([, value]) => value !== "");
   const code = $("code").value, cause = $("cause").value;
   const once = $("once").checked && cause === "", met = new Set();
+  // The list is that of the causes, unless it is searched; prompts without a cause are counted above it.
+  const causes = once && state.behind.size > 1 && !words.length && !$("category").value;
   const current = state.shown[state.at];
   state.shown = [];
   state.index.items.forEach((item, number) => {
@@ -64,7 +66,7 @@ function filter() {
     if (code && !item[6].includes(code)) return;
     if (cause !== "" && item[5] !== Number(cause)) return;
     if (words.some((word) => !state.texts[number].includes(word))) return;
-    if (once && item[5] !== null && met.has(item[5])) return;
+    if (item[5] === null ? causes && !item[6].length : once && met.has(item[5])) return;
     met.add(item[5]);
     state.shown.push(number);
   });
@@ -137,10 +139,11 @@ async function show(number) {
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
   parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(isNew(item[5])), " ", ...titleNodes(data.findings.some((found) => found[4] === data.title) ? "" : data.title || "")));
   if (item[5] !== null && state.index.causes[item[5]].because) parts.push(make("p", {}, `explained by ${state.index.causes[item[5]].because}`));
-  for (const finding of data.findings) parts.push(findingNode(finding));
+  const rank = (finding) => ["error", "warning", "info"].indexOf(finding[0]);
+  for (const finding of data.findings.sort((one, other) => rank(one) - rank(other))) parts.push(findingNode(finding));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
-  if (data.remarks) parts.push(make("pre", {}, data.remarks));
   if (data.comparison) parts.push(...comparisonNodes(data.comparison));
+  if (data.remarks) parts.push(make("pre", {}, data.remarks));
   // A changed prompt is in the comparison already.
   if (data.docs) parts.push(...(data.comparison ? [make("details", {}, make("summary", {}, "whole prompts"), ...promptNodes(data))] : promptNodes(data)));
   if (data.docs && data.docs.some((doc) => doc.requests.some((request) => "text" in request))) {
@@ -313,7 +316,12 @@ function summarize() {
   }
   const rank = ([place]) => (place < 0 ? state.index.categories.length : place);
   $("summary").append(...nodes.sort((one, other) => rank(one) - rank(other)).map(([, button]) => button));
-  if (state.index.accept) $("summary").append(make("span", {}, "accept all: ", make("code", {}, state.index.accept), " ", copyNode(state.index.accept)));
+  if (state.index.accept) $("summary").append(make("span", {}, "accept all: ", commandNode(state.index.accept), " ", copyNode(state.index.accept)));
+}
+
+// A line ends between arguments, not within one.
+function commandNode(text) {
+  return make("code", {}, ...text.split(" ").flatMap((word) => [make("span", { class: "word" }, word), " "]).slice(0, -1));
 }
 
 function copyNode(text) {
