@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections import Counter
@@ -57,18 +58,37 @@ class Trees:
         self.is_same = may_be_empty and found.names == set() and idle == self.changed
         if self.is_same:
             return
-        unnamed = {name for name in self._absent - found.named.keys() if name.endswith(TASK_SUFFIXES)}
-        others = {name for name in self._absent if not name.endswith((*TASK_SUFFIXES, *IDLE_SUFFIXES))}
-        self._lay_out(unnamed | others | (self._absent & self.changed))
         sources = {name: source for name, source in found.sources.items() if name not in self.unaffected}
         if found.names is None or found.may_read_tasks([*sources.values(), *self.earlier.values()]):
             self._lay_out({*self._absent})
         else:
-            needed = found.members_of(sources) | found.members_of(self.earlier)
-            folders = {PurePosixPath(name).parent for name in needed}
-            idle = {name for name in self._absent if name.endswith(IDLE_SUFFIXES)}
-            self._lay_out(self._absent & needed | {name for name in idle if PurePosixPath(name).parent in folders})
+            self._lay_out(
+                self._absent & self.changed | self._needed(found.members_of(sources) | found.members_of(self.earlier))
+            )
         self._share_docs()
+
+    def _needed(self, members: Collection[str]) -> set[str]:
+        """Return the files that rendering these task files may need: all but those of other tasks."""
+        found = self.affected
+        folders = {PurePosixPath(name).parent for name in members}
+        sources = (found.sources.get(name) or self.earlier.get(name) for name in members)
+        has_code = bool(found.modules) or any(source is not None and source.modules for source in sources)
+        settings = b"\n".join(text for name, text in self._texts.items() if is_setting(name))
+        with_tasks = {name.rpartition("/")[0] for name in found.named}
+        entered = {str(above) for folder in folders for above in (folder, *folder.parents)}
+
+        def is_needed(name: str) -> bool:
+            if name in members:
+                return True
+            place, _, last = name.rpartition("/")
+            if name.endswith(TASK_SUFFIXES):
+                return name not in found.named
+            if name.endswith(IDLE_SUFFIXES):
+                return PurePosixPath(place) in folders
+            is_idle = (name.endswith(".py") or "." not in last) and place in with_tasks and place not in entered
+            return has_code or not is_idle or os.fsencode(last.removesuffix(".py")) in settings
+
+        return {*filter(is_needed, self._absent)}
 
     def _share_docs(self) -> None:
         """Copy docs that only one side has to the other, so that both sides render the same docs."""

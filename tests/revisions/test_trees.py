@@ -115,6 +115,29 @@ def test_files_that_are_the_same_are_laid_out_only_where_rendering_needs_them(
     assert trees.unaffected == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("edited", "settings", "expected"),
+    [
+        ("alone.yaml", "docs: 2\n", set()),
+        ("alone.yaml", "docs: 2\nrules: [tasks/other/cues.py]\n", {"cues.py"}),
+        ("wording.py", "docs: 2\n", {"cues.py", "_base"}),
+    ],
+)
+def test_code_and_includes_of_other_tasks_are_laid_out_for_tasks_with_code(
+    repository: Path, compared: Compared, edited: str, settings: str, expected: set[str]
+) -> None:
+    write_task(repository, "other/far")
+    (repository / "tasks/other/cues.py").write_text("CUE = 'Where?'\n", "utf-8")
+    (repository / "tasks/other/_base").write_text("target_delimiter: ' '\n", "utf-8")
+    (repository / "promptfmt.yaml").write_text(settings, "utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "two")
+    with (repository / "tasks" / edited).open("a", encoding="utf-8") as file:
+        file.write("# a remark\n")
+    trees = compared()
+    assert {path.name for path in (trees.after / "tasks/other").glob("*")} == expected
+
+
 def test_the_files_that_a_removed_task_included_are_laid_out(repository: Path, compared: Compared) -> None:
     (repository / "tasks/_shared").write_text("include: _base\n", "utf-8")
     (repository / "tasks/_base").write_text('doc_to_text: "{{question}}"\n', "utf-8")
