@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import pytest
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import SettingsError, did_you_mean
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.limits import TOKENIZERS, go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
@@ -60,6 +60,7 @@ from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
+from pytest_promptfmt.tasks import is_copied_harness
 
 _RUN_PYTHON: Final = ("python", "unittest", "doctest")
 """The plugins of pytest that run the code of test modules, packages and doctests."""
@@ -176,11 +177,25 @@ class PromptfmtPlugin:
         gc.freeze()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Keep pytest out of folders that are left out, and of our snapshot folders, which count as visited."""
+        """Keep pytest out of folders that are left out, and of our snapshot folders, which count as visited.
+
+        Also of a copy of a harness in another project, unless the command line names it or something in it.
+        """
         if collection_path.name == DIRECTORY:
             self._run.expected.visit(collection_path)
             return True
+        if is_copied_harness(collection_path) and not self._names(collection_path):
+            shown = display_path(collection_path)
+            self._run.found.notes.append(f"{shown} is a copy of a library; to test its tasks: promptfmt check {shown}")
+            self._enter(collection_path.parent, None)
+            return True
         return str(collection_path) in (self._run.outputs.left_out or ()) or None
+
+    def _names(self, folder: Path) -> bool:
+        """Return whether this run was given a path in a folder."""
+        config = self._run.config
+        given = (os.path.normpath(config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args)
+        return any(Path(path).is_relative_to(folder) for path in given)
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for an unchanged folder, which is not searched for files."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         harness_around,
         harness_of,
         installed_harness,
+        is_copied_harness,
         names_in,
     )
     from pytest_promptfmt.tasks.harness_renderer import Arguments, HarnessTask, needs_harness, rendered_by_harness

@@ -318,6 +318,17 @@ def harness_around(folder: Path) -> Harness | None:
     return None
 
 
+def is_copied_harness(folder: Path) -> bool:
+    """Return whether a folder is the package of a harness, and the project around it is another one."""
+    if folder.name not in PACKAGES or not any((folder / name).is_file() for name in _CONFIGS):
+        return False
+    for name in ("pyproject.toml", "setup.py", "setup.cfg"):
+        with suppress(OSError):
+            if folder.name in gate.read_text(folder.parent / name, errors="replace"):
+                return False
+    return (folder / "tasks").is_dir()
+
+
 def found_release(folder: Path) -> tuple[str, str] | None:
     """Return the release of the lm-eval around a folder, else of the installed one, and where it is; None without."""
     harness = harness_of(folder.resolve())

@@ -24,6 +24,24 @@ def both(path: str, name: str | None = None) -> list[str]:
     return [f"{path}::{task}::{PLAIN}", f"{path}::{task}::{CHAT}"]
 
 
+def test_a_copy_of_a_harness_in_another_project_is_tested_only_where_it_is_named(project: Project) -> None:
+    project.write("pyproject.toml", "[project]\nname = 'evals'\n")
+    project.write("lm_eval/api/task.py", "class TaskConfig:\n    pass\n")
+    project.task("lm_eval/tasks/boolq/boolq.yaml")
+    project.task("tasks/arc.yaml")
+    own, copied = both("tasks/arc.yaml"), both("lm_eval/tasks/boolq/boolq.yaml")
+    for paths in ((), (".",)):
+        assert project.collected("--promptfmt", *paths) == own
+    for _ in range(2):
+        note = "lm_eval is a copy of a library; to test its tasks: promptfmt check lm_eval"
+        project.run("--snapshot-update").stdout.fnmatch_lines([f"*{note}*"])
+    for paths in (("lm_eval",), ("lm_eval/tasks",), ("lm_eval/tasks/boolq/boolq.yaml",)):
+        assert project.collected("--promptfmt", *paths) == copied
+    assert project.collected("--promptfmt", ".", "lm_eval/tasks") == [*copied, *own]
+    project.write("pyproject.toml", "[project]\nname = 'lm_eval'\n")
+    assert project.collected("--promptfmt") == [*copied, *own], "a fork tests its own tasks"
+
+
 def test_only_files_that_define_tasks_are_tests(project: Project) -> None:
     project.task("tasks/arc.yaml")
     project.task("tasks/sub/wic.yml")
