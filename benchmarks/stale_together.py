@@ -73,6 +73,9 @@ class ProjectInTree(Project):
 
     def next(self) -> str:
         """Edit a file, or go back; return what was done."""
+        if not self.files():
+            self.begin()
+            return "begun again"
         if self.visited and self.chance.random() < RETURNS:
             self.become(self.chance.choice(self.visited), None)
             self.edits["return"] += 1

@@ -267,7 +267,7 @@ class WorkerRuns:
             report.longrepr = tuple(report.longrepr)
         outcome: Outcome | None = getattr(report, "promptfmt", None)
         if outcome is not None and report.failed:
-            first = self._run.tally.first_item(outcome)
+            first = self._run.tally.first_item(outcome, item.nodeid)
             text = item.repeated(outcome, first) if first is not None else None
             if text is not None:
                 report.longrepr = text

@@ -199,6 +199,10 @@ def used_globs(outcomes: Iterable[Outcome]) -> dict[str, bool]:
     return globs
 
 
+def _file_of(item: str) -> tuple[str, ...]:
+    return tuple(item.partition("::")[0].split("/"))
+
+
 class Tally:
     """Gathers outcomes while a run continues: what has something to report, and how many there are of each category.
 
@@ -225,9 +229,14 @@ class Tally:
             return False
         return self._first.setdefault((outcome.category, outcome.key), item) != item
 
-    def first_item(self, outcome: Outcome) -> str | None:
-        """Return the item that had the same problem first, None when there was none yet."""
-        return self._first.get((outcome.category, outcome.key))
+    def first_item(self, outcome: Outcome, item: str) -> str | None:
+        """Return the item that had the same problem first, None when there was none yet.
+
+        Nor is there one for an item of a file that comes before that one's: its problem has to be shown in full, in
+        whichever order processes run the files.
+        """
+        first = self._first.get((outcome.category, outcome.key))
+        return None if first is None or _file_of(item) < _file_of(first) else first
 
     def in_order(self) -> tuple[Outcome, ...]:
         """Return what was kept by folder and file, as pytest collects them, independent of the order of the run.

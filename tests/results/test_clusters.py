@@ -5,7 +5,7 @@ from pytest_promptfmt.core.errors import RenderError, TokenizerError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Category, Outcome
 from pytest_promptfmt.results.clusters import Cluster, clusters_of
-from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.run_result import RunResult, Tally
 from pytest_promptfmt.results.terminal import sections
 from pytest_promptfmt.results.text_changes import change_key
 from pytest_promptfmt.snapshots.changes import changes
@@ -94,6 +94,15 @@ def test_a_failure_that_an_error_of_a_rule_explains_comes_below_it() -> None:
     missing = TokenizerError("loading it needs the package transformers, which is not installed")
     unloaded = (Outcome(task="arc", profile="chat", file="arc.yaml").failed(missing), *outcomes[2:])
     assert len(RunResult(rootdir=Path(), outcomes=unloaded).unexplained) == 1
+
+
+def test_a_problem_is_shown_in_full_for_the_first_file_in_whichever_order_files_run() -> None:
+    tally, same = Tally(), outcome("boolq", "new", "k")
+    assert tally.first_item(same, "t/b.yaml::b") is None
+    tally.add(same, "t/b.yaml::b")
+    assert tally.first_item(same, "t/c.yaml::c") == tally.first_item(same, "u/a.yaml::a") == "t/b.yaml::b"
+    assert tally.first_item(same, "t/a.yaml::a") is None
+    assert tally.first_item(same, "a/z.yaml::z") is None
 
 
 def test_a_cluster_keeps_its_first_title_and_all_members() -> None:

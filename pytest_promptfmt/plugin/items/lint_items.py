@@ -66,7 +66,7 @@ class LintItem(RuleItem):
         self.outcome = outcome = with_findings(run, item, checked)
         if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
             self.fail_with(checked.failure, outcome)
-        raise_errors(run, outcome)
+        raise_errors(self, outcome)
 
 
 class ScoringItem(RuleItem):
@@ -82,7 +82,7 @@ class ScoringItem(RuleItem):
         with self.failures_of(item):
             checked = check_scoring(self.study, run.folders.rules_for(self.path), is_linted=_is_linted(self))
         self.outcome = with_findings(run, replace(item, rendered=True, scored=True), checked)
-        raise_errors(run, self.outcome)
+        raise_errors(self, self.outcome)
 
 
 class FileLintItem(PromptItem):
@@ -102,7 +102,7 @@ class FileLintItem(PromptItem):
         checked = check_file(self.view, run.folders.rules_for(self.path))
         outcome = Outcome(task=self.view.name, file=str(self.path), rendered=True, linted=("",))
         self.outcome = with_findings(run, outcome, checked)
-        raise_errors(run, self.outcome)
+        raise_errors(self, self.outcome)
 
 
 def _is_linted(item: ScoringItem) -> bool:
@@ -136,11 +136,11 @@ def with_findings(run: Run, item: Outcome, checked: LintResult) -> Outcome:
     )
 
 
-def raise_errors(run: Run, outcome: Outcome) -> None:
+def raise_errors(item: PromptItem, outcome: Outcome) -> None:
     """Fail the item if findings are errors; the text is short if an earlier item had the same."""
     if outcome.category != "finding":
         return
-    first = run.tally.first_item(outcome)
+    first = item.run.tally.first_item(outcome, item.nodeid)
     raise ItemFailedError(outcome.detail if first is None else repeated_findings(outcome, first))
 
 

@@ -126,7 +126,7 @@ class SnapshotItem(RenderedItem):
                 if not verdict.written:
                     self.study.require_requests()
             return
-        first = self.run.tally.first_item(outcome)
+        first = self.run.tally.first_item(outcome, self.nodeid)
         if first is None:
             text = "\n".join(explanation(verdict, outcome, docs=len(seen.render()), change=change, note=note))
             self.outcome = replace(outcome, detail=text)
@@ -279,7 +279,7 @@ class ModelItem(RenderedItem):
             checked = check_model(self.study, selection, judged, profile=outcome.profile)
         outcome = replace(outcome, figures=judged.figures, asked=(outcome.profile,))
         self.outcome = with_findings(self.run, outcome, checked)
-        raise_errors(self.run, self.outcome)
+        raise_errors(self, self.outcome)
 
 
 class ModelKind(Kind):
