@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import is_installed
@@ -33,7 +34,8 @@ class OwnRandomness:
     def __init__(self, task: Task | None = None, states: Mapping[str, Any] | None = None) -> None:
         self._task = task
         self._given = dict(states or {})
-        self._states = dict(self._given)
+        self.states = dict(self._given)
+        """The states that the blocks so far left, for another one to begin with."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -42,12 +44,12 @@ class OwnRandomness:
         begun = self._begun()
         for name, generator, beginning in _generators():
             earlier[name] = _state(generator)
-            _restore(generator, self._states.get(name, begun.get(name, beginning)))
+            _restore(generator, self.states.get(name, begun.get(name, beginning)))
         try:
             yield
         finally:
             for name, generator, beginning in _generators():
-                self._states[name] = _state(generator)
+                self.states[name] = _state(generator)
                 _restore(generator, earlier.get(name, beginning))
 
     def skip(self, count: int) -> None:
@@ -57,15 +59,10 @@ class OwnRandomness:
                 random.random()
 
     @property
-    def states(self) -> Mapping[str, Any]:
-        """Return the states that the blocks so far left, for another one to begin with."""
-        return dict(self._states)
-
-    @property
     def has_drawn(self) -> bool:
         """Return whether code in a block drew anything."""
         begun = {name: beginning for name, _, beginning in _generators()} | self._begun() | self._given
-        return any(_is_other(state, begun[name]) for name, state in self._states.items())
+        return any(_is_other(state, begun[name]) for name, state in self.states.items())
 
     def _begun(self) -> dict[str, Any]:
         """Return the states that differ after the imports of the task's modules."""
@@ -94,8 +91,8 @@ def import_of(module: str, file: str, *, uses_numpy: bool = False) -> Iterator[N
         yield
     finally:
         for name in {module, *sys.modules} - (loaded - {module}):
-            found = sys.modules.get(name)
-            if found is not None and (name == module or not is_installed(getattr(found, "__file__", None) or "/")):
+            found = sys.modules.get(name)  # not every object there is a module
+            if issubclass(type(found), ModuleType) and (name == module or not is_installed(_file_of(found))):
                 _note(found)
         begun = {}
         for name, generator, beginning in _shared():
@@ -110,12 +107,17 @@ def import_of(module: str, file: str, *, uses_numpy: bool = False) -> Iterator[N
             _after_imports[file or module] = begun
 
 
+def _file_of(module: Any) -> str:
+    return str(vars(module).get("__file__") or "/")
+
+
 def _note(module: Any) -> None:
     numpy = sys.modules.get("numpy.random")
     kinds = (random.Random, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
     known = [generator for _, generator, _ in _generators()]
     for variable, value in [*vars(module).items()]:
-        if isinstance(value, kinds) and not any(value is each for each in known):
+        # A proxy may load what it is of when it is asked for its class.
+        if issubclass(type(value), kinds) and not any(value is each for each in known):
             with suppress(NotImplementedError):  # SystemRandom has no state
                 _of_modules[f"{module.__name__}:{variable}"] = value, _state(value)
 

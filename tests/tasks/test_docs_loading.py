@@ -287,7 +287,9 @@ def test_what_process_docs_draws_from_a_generator_of_its_module_is_the_same_each
 def test_a_question_that_draws_from_a_generator_of_its_module_is_the_same_for_each_profile_and_run(
     tmp_path: Path,
 ) -> None:
-    code = "import random\n\nrng = random.Random(42)\nrandom.seed(7)\n\n"
+    code = "import random\nimport sys\n\nrng = random.Random(42)\nrandom.seed(7)\n\n"
+    code += "class Lazy:\n    def __getattribute__(self, name):\n        raise ImportError(name)\n\n"
+    code += "sys.modules['promptfmt_lazy'] = lazy = Lazy()\n\n"
     code += "def text(doc):\n    return f'{doc[\"question\"]} {rng.random()} {random.random()}'\n"
     (tmp_path / "asking.py").write_text(code, "utf-8")
     text = "task: a\ntest_split: test\ndoc_to_text: !function asking.text\ndoc_to_target: '{{answer}}'\n"
@@ -295,6 +297,7 @@ def test_a_question_that_draws_from_a_generator_of_its_module_is_the_same_for_ea
     write_docs(tmp_path / "a.docs.jsonl", *numbered("x", 3))
     [task] = load_tasks(tmp_path / "a.yaml", allow_code=True)
     docs = load_docs(task)
+    del sys.modules["promptfmt_lazy"]
     renderer = TaskRenderer(task, docs)
     seen = [[each.prompts[0].text for each in renderer.instances(one)] for one in (PLAIN, PLAIN)]
     seen.append([each.prompts[0].text for each in render_task(task, docs)])
