@@ -54,7 +54,7 @@ _DATE: Final = re.compile(
     r"\b\d{1,2} (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d{4}\b"
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d{1,2}, )?\d{4}\b|\b20\d\d-\d\d(?:-\d\d)?\b"
 )
-_INDENTED: Final = re.compile(r"^ {4,}(?=\S)", re.MULTILINE)
+_INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-])", re.MULTILINE)  # lists of a text are meant
 _ENTITY: Final = re.compile(r"&(?:lt|#34|#39);")
 _REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 

@@ -61,7 +61,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             "the token that ends a final answer is missing before another turn",
             f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
-            severity=Severity.WARNING,
+            severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,
         )
     for message, marker in _closed_by_role(trial, layout):
         yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker))
@@ -109,6 +109,14 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(closing or pairs[0][1]),
             conversation.mildest(),
         )
+
+
+def _is_closed(trial: TemplateTrial, layout: TurnLayout) -> bool:
+    """Return whether an answer before another turn is closed by the marker that closes questions."""
+    asked, between = ((layout.closed or "").partition(QUESTION)[at] for at in (0, 2))
+    closing = trial.markers(layout.gap or "")[:1]
+    opening = [each for each in trial.markers(asked) if each != trial.profile.special_tokens.get("bos_token")][:1]
+    return bool(closing) and closing == trial.markers(between.partition(ANSWER)[0])[:1] != opening
 
 
 def _into_result(trial: TemplateTrial, layout: TurnLayout) -> str | None:
@@ -194,7 +202,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             f"{kind} changes what was sent before: {conversation.about}",
             f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
             trial.place(),
-            None if kind == _LOOP else Severity.INFO,
+            None if kind == _LOOP and "".join(before.split()) not in "".join(after.split()) else Severity.INFO,
         )
     for name, message, severity in _FOLLOWED:
         if name in trial.sent:

@@ -81,16 +81,15 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: str, text: str) -> Severity:
-    """Return a warning for earlier turns, texts next to calls, and templates that are not for chats.
-
-    Those do not write plain turns either.
-    """
+    """Return a warning for earlier turns and texts next to calls, an info for templates that are not for chats."""
+    if not is_for_chat(trial):
+        return Severity.INFO  # they do not write plain turns either
     where = next(unit.message for unit in conversation.units if unit.kind == kind and unit.text == text)
     is_earlier = kind in ("user", "assistant") and any(
         each.get("role") == kind for each in conversation.messages[where + 1 :]
     )
     is_beside_call = kind == "assistant" and bool(conversation.messages[where].get("tool_calls"))
-    return Severity.WARNING if is_earlier or is_beside_call or not is_for_chat(trial) else Severity.ERROR
+    return Severity.WARNING if is_earlier or is_beside_call else Severity.ERROR
 
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)

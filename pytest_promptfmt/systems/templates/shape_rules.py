@@ -87,8 +87,9 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
     Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake in three
-    cases: the template accepts the same conversation in another shape, it takes a tool result and not the answer to
-    it, or it has a branch for system messages and refuses one for another reason (roles that do not alternate).
+    cases: a host sends this shape, and the template accepts the same conversation in another one; it takes a tool
+    result and not the answer to it; or it has a branch for system messages and refuses one for another reason (roles
+    that do not alternate).
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -100,7 +101,7 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
                 f"the template refuses {conversation.about}",
                 stopped.refusal,
                 trial.place(stopped.line),
-                conversation.mildest() if conversation.same_as else _severity_of_refusal(trial, conversation, stopped),
+                _severity_of_refusal(trial, conversation, stopped),
             )
 
 
@@ -110,7 +111,9 @@ _WITH_SYSTEM: Final = ("system", "system-alone-with-question")
 
 
 def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopped: Rendering) -> Severity:
-    """Return an error for what every chat has, and for what the template has a branch for and refuses by accident."""
+    """Return an error for what a host or every chat sends, and for what the template refuses by accident."""
+    if conversation.same_as:
+        return Severity.ERROR if conversation.mildest() is Severity.ERROR else Severity.INFO
     *asked, answer = conversation.messages
     base = trial.conversations.get(conversation.base or "")
     if base is not None and list(base.messages) == asked and (asked[-1]["role"], answer["role"]) == _LOOP:
