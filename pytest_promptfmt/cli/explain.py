@@ -266,7 +266,5 @@ def _facts_of(profile: Profile) -> TemplateFacts | None:
 
 
 def _facts_as_data(facts: TemplateFacts | None) -> dict[str, Any] | None:
-    if facts is None:
-        return None
-    data: dict[str, Any] = asdict(replace(facts, errors={}))  # asdict cannot copy a read-only mapping
-    return {**data, "errors": dict(facts.errors)}
+    # asdict cannot copy a read-only mapping.
+    return None if facts is None else asdict(replace(facts, errors={})) | {"errors": dict(facts.errors)}

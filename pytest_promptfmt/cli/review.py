@@ -208,14 +208,12 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
 
 def _keep_left(left: Sequence[Edit]) -> None:
     """Keep the changes that a review left open as those of the last run."""
-    from pytest_promptfmt.results.pending import keep_last_run, last_run_around
+    from pytest_promptfmt.results.pending import last_run_around
 
     run = last_run_around(Path.cwd())
     if run is not None:
         known = {_identity(edit) for edit in left}
-        keep_last_run(
-            replace(run, problems=tuple(each for each in run.problems if _identity(each, run.folder) in known))
-        )
+        _settle(run, [each for each in run.problems if _identity(each, run.folder) not in known])
 
 
 def _settle(run: LastRun, settled: Sequence[Problem]) -> None:

@@ -67,13 +67,11 @@ def _head(result: RunResult) -> Iterator[str]:
     counts = result.counts
     problems = {category: counts[category] for category in CATEGORIES if counts.get(category)}
     passed, failing = counts.get("passed", 0), counts.get("finding", 0)
-    yield "## Prompt formats"
-    yield ""
+    yield "## Prompt formats\n"
     if not problems and not failing:
         yield f"Nothing changed in {counted(passed, 'item')}."
     else:
-        yield "| | items | |"
-        yield "|---|--:|---|"
+        yield "| | items | |\n|---|--:|---|"
         yield from (f"| {name} | {count:,} | {MEANINGS[name]} |" for name, count in problems.items())
         if failing:
             yield f"| finding | {failing:,} | a rule found a mistake |"
@@ -83,15 +81,13 @@ def _head(result: RunResult) -> Iterator[str]:
     yield ""
     if result.archetypes:
         names = ", ".join(map(code, result.archetypes))
-        yield f"{archetype_note(result.archetypes).replace(', '.join(result.archetypes), names, 1)}."
-        yield ""
+        yield f"{archetype_note(result.archetypes).replace(', '.join(result.archetypes), names, 1)}.\n"
     if result.earlier is not None:
         yield from (f"- {code(line)}" for line in since_lines(result))
         yield ""
     if result.accept_command:
         patch = f", or {code(f'git apply {result.patch}')}" if result.patch else ""
-        yield f"Accept all changes: {code(result.accept_command)}{patch}"
-        yield ""
+        yield f"Accept all changes: {code(result.accept_command)}{patch}\n"
 
 
 def cluster_blocks(clusters: Iterable[Cluster], noun: str = "item") -> list[str]:

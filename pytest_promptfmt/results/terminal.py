@@ -148,10 +148,8 @@ def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
 
 
 def _globs(result: RunResult) -> Iterator[str]:
-    for glob in result.unused_globs:
-        yield f"promptfmt_per_file_ignores: {glob!r} no longer ignores any finding; remove the line"
-    for glob in result.unmatched_globs:
-        yield f"promptfmt_per_file_ignores: {glob!r} no longer matches any file; remove the line"
+    for what, globs in (("ignores any finding", result.unused_globs), ("matches any file", result.unmatched_globs)):
+        yield from (f"promptfmt_per_file_ignores: {glob!r} no longer {what}; remove the line" for glob in globs)
 
 
 def _figures(result: RunResult, verbosity: int) -> list[str]:

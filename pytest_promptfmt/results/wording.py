@@ -12,7 +12,6 @@ from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-
 LISTED_BY_V: Final = "; -v lists them all"
 
 
@@ -54,13 +53,8 @@ def accept_all(arguments: Sequence[str]) -> str:
 
 
 def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
-    of_files = {
-        "--junitxml",
-        "--junit-xml",
-        "--promptfmt-write",
-        "--promptfmt-since",
-        *(BY_NAME[name].option for name in REPORTS),
-    }
+    of_files = {"--junitxml", "--junit-xml", "--promptfmt-write", "--promptfmt-since"}
+    of_files |= {BY_NAME[name].option for name in REPORTS}
     rest = iter(arguments)
     for argument in rest:
         if argument in of_files:
