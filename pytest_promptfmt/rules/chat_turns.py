@@ -333,7 +333,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     saw = f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}"
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
-        how = "with more than" if _begins(plain, finished) else "in another way than"
+        how = "with more than" if _begins(plain, finished) else "differently from"
         less = Severity.INFO if how == "with more than" else Severity.WARNING
         yield finding(
             f"finished answers begin {how} the generation prompt",

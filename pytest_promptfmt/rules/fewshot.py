@@ -364,7 +364,7 @@ def _delimiter_in_shots(page: Page) -> Iterator[str]:
 
 @query(
     "PF841",
-    "few-shot examples answer with a text of their question",
+    "few-shot examples repeat their question in the answer",
     lambda study: with_shots(study) if study.generates or _own_target(study) else (),
     name="shot-answers-with-question",
     severity=Severity.ERROR,

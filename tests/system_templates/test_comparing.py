@@ -40,7 +40,7 @@ def test_a_change_is_printed_once_with_the_conversations_it_is_in(tmp_path: Path
     assert done.returncode == 1
     assert lines[0].endswith("conversations give another prompt")
     assert lines[1].startswith("  question, ")
-    assert "new: PF442 error: finished answers begin in another way than the generation prompt" in lines
+    assert "new: PF442 error: finished answers begin differently from the generation prompt" in lines
 
 
 def test_folders_are_compared_by_template_and_tokens(tmp_path: Path) -> None:

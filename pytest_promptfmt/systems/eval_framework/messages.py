@@ -345,9 +345,9 @@ class _Hooks:
     def sample(self, hook: str, sample: Any) -> PromptSample:
         """Return a sample that a hook gave: an object or mapping with messages, ground truth and candidates."""
         system, messages = self._read_messages(hook, part(sample, "messages"), ends=True)
-        truth = self._truth(hook, part(sample, "ground_truth"), "has a ground_truth that must be")
+        truth = self._truth(hook, part(sample, "ground_truth"), "gives a ground_truth, which must be")
         completions = part(sample, "possible_completions")
-        candidates = self._candidates(hook, completions, "has possible_completions that must be")
+        candidates = self._candidates(hook, completions, "gives possible_completions, which must be")
         return PromptSample(system, messages, truth, candidates, given=sample)
 
     def messages(self, hook: str, *, ends: bool = True) -> tuple[Spans, tuple[Message, ...]]:
