@@ -12,7 +12,7 @@ from pytest_promptfmt.core.errors import PromptfmtError, did_you_mean, is_misspe
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import own, query, task
+from pytest_promptfmt.rules.page import error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, listed_labels, literal_of, words
 from pytest_promptfmt.study.layout import follow_each_other
@@ -215,12 +215,11 @@ def _split_at_nothing(study: Study) -> Iterator[Finding]:
                 yield finding("", f"{name}.split({mark!r}); {texts[0][:40]!r}", keys, field=name)
 
 
-@query(
+@error_query(
     "PF723",
     "a template takes elements of a list that is stored as text",
     task,
     name="list-kept-as-text",
-    severity=Severity.ERROR,
     family=Family.ANSWERS,
 )
 def _list_kept_as_text(study: Study) -> Iterator[Finding]:
@@ -244,14 +243,7 @@ def _list_kept_as_text(study: Study) -> Iterator[Finding]:
                 yield finding("", value[:60], keys, 0, field=name)
 
 
-@query(
-    "PF701",
-    "the choices are names of columns",
-    task,
-    at="doc_to_choice",
-    severity=Severity.ERROR,
-    scores=True,
-)
+@error_query("PF701", "the choices are names of columns", task, at="doc_to_choice", scores=True)
 def _column_names_as_choices(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:
@@ -262,13 +254,8 @@ def _column_names_as_choices(study: Study) -> Iterator[Finding]:
             yield finding("", ", ".join(choices), doc=0)
 
 
-@query(
-    "PF701",
-    "the target is the text of an option, but labels are scored",
-    task,
-    at="doc_to_target",
-    severity=Severity.ERROR,
-    scores=True,
+@error_query(
+    "PF701", "the target is the text of an option, but labels are scored", task, at="doc_to_target", scores=True
 )
 def _option_text_as_label(study: Study) -> Iterator[str]:
     target, choices, text = study.written.doc_to_target, study.written.doc_to_choice, study.written.doc_to_text
@@ -285,7 +272,7 @@ def _is_shown(instance: Instance, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", first_text(instance)) is not None
 
 
-@query("PF242", "the prompt ends with the answer that is scored", task, severity=Severity.ERROR, at="doc_to_target")
+@error_query("PF242", "the prompt ends with the answer that is scored", task, at="doc_to_target")
 def _answer_at_the_end(study: Study) -> Iterator[str]:
     ends = [(page.text.rstrip(), text.strip()) for page in own(study) for text in continuations(page.instance)]
     is_scored = study.task.output_type == "loglikelihood" and not study.has_guessed_text

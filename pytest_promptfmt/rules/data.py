@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import template_names
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
 from pytest_promptfmt.rules.task_code import definitions
@@ -164,7 +164,7 @@ def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
     return ()
 
 
-@query("PF701", "", task, at="process_docs", severity=Severity.ERROR)
+@error_query("PF701", "", task, at="process_docs")
 def _processed_otherwise(study: Study) -> Iterator[Finding]:
     """Report `process_docs` that reorders options and keeps the index of the right one, or counts letters from 1."""
     rows, names = given_rows(study), template_names(study.written.doc_to_target)

@@ -10,7 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import join
-from pytest_promptfmt.rules import Finding, Severity, Study
+from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.data import NOT_ASKED
 from pytest_promptfmt.rules.options import template_names
@@ -19,6 +19,7 @@ from pytest_promptfmt.rules.page import (
     Text,
     asked_first,
     demonstrated,
+    error_query,
     first,
     known,
     own,
@@ -124,7 +125,7 @@ def _instruction_after_cue(page: Page) -> Iterator[str]:
         yield f"{cues[-1].name}{cues[-1].colon} {after[:60]}"
 
 
-@query("PF242", "the answer begins with the label that the prompt ends with", severity=Severity.ERROR)
+@error_query("PF242", "the answer begins with the label that the prompt ends with")
 def _cue_in_answer(page: Page) -> Iterator[Finding]:
     study, cue = page.study, page.cue
     answers = [page.instance.target] if study.generates else continuations(page.instance)

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import asks_for_label_alone
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -191,9 +191,7 @@ def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: st
     return stages.problem is None and chain.is_right(trial.question, doc, stages.extracted)
 
 
-@query(
-    "PF504", "a filter reads the text of one option as another option", task, severity=Severity.ERROR, scope="scoring"
-)
+@error_query("PF504", "a filter reads the text of one option as another option", task, scope="scoring")
 def _text_of_option_misread(study: Study) -> Iterator[Finding]:
     is_read = study.generates and study.has_real_docs and looks_for_answers(study.task)
     chain, trials = _trials(study) if is_read else (None, ())

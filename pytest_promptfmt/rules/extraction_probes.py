@@ -21,7 +21,7 @@ from pytest_promptfmt.rules.extraction import (
     readers,
     readers_of_numbers,
 )
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
 from pytest_promptfmt.tasks import FilterPipeline
@@ -74,12 +74,11 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
     return not any(word in str(pattern) or word in target for word in words for pattern in ignored or ("",))
 
 
-@query(
+@error_query(
     "PF504",
     "a filter reads some options and not others",
     task,
     name="filter-misreads",
-    severity=Severity.ERROR,
     family=Family.EXTRACTION,
     scope="scoring",
     every=True,
@@ -160,13 +159,7 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) 
         return False
 
 
-@query(
-    "PF504",
-    "a filter reads a part of the reasoning, not the answer",
-    task,
-    severity=Severity.ERROR,
-    scope="scoring",
-)
+@error_query("PF504", "a filter reads a part of the reasoning, not the answer", task, scope="scoring")
 def _first_of_reasoning(study: Study) -> Iterator[Finding]:
     for reader in readers(study) if study.asks_for_reasoning else ():
         *others, answer = reader.examples

@@ -10,7 +10,17 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import Page, demonstrated, given_shots, own, query, shown, task, with_shots
+from pytest_promptfmt.rules.page import (
+    Page,
+    demonstrated,
+    error_query,
+    given_shots,
+    own,
+    query,
+    shown,
+    task,
+    with_shots,
+)
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     around,
@@ -129,12 +139,11 @@ def _extra_shot_drawn(study: Study) -> Iterator[Finding]:
         yield finding("", at="num_fewshot" if written.num_fewshot else "validation_split")
 
 
-@query(
+@error_query(
     "PF803",
     "a doc appears as one of its own few-shot examples",
     lambda study: own(study) if has_given_shots(study) and study.shots else (),
     at="fewshot_split",
-    severity=Severity.ERROR,
 )
 def _own_shot(page: Page) -> Iterator[str]:
     if any(shot.messages[0].text == page.text and shot.answer for shot in page.shots) and len(page.text.strip()) > 11:
@@ -275,7 +284,7 @@ def _compared(study: Study) -> Sequence[Page]:
     return demonstrated(study) if is_whole and study.has_real_docs and scores_exact_match(study) else ()
 
 
-@query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"), severity=Severity.ERROR)
+@error_query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"))
 def _answer_otherwise(page: Page) -> Iterator[Finding]:
     """Report few-shot examples that answer in sentences, labels or texts of options where something else is scored."""
     golds = [str(instance.target).strip() for instance in page.study.real_instances]
@@ -362,12 +371,11 @@ def _delimiter_in_shots(page: Page) -> Iterator[str]:
             yield around(text, text.index(delimiter), 24, len(delimiter) + 16)
 
 
-@query(
+@error_query(
     "PF841",
     "few-shot examples repeat their question in the answer",
     lambda study: with_shots(study) if study.generates or _own_target(study) else (),
     name="shot-answers-with-question",
-    severity=Severity.ERROR,
     family=Family.FEWSHOT,
 )
 def _shot_answers_with_question(page: Page) -> Iterator[Finding]:

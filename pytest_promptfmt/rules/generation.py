@@ -17,7 +17,7 @@ from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, Study
 from pytest_promptfmt.rules.extraction import limited_answers
 from pytest_promptfmt.rules.fixes import respelt
 from pytest_promptfmt.rules.gold_values import local_questions
-from pytest_promptfmt.rules.page import Page, asked_first, generating, own, query
+from pytest_promptfmt.rules.page import Page, asked_first, error_query, generating, own, query
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
@@ -122,13 +122,7 @@ def _reasoning(study: Study) -> Sequence[Study]:
     return (study,) if study.asks_for_reasoning else ()
 
 
-@query(
-    "PF903",
-    "the prompt requests reasoning, but a stop sequence ends it early",
-    _reasoning,
-    severity=Severity.ERROR,
-    every=True,
-)
+@error_query("PF903", "the prompt requests reasoning, but a stop sequence ends it early", _reasoning, every=True)
 def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that requests it."""
     for number, stop in enumerate(study.stop_texts if study.task.gen_prefix is None else ()):
@@ -213,12 +207,11 @@ def _sampling_at_zero(study: Study) -> Iterator[str]:
         yield ""
 
 
-@query(
+@error_query(
     "PF907",
     "the gold answer has more words than the token budget allows",
     lambda study: own(study) if study.generates else (),
     at="generation_kwargs",
-    severity=Severity.ERROR,
     scores=True,
 )
 def _gold_longer_than_budget(page: Page) -> Iterator[str]:

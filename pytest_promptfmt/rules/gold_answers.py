@@ -9,7 +9,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.gold_values import local_questions
-from pytest_promptfmt.rules.page import Page, asked_first, own, query, task
+from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
@@ -231,12 +231,8 @@ def _index_shifted(study: Study) -> Iterator[Finding]:
         yield finding("", f"{shifted[0]}; {shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1])
 
 
-@query(
-    "PF701",
-    "the answer that the model must write is the index of a choice",
-    _written_golds,
-    at="doc_to_target",
-    severity=Severity.ERROR,
+@error_query(
+    "PF701", "the answer that the model must write is the index of a choice", _written_golds, at="doc_to_target"
 )
 def _index_as_answer(study: Study) -> Iterator[Finding]:
     if study.task.doc_to_choice is not None or not all(map(_is_index, study.real_instances)):
@@ -276,14 +272,7 @@ def _float_as_gold(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query(
-    "PF701",
-    "the target has words that are in no choice",
-    task,
-    at="doc_to_target",
-    severity=Severity.ERROR,
-    scores=True,
-)
+@error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)
 def _target_with_other_words(study: Study) -> Iterator[str]:
     spec = study.written.doc_to_target
     if not study.has_choices or not isinstance(spec, str) or "{{" not in spec:
@@ -399,7 +388,7 @@ def _words(text: str) -> str:
     return f" {' '.join(_ANY_WORD.findall(text.casefold()))} "
 
 
-@query("PF706", "the question prints the answer", task, severity=Severity.ERROR)
+@error_query("PF706", "the question prints the answer", task)
 def _gold_in_question(study: Study) -> Iterator[str]:
     text, target = study.written.doc_to_text, study.written.doc_to_target
     if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
@@ -418,13 +407,7 @@ def _bare(expression: str) -> str:
     return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
 
 
-@query(
-    "PF706",
-    "the right option is at the same place in every doc",
-    asked_first,
-    at="doc_to_target",
-    severity=Severity.ERROR,
-)
+@error_query("PF706", "the right option is at the same place in every doc", asked_first, at="doc_to_target")
 def _gold_in_one_place(page: Page) -> Iterator[str]:
     target, text = page.study.written.doc_to_target, page.study.written.doc_to_text
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))

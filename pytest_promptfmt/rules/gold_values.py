@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
-from pytest_promptfmt.rules.page import Page, asked_first, own, query, task
+from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout
 from pytest_promptfmt.study.gold import compares_likelihoods, gold_kind
@@ -122,12 +122,11 @@ def _letters_shown(page: Page) -> Iterator[str]:
         yield f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}"
 
 
-@query(
+@error_query(
     "PF704",
     "a doc has one choice, which is always right",
     lambda study: own(study) if compares_likelihoods(study) else (),
     at="doc_to_choice",
-    severity=Severity.ERROR,
     scores=True,
 )
 def _single_choice(page: Page) -> Iterator[str]:
@@ -287,7 +286,7 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
         yield finding("", f"{', '.join(map(str, values[:3])) or column}; index 1 is {choices[1]!r}", doc=0)
 
 
-@query("PF702", "a gold text is read as a list of gold answers", task, at="doc_to_target", severity=Severity.ERROR)
+@error_query("PF702", "a gold text is read as a list of gold answers", task, at="doc_to_target")
 def _text_read_as_list(study: Study) -> Iterator[Finding]:
     column = _only_column(study) if study.generates and not study.has_own_scorer else None
     if column is None:

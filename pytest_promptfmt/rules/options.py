@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Finding, Severity, Study
-from pytest_promptfmt.rules.page import Page, first, known, own, query, task
+from pytest_promptfmt.rules.page import Page, error_query, first, known, own, query, task
 from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
@@ -66,12 +66,11 @@ def _first_two(study: Study) -> Sequence[Page]:
 # -- the labels and their order ----------------------------------------------------------------------------------------
 
 
-@query(
+@error_query(
     "PF249",
     "option labels are not consecutive, or do not start with the first label",
     _first_two,
     name="uneven-labels-and-options",
-    severity=Severity.ERROR,
 )
 def _labels_out_of_order(page: Page) -> Iterator[str]:
     """Report options whose labels, number or order do not fit, such as labels that are not consecutive.
@@ -111,7 +110,7 @@ def _printed_options(study: Study) -> list[tuple[str, str]]:
     return [one for one in found if all(kind(one[0]) == kind(found[0][0]) for kind in (str.isdigit, str.isupper))]
 
 
-@query("PF249", "the labels of the options are not in order", task, severity=Severity.ERROR)
+@error_query("PF249", "the labels of the options are not in order", task)
 def _template_labels_out_of_order(study: Study) -> Iterator[str]:
     labels = [label for label, _ in _printed_options(study)]
     if len(labels) < _FEWEST_OPTIONS or labels[0] not in "Aa1" or any(_labels_out_of_order(study)):
@@ -131,7 +130,7 @@ def _columns_in_other_order(study: Study) -> Iterator[str]:
         yield ", ".join(listed)
 
 
-@query("PF242", "two options print the same column", task, severity=Severity.ERROR)
+@error_query("PF242", "two options print the same column", task)
 def _option_listed_twice(study: Study) -> Iterator[str]:
     listed = _printed_options(study)
     for number, (label, value) in enumerate(listed):
@@ -151,7 +150,7 @@ def _options_listed_twice(page: Page) -> Iterator[Finding]:
 # -- listed and scored -------------------------------------------------------------------------------------------------
 
 
-@query("PF249", "", _first_two, severity=Severity.ERROR, at="doc_to_choice")
+@error_query("PF249", "", _first_two, at="doc_to_choice")
 def _options_in_other_order(page: Page) -> Iterator[Finding]:
     """Report options in another order than in their column, if the gold answer is a position in that column."""
     place = _place_of_gold(page)
@@ -178,7 +177,7 @@ def _place_of_gold(page: Page) -> str | None:
     return names[0] if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-@query("PF249", "", _first_two, severity=Severity.ERROR, at="doc_to_choice")
+@error_query("PF249", "", _first_two, at="doc_to_choice")
 def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
     """Report options whose texts are scored, if one is only listed, or is listed at another position."""
     written, scored = page.study.written, page.scored
@@ -197,11 +196,10 @@ def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
         yield finding("the choices are scored in another order than they are listed", saw)
 
 
-@query(
+@error_query(
     "PF249",
     "an option is not in the prompt, although the others are listed",
     lambda study: known(study) if study.has_real_docs else (),
-    severity=Severity.ERROR,
 )
 def _option_not_listed(page: Page) -> Iterator[Finding]:
     listing = page.listing
@@ -212,7 +210,7 @@ def _option_not_listed(page: Page) -> Iterator[Finding]:
         yield finding("", saw, field=listing.column)
 
 
-@query("PF249", "", severity=Severity.ERROR, at="doc_to_choice")
+@error_query("PF249", "", at="doc_to_choice")
 def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
     """Report scored labels of another kind than the labels in the prompt."""
     study, layout = page.study, page.layout
@@ -246,12 +244,7 @@ def _letters_written(study: Study) -> list[str]:
     return labels if golds <= set(labels) and not is_shown and not looks_for_answers(study.task) else []
 
 
-@query(
-    "PF249",
-    "",
-    lambda study: first(study) if study.has_real_docs and not study.is_multimodal else (),
-    severity=Severity.ERROR,
-)
+@error_query("PF249", "", lambda study: first(study) if study.has_real_docs and not study.is_multimodal else ())
 def _options_not_shown(page: Page) -> Iterator[Finding]:
     """Report a prompt that requests the letter of an option and lists no options."""
     study, instance, text = page.study, page.instance, first_text(page.instance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from itertools import islice
 from typing import Any, Final
 
@@ -227,3 +227,7 @@ def query(
         return part
 
     return register
+
+
+error_query: Final = partial(query, severity=Severity.ERROR)
+"""`query` for mistakes that break a prompt or score."""

@@ -30,7 +30,7 @@ from pytest_promptfmt.rules.extraction import (
     scored_answers,
 )
 from pytest_promptfmt.rules.fixes import nothing, rewritten
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, mapped, words
 from pytest_promptfmt.rules.task_code import definitions, parsed
@@ -374,7 +374,7 @@ def _taken_empty(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | 
     return None if reader.read(pipeline, text).strip("[]() \n") else (text, "")
 
 
-@query("PF504", "a filter loses the minus sign of a number", task, severity=Severity.ERROR, scope="scoring")
+@error_query("PF504", "a filter loses the minus sign of a number", task, scope="scoring")
 def _sign_not_read(study: Study) -> Iterator[Finding]:
     is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
     for reader in readers_of_numbers(study):

@@ -11,9 +11,9 @@ from jinja2 import filters
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.rules import Finding, Severity, Study
+from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.columns import COMMON
-from pytest_promptfmt.rules.page import Page, Text, asked_first, first, own, part_of, query, task, texts
+from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, first, own, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, written_texts
 
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
@@ -97,7 +97,7 @@ def python_value(value: Any, text: str) -> str | None:
     return None
 
 
-@query("PF245", "a Python object is printed instead of text", task, name="python-printed", severity=Severity.ERROR)
+@error_query("PF245", "a Python object is printed instead of text", task, name="python-printed")
 def _object_printed(study: Study) -> Iterator[Finding]:
     """Report a Python value that is printed as Python shows it: a method, a generator, the view of a mapping.
 
@@ -118,7 +118,7 @@ def _object_printed(study: Study) -> Iterator[Finding]:
                 yield finding("", re.sub(r"0x[0-9a-f]+", "0x…", found[0]), keys, instance)
 
 
-@query("PF246", "a placeholder was not filled in", task, name="not-filled-in", severity=Severity.ERROR)
+@error_query("PF246", "a placeholder was not filled in", task, name="not-filled-in")
 def _name_not_filled_in(study: Study) -> Iterator[Finding]:
     """Report a placeholder that was not filled in, such as `%(question)s`, `${subject}` or `{doc["subject"]}`.
 

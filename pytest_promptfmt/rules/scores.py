@@ -13,7 +13,7 @@ from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, t
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
-from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import gold_kind
@@ -44,7 +44,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
             yield finding("the gold answer is empty", repr(trial.gold), "doc_to_target", trial.instance)
 
 
-@query("PF601", "exact_match ignores all characters of an answer", task, severity=Severity.ERROR, scores=True)
+@error_query("PF601", "exact_match ignores all characters of an answer", task, scores=True)
 def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
     for trial, texts in _compared(study):
         for target, text in texts.items():
@@ -52,13 +52,7 @@ def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
                 yield finding("", repr(target), _METRICS, trial.instance)
 
 
-@query(
-    "PF705",
-    "some options differ only in characters that exact_match ignores",
-    task,
-    severity=Severity.ERROR,
-    scores=True,
-)
+@error_query("PF705", "some options differ only in characters that exact_match ignores", task, scores=True)
 def _normalise_alike(study: Study) -> Iterator[Finding]:
     for trial, texts in _compared(study):
         if _is_ambiguous(texts):
@@ -156,13 +150,7 @@ def _scored(study: Study) -> Sequence[Trials]:
     return (trials_of(study),) if scoring_failure(study) is None else ()
 
 
-@query(
-    "PF605",
-    "an empty completion scores the same as the gold answer",
-    _scored,
-    severity=Severity.ERROR,
-    scope="scoring",
-)
+@error_query("PF605", "an empty completion scores the same as the gold answer", _scored, scope="scoring")
 def _empty_wins(trials: Trials) -> Iterator[Finding]:
     for trial in trials.answers:
         is_won = trial.empty is not None and trial.best is not None and trial.empty >= trial.best
@@ -172,7 +160,7 @@ def _empty_wins(trials: Trials) -> Iterator[Finding]:
             yield finding("", saw, scored_by(trials), trial.instance)
 
 
-@query("PF605", "another option counts as right", _scored, severity=Severity.ERROR, scope="scoring", every=True)
+@error_query("PF605", "another option counts as right", _scored, scope="scoring", every=True)
 def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
     explained, at = _explained(trials), scored_by(trials)
     for trial in trials.answers:

@@ -16,7 +16,7 @@ from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import Page, demonstrated, first, query, shown, task
+from pytest_promptfmt.rules.page import Page, demonstrated, error_query, first, query, shown, task
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
@@ -111,7 +111,7 @@ def _shot_answer_not_a_choice(page: Page) -> Iterator[str]:
         yield f"{other[:40]!r}, scored are {', '.join(sorted(set(map(repr, page.scored))))}"
 
 
-@query("PF807", "solved examples have answers that are not scored", task, severity=Severity.ERROR)
+@error_query("PF807", "solved examples have answers that are not scored", task)
 def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     scored = {str(one).strip().casefold() for one in choices} if isinstance(choices, list) else set()

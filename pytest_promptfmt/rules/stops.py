@@ -13,7 +13,7 @@ from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
-from pytest_promptfmt.rules.page import generating, own, query
+from pytest_promptfmt.rules.page import error_query, generating, own, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, pattern, shots_of
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -116,7 +116,7 @@ def _answered_freely(study: Study) -> Sequence[Study]:
     return (study,) if study.generates and not study.task.gen_prefix and not study.has_guessed_text else ()
 
 
-@query("PF903", "a stop sequence is at the end of the prompt", generating, severity=Severity.ERROR, scope="scoring")
+@error_query("PF903", "a stop sequence is at the end of the prompt", generating, scope="scoring")
 def _stop_in_prefix(study: Study) -> Iterator[Finding]:
     prefix = str(study.scoring.task.gen_prefix or "")
     end = study.scoring.instances[0].prompts[0].text[-len(prefix) :] if prefix else ""
@@ -125,19 +125,14 @@ def _stop_in_prefix(study: Study) -> Iterator[Finding]:
             yield finding("", f"{stop!r} in {end!r}", (*UNTIL, number))
 
 
-@query(
-    "PF903",
-    "a stop sequence is inside the code block that the prompt requests",
-    _answered_freely,
-    severity=Severity.ERROR,
-)
+@error_query("PF903", "a stop sequence is inside the code block that the prompt requests", _answered_freely)
 def _stop_cuts_block(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(study.stop_texts if _ASKS_BLOCK.search(study.own_text) else ()):
         if stop and stop in _BLOCK[:-3]:
             yield finding("", stop, (*UNTIL, number), 0)
 
 
-@query("PF903", "a stop sequence is a tag that the prompt requests", _answered_freely, severity=Severity.ERROR)
+@error_query("PF903", "a stop sequence is a tag that the prompt requests", _answered_freely)
 def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is one of the tags that the prompt requests, before the last one."""
     tags = _TAG.findall(study.own_text)
@@ -229,13 +224,8 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
             yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
 
 
-@query(
-    "PF903",
-    "a stop sequence matches the whitespace before the answer",
-    _answered_freely,
-    severity=Severity.ERROR,
-    scores=True,
-    every=True,
+@error_query(
+    "PF903", "a stop sequence matches the whitespace before the answer", _answered_freely, scores=True, every=True
 )
 def _stop_before_answer(study: Study) -> Iterator[Finding]:
     text = first_text(study.instances[0]) if study.instances else ""
