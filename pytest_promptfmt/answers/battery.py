@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,9 +63,6 @@ _BACKTRACKS: Final = "look for a regular expression that backtracks without end"
 
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
-
-_MOST_SLOW: Final = 3
-"""Degenerate answers that a pipeline may be too slow for before it is given no more of them."""
 
 _MOST_PROCESSES: Final = 64
 """Processes that scoring a task may start before the remaining phrasings are left out."""
@@ -135,7 +131,7 @@ class _Battery(Subject):
         passing = {one.name for one in pipelines if not one.looks}
         self.cells = Cells([one.name for one in pipelines], passing if len(passing) < len(pipelines) else ())
         self.slow_metric = ""
-        self.slow_reads: Counter[str] = Counter()
+        self.slow_reads: set[str] = set()
         self.right_before: dict[tuple[str, int, str], bool] = {}
         self.questions_by_gold: dict[int, Question] = {}
         self.judges_by_doc = callable(self.task.process_results)
@@ -347,12 +343,13 @@ class _Battery(Subject):
 
     def _try_degenerate(self, phrasing: Phrasing) -> None:
         for pipeline in self.chain.pipelines:
-            if self.slow_reads[pipeline.name] >= _MOST_SLOW:
+            if pipeline.name in self.slow_reads:
                 self.cells.note(phrasing, pipeline.name, "", UNKNOWN)
-                continue  # a few say enough: trying all took minutes
+                continue  # one says enough: measuring how time grows takes seconds
             stages = self.chain.read_uncounted(pipeline, phrasing.text, self.doc, phrasing.id)
             verdict = problem_of(stages)
-            self.slow_reads[pipeline.name] += verdict == SLOW
+            if verdict == SLOW:
+                self.slow_reads.add(pipeline.name)
             if verdict is None:
                 what = f"the metrics on {phrasing.id}"
                 try:

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, MetricScores
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import LimitExceededError, ScoringError
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.tasks import BUDGET_SECONDS, FilterPipeline, ValueCache, pipelines_of, within_budget
+from pytest_promptfmt.tasks import BUDGET_SECONDS, FilterPipeline, Question, ValueCache, pipelines_of, within_budget
 
 THINK_END: Final = "</think>"
 """The reasoning tag that is stripped when it occurs; `metadata.promptfmt.think_end_token` names another, or none."""
@@ -101,6 +101,16 @@ class Chain(MetricScores):
             return None, f"{SLOW_PROBLEM}{error.message}"
         except Exception as error:
             return None, f"CRASH: {type(error).__name__}: {error}"
+
+    def reads_right(self, pipeline: FilterPipeline, text: str, question: Question, doc: Doc) -> bool:
+        """Return whether a completion counts as right; not where code fails on it. Raises PromptfmtError as `read`."""
+        stages = self.read(pipeline, text, doc, "a probe")
+        try:
+            return stages.problem is None and self.is_right(question, doc, stages.extracted)
+        except PromptfmtError:
+            raise
+        except Exception:
+            return False
 
     def read_all(
         self, pipeline: FilterPipeline, raws: Sequence[str], docs: Sequence[Doc], whats: Sequence[str]

@@ -10,7 +10,6 @@ from typing import Any, Final
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
@@ -82,17 +81,7 @@ def _other(trial: AnswerTrial) -> str | None:
 
 def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     """Return whether one of the pipelines makes a right answer of a completion."""
-    doc = trial.instance.doc
-    for pipeline in chain.pipelines:
-        stages = chain.read(pipeline, text, doc, "an answer at the place that the prompt requests")
-        try:
-            if stages.problem is None and chain.is_right(trial.question, doc, stages.extracted):
-                return True
-        except PromptfmtError:
-            raise
-        except Exception:
-            continue
-    return False
+    return any(chain.reads_right(one, text, trial.question, trial.instance.doc) for one in chain.pipelines)
 
 
 @query(

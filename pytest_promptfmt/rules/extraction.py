@@ -168,8 +168,10 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
     trial = trials[0]
     label = trial.answers.labels[trial.answers.gold]
     forms = (f"Answer: {label}", f"The answer is {label}")
-    pipeline = chain.pipelines[0]
-    if _scores(chain, pipeline, trial, trial.gold) and not any(_scores(chain, pipeline, trial, one) for one in forms):
+    right = [
+        chain.reads_right(chain.pipelines[0], text, trial.question, trial.instance.doc) for text in (trial.gold, *forms)
+    ]
+    if right[0] and not any(right[1:]):
         saw = f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right"
         yield finding(
             "the label of an option is compared with the whole completion", saw, "metric_list", trial.instance
@@ -183,12 +185,6 @@ def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
     chain, answers = scored_answers(study) or (None, ())
     chosen = (trial for trial in answers if trial.answers.kind == "choice" and not trial.error)
     return chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
-
-
-def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: str) -> bool:
-    doc = trial.instance.doc
-    stages = chain.read(pipeline, text, doc, "a probe")
-    return stages.problem is None and chain.is_right(trial.question, doc, stages.extracted)
 
 
 @error_query("PF504", "a filter reads the text of one option as another option", task, scope="scoring")

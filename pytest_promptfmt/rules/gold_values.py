@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
@@ -363,10 +363,14 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
     asked = [form.written("{}") for form in study.contract.wrapped]
     forms = ["{}", *asked, *data_table("rules")["gold_forms"]]
     for number, pipeline in enumerate(chain.pipelines):
-        read = [form for form in forms if all(_reads(chain, pipeline, form, *one) for one in known)]
+
+        def reads(form: str, question: Question, row: Doc, pipeline: FilterPipeline = pipeline) -> bool:
+            return chain.reads_right(pipeline, _said(form, question.target), question, row)
+
+        read = [form for form in forms if all(reads(form, *one) for one in known)]
         later = list(zip(local.questions, local.docs, strict=False))[first:]
         for doc, (question, row) in enumerate(later if read else (), first):
-            if _is_short(question.target) and not any(_reads(chain, pipeline, form, question, row) for form in read):
+            if _is_short(question.target) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
                 saw = f"{text!r} is read as {chain.read(pipeline, text, row, 'a gold answer').extracted!r}"
                 message = "a filter misreads the gold answer of a later doc"
@@ -380,14 +384,3 @@ def _is_short(gold: Any) -> bool:
 
 def _said(form: str, gold: Any) -> str:
     return form.replace("{{", "{").replace("}}", "}").replace("{}", str(gold).strip(), 1)
-
-
-def _reads(chain: Chain, pipeline: FilterPipeline, form: str, question: Question, doc: Mapping[str, Any]) -> bool:
-    """Return whether the gold answer, given in a form, is right."""
-    stages = chain.read(pipeline, _said(form, question.target), doc, "a gold answer")
-    try:
-        return stages.problem is None and chain.is_right(question, doc, stages.extracted)
-    except PromptfmtError:
-        raise
-    except Exception:
-        return False
