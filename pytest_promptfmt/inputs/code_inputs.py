@@ -214,7 +214,7 @@ class ModuleFacts:
     def opens(self) -> bool:
         """Return whether it may open files, now or when its functions are called."""
         used = self._names.union(parts[0] for _, parts in self.imports)
-        return not self._is_read or not _OPENING.isdisjoint(used) or any(map(_is_reader, used))
+        return not self._is_read or not _OPENING.isdisjoint(used) or any(name.startswith("read_") for name in used)
 
     def inputs(self) -> CodeInputs:
         """Return its inputs, without the files that its imports may run."""
@@ -243,10 +243,6 @@ class ModuleFacts:
             may_vary=may_vary,
             shares=shares_sets(self._module),
         )
-
-
-def _is_reader(name: str) -> bool:
-    return name.startswith("read_")
 
 
 def asks_for(code: CodeType) -> str:

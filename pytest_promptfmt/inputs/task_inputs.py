@@ -129,7 +129,9 @@ class SharedInputs:
         root = str(self._run.rootdir)
         yield sys.implementation.name, tuple(sys.version_info), sys.platform, version("pytest-promptfmt")
         yield os.path.relpath(os.getcwd(), root), [getattr(sys.flags, name) for name in _FLAGS], locale.getencoding()
-        yield self._digest_of_package()
+        files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(PACKAGE) for name in names)
+        code = [path for path in files if not path.endswith(".pyc")]
+        yield self._inputs.digest_of(digest_of(os.fsencode(PACKAGE)), code)
         yield distributions()
         below = {folder for folder in self._path if gate.is_below(folder, [root])}
         yield sorted((folder, sorted(importable_in(folder))) for folder in {root, *below})
@@ -149,12 +151,6 @@ class SharedInputs:
         )
         baseline = self._run.baseline()
         yield None if baseline is None else self._contents.input(str(baseline))[:2]
-
-    def _digest_of_package(self) -> str:
-        files = sorted(f"{folder}{os.sep}{name}" for folder, _, names in os.walk(PACKAGE) for name in names)
-        return self._inputs.digest_of(
-            digest_of(os.fsencode(PACKAGE)), [path for path in files if not path.endswith(".pyc")]
-        )
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` if unknown."""
@@ -287,7 +283,11 @@ class WatchedFiles:
             watched.refused = "a link, whose tasks are in another file"
         watched.paths |= reached.files | reached.facts
         if reached.uses_libraries:
-            watched.paths |= self._native_files(reached, path.parent)
+            native = self._native.of(reached, [str(path.parent), os.getcwd(), *folders_of_variables(reached.facts)])
+            for each in native:
+                if each.endswith("/"):
+                    self._contents.take(each)  # the names in it count now
+            watched.paths |= native
         if any(map(self._contents.places.is_named_in, texts)):
             watched.paths.add(PLACE)
         self._add_conftests(path.parent, watched)
@@ -299,14 +299,6 @@ class WatchedFiles:
             else:
                 watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
         self.files[str(path)] = watched
-
-    def _native_files(self, code: CodeInputs, folder: Path) -> frozenset[str]:
-        """Return the files that libraries may read for the code of a task; of folders the names count now."""
-        found = self._native.of(code, [str(folder), os.getcwd(), *folders_of_variables(code.facts)])
-        for each in found:
-            if each.endswith("/"):
-                self._contents.take(each)
-        return found
 
     def _add_conftests(self, folder: Path, watched: WatchedFile) -> None:
         """Add the conftests of a folder, which pytest reads when it enters the folder."""

@@ -64,7 +64,7 @@ class TaskFileNode(pytest.File):
             with self._silenced(self.path.suffix == ".py"):
                 file = read()
             tasks = [*self._tested(run, file.tasks)] if file is not None else []
-            lay_out = partial(_all_attempts, tasks, run.settings)
+            lay_out = partial(_attempts, tasks, run.settings)
             has_code = any(isinstance(template_type(task), FunctionRef) for task in tasks)
             if has_code:
                 try_in_worker(self.config, self.path, "the template of this file", lambda: _raise_first(lay_out()))
@@ -198,22 +198,22 @@ def lost_its_tasks(run: Run, path: Path) -> bool:
     return True
 
 
-def _all_attempts(tasks: Iterable[Task], settings: Settings) -> list[Attempt]:
-    return [attempt for task in tasks for attempt in _attempts(task, settings)]
-
-
 def _raise_first(found: Iterable[Attempt]) -> None:
     for attempt in found:
         if attempt.error is not None:
             raise attempt.error
 
 
-def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
-    """Return the task in every format and variant that is tested; one that brings its profiles has none."""
-    if task.assembly.brings_profiles:
-        return (Attempt(task),)
+def _attempts(tasks: Iterable[Task], settings: Settings) -> list[Attempt]:
+    """Return the tasks in every format and variant that is tested; one that brings its profiles has none."""
     resolve = partial(load_function, trusted=settings.trusts, time_limit=settings.import_limit)
-    return attempts(task, settings.formats, variants=settings.variants, resolve=resolve)
+    found: list[Attempt] = []
+    for task in tasks:
+        if task.assembly.brings_profiles:
+            found.append(Attempt(task))
+        else:
+            found += attempts(task, settings.formats, variants=settings.variants, resolve=resolve)
+    return found
 
 
 def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:

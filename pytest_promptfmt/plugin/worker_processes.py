@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -55,12 +55,10 @@ def workers_of(config: pytest.Config) -> int:
         return 0
     asked: int | None = SettingLookup(config).value("workers")
     if asked == 0 or not hasattr(config, "workerinput"):
-        return _cores() if asked is None else asked
+        if asked is None:
+            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return asked
     return 1
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def limits_of(config: pytest.Config) -> Limits:
@@ -214,8 +212,9 @@ class ItemRunner:
             outcome = getattr(report, "promptfmt", None)
             if outcome is not None:
                 self._run.tally.add(outcome, report.nodeid)
+        wrote = [(path, digest_of(content)) for path, content in take_written().items()]
         return {
-            "seen": {"files": self._trace.taken(), "asked": sorted(asked), "wrote": _digests_of(take_written())},
+            "seen": {"files": self._trace.taken(), "asked": sorted(asked), "wrote": wrote},
             "reports": [self._serialized(report) for report in self._reports],
             "warnings": self._warnings,
             "counted": snapshots.taken(self._config, since=assertions),
@@ -269,7 +268,3 @@ def has_other_plugins(config: pytest.Config, hooks: Sequence[str]) -> bool:
         for hook in hooks
         for implementation in getattr(config.hook, hook).get_hookimpls()
     )
-
-
-def _digests_of(written: Mapping[str, bytes]) -> list[tuple[str, str]]:
-    return [(path, digest_of(content)) for path, content in written.items()]

@@ -225,7 +225,11 @@ class WorkerRuns:
                 snapshots.count(self._config, source, place, counted, expected=self._run.expected)
 
     def _start(self, session: pytest.Session) -> Pool:
-        self._items = [item for item in session.items if self._is_to_run(item)]
+        self._items = [
+            item
+            for item in session.items
+            if isinstance(item, PromptItem) and item.runs_in_worker and self._cached(item) is None
+        ]
         self._numbers = {item: number for number, item in enumerate(self._items)}
         jobs = [tuple(job) for _, job in groupby(range(len(self._items)), lambda n: id(self._items[n].parent))]
         count = max(1, min(self._workers, len(jobs)))
@@ -245,9 +249,6 @@ class WorkerRuns:
     def _work(self, job: Job) -> list[Any]:
         assert self._worker is not None
         return self._worker.work(job)
-
-    def _is_to_run(self, item: pytest.Item) -> bool:
-        return isinstance(item, PromptItem) and item.runs_in_worker and self._cached(item) is None
 
     def _cached(self, item: pytest.Item) -> Shown | None:
         """Return the cached result of an item, None if it has to run."""

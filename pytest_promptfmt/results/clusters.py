@@ -137,7 +137,8 @@ def _cluster(outcomes: list[Outcome]) -> Cluster:
         category=cast("Category", first.category),
         key=first.key,
         title=without_task(first.title, first.task) if is_of_many else first.title,
-        detail=first.detail,
+        # Whether a repeated change has a text depends on the process that ran it; the first one has it in any.
+        detail=(first if first.category == "misread" else outcomes[0]).detail,
         docs=sum(outcome.docs for outcome in outcomes),
         members=tuple(
             Member(task=each.task, profile=each.profile, file=each.file, sections=each.sections) for each in outcomes

@@ -40,6 +40,7 @@ _MOST_KEPT: Final = 2_000
 
 _MOST_COLUMNS: Final = 12
 _MOST_WORDS: Final = 12
+_EMPTY: Final[Mapping[type, Any]] = {str: "", list: [], dict: {}, int: 0, float: 0.0, bool: False}
 _ODD: Final = "1. (a) [b] {c} <d> 'e' \"f\" \\g/ $h$ *i* _j_ #k @l é — ... ? ! ; : , %s 3.50 \n\nB\t c  d"
 
 TaskRendering = dict[str, Any]
@@ -281,7 +282,7 @@ def edge_cases_of(doc: Doc, words: Iterable[str]) -> Iterator[tuple[str, Change]
     yield "other numbers", lambda doc: {name: _numbered(value) for name, value in doc.items()}
     names = [*doc][:_MOST_COLUMNS]
     for name in names:
-        yield f"nothing in {name!r}", _with(name, _empty(doc[name]))
+        yield f"nothing in {name!r}", _with(name, _EMPTY.get(type(doc[name])))
         yield f"{NOTHING_THERE} {name!r}", _with(name, None)
     for word in list(dict.fromkeys(words))[:_MOST_WORDS]:
         yield f"the text {word[:40]!r}", _in_texts(lambda text, word=word: f"{text} {word} {text}")
@@ -319,8 +320,3 @@ def _numbered(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _numbered(item) for name, item in value.items()}
     return [_numbered(item) for item in value] if isinstance(value, list) else 1 if not value else 0
-
-
-def _empty(value: Any) -> Any:
-    empties: dict[type, Any] = {str: "", list: [], dict: {}, int: 0, float: 0.0, bool: False}
-    return empties.get(type(value))

@@ -43,7 +43,10 @@ class Trees:
     ) -> None:
         self.before, self.after = scratch / "a", scratch / "b"
         self._repository, self._commits = repository, commits
-        self.blobs = tuple(_without_snapshots(repository.blobs(commit)) for commit in commits)
+        self.blobs = tuple(
+            {name: blob for name, blob in repository.blobs(commit).items() if DIRECTORY not in name.split("/")}
+            for commit in commits
+        )
         names = {*self.blobs[0], *self.blobs[1]}
         self.changed = frozenset(name for name in names if self.blobs[0].get(name) != self.blobs[1].get(name))
         self._absent = names
@@ -146,10 +149,6 @@ class Trees:
             self._lay_out(waiting & self._absent)
             waiting = {each for name in waiting for each in included_by(tree, name)} & self._absent
         return sources_below(tree, wanted)
-
-
-def _without_snapshots(blobs: Mapping[str, str]) -> dict[str, str]:
-    return {name: blob for name, blob in blobs.items() if DIRECTORY not in name.split("/")}
 
 
 # -- tasks with another name or file -----------------------------------------------------------------------------------

@@ -339,17 +339,16 @@ def _editable(path: Path, top: Path) -> bytes:
 
 
 def _raised(data: bytes, place: Position) -> bytes:
-    start = _offset_in_python(data, place) if place.path.suffix == ".py" else _offset_in_yaml(data, place)
+    if place.path.suffix != ".py":
+        start = _offset_in_yaml(data, place)
+    else:
+        lines = data.splitlines(keepends=True)[: (place.line or 1) - 1]
+        start = sum(map(len, lines)) + (place.column or 1) - 1
     match = None if start is None else _SCALAR.match(data, start)
     new = None if match is None else next_version(match[1].decode())
     if match is None or new is None:
         raise SourceError("this version is not a number that can be raised", position=place, hint="raise it by hand")
     return data[: match.start(1)] + new.encode() + data[match.end(1) :]
-
-
-def _offset_in_python(data: bytes, place: Position) -> int | None:
-    lines = data.splitlines(keepends=True)[: (place.line or 1) - 1]
-    return sum(map(len, lines)) + (place.column or 1) - 1
 
 
 def _offset_in_yaml(data: bytes, place: Position) -> int | None:

@@ -206,7 +206,8 @@ def _sections(instance: Instance) -> Iterator[Section]:
         if context:
             yield Section("context", context)
         yield from _request_sections(tuple(requests), suffix=" without context" if context == "" else "")
-    if instance.target is not None and _target_is_hidden(instance.requests):
+    is_shown = any(each.gold or each.kind == "loglikelihood_rolling" for each in instance.requests)
+    if instance.target is not None and not is_shown:
         yield Section("target", entries=(SectionEntry(to_json(instance.target)),))
     for title, lines in instance.notes:
         yield Section(title, entries=tuple(SectionEntry(to_json(line)) for line in lines))
@@ -233,10 +234,6 @@ def _shortened(argument: str) -> str:
         return argument
     digest = sha256(argument.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{argument[:_LONGEST_ARGUMENT]}… ({len(argument):,} characters, digest {digest})"
-
-
-def _target_is_hidden(requests: Sequence[Request]) -> bool:
-    return not any(request.gold or request.kind == "loglikelihood_rolling" for request in requests)
 
 
 def _settings(generation_kwargs: Mapping[str, Any]) -> tuple[SectionEntry, ...]:

@@ -196,7 +196,7 @@ class ExpectedSnapshots:
                 profile = decode_name(path.name.removesuffix(SUFFIX))
                 if defined and self._claims.hold(path):
                     continue
-                if defined and self._knows_profile(profile):
+                if defined and (self._profiles is None or _is_named(profile, self._profiles)):
                     self._unclaimed.setdefault(folder.parent, set()).add(profile)
                 elif _is_ours(path):
                     lost.append(path)
@@ -220,9 +220,6 @@ class ExpectedSnapshots:
                     yield from (path for path in lost if (now / path.relative_to(directory)).exists())
                 elif lost and not any(self._is_absent(owner) for owner in owners):
                     yield from lost
-
-    def _knows_profile(self, profile: str) -> bool:
-        return self._profiles is None or _is_named(profile, self._profiles)
 
 
 def _is_named(profile: str, names: Collection[str]) -> bool:

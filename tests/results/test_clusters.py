@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_promptfmt.core.errors import RenderError, TokenizerError
@@ -113,6 +114,13 @@ def test_a_cluster_keeps_its_first_title_and_all_members() -> None:
     ]
     (cluster,) = clusters_of(outcomes)
     assert (cluster.title, cluster.tasks, cluster.docs) == ("first", ("arc", "boolq"), 6)
+
+
+def test_a_cluster_of_changes_shows_the_text_of_its_first_member() -> None:
+    members = [("a", "once", "text of a"), ("b", "twice", "text of b"), ("c", "twice", "")]
+    outcomes = [replace(outcome(name, "changed", "k", title=title), detail=text) for name, title, text in members]
+    (cluster,) = clusters_of(outcomes)
+    assert (cluster.title, cluster.detail) == ("twice", "text of a")
 
 
 def test_a_cluster_has_the_title_that_most_members_have() -> None:
