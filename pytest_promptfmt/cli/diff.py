@@ -380,8 +380,7 @@ class _Report:
 
 
 def _about_pointers(names: Sequence[str]) -> str:
-    number = counted(len(names), "file")
-    shown = listed(names, SHOWN_UNKNOWN)
+    number, shown = counted(len(names), "file"), listed(names, SHOWN_UNKNOWN)
     return f"{number} of Git LFS compared as pointers, because their content is not in this clone: {shown}"
 
 

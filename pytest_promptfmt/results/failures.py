@@ -87,15 +87,11 @@ def outcome_of(
 def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
     """Yield how a snapshot compares: damaged, missing, or a diff below the line about what `changed`."""
     if verdict.error is not None:
-        yield f"{who}: the snapshot cannot be trusted"
-        yield str(verdict.error)
+        yield from (f"{who}: the snapshot cannot be trusted", str(verdict.error))
     elif verdict.state == "missing":
-        yield f"{who}: there is no snapshot yet"
-        yield display_path(verdict.path)
+        yield from (f"{who}: there is no snapshot yet", display_path(verdict.path))
     else:
-        yield f"{who}: {changed}"
-        yield f"--- {display_path(verdict.path)}"
-        yield "+++ now"
+        yield from (f"{who}: {changed}", f"--- {display_path(verdict.path)}", "+++ now")
         if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
             yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
 
@@ -174,19 +170,17 @@ def extraction_lines(
         yield from first_of(rows, SHOWN_ROWS, "  ")
         yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
     yield from problems
-    if verdict.passed:
-        return
-    yield from compared_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
-    yield f"accept: {command}"
+    if not verdict.passed:
+        yield from compared_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
+        yield f"accept: {command}"
 
 
 def scores_lines(task: str, errors: Sequence[object], verdict: Verdict, *, command: str) -> Iterator[str]:
     """Yield the text of a failing item about recorded completions; `errors` are states that cannot be scored."""
     yield from some_errors(errors)
-    if verdict.passed:
-        return
-    yield from compared_lines(f"{task} [recorded]", "the scores of the recorded completions have changed", verdict)
-    yield f"accept: {command}"
+    if not verdict.passed:
+        yield from compared_lines(f"{task} [recorded]", "the scores of the recorded completions have changed", verdict)
+        yield f"accept: {command}"
 
 
 def some_errors(errors: Sequence[object]) -> Iterator[str]:
