@@ -187,9 +187,9 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     """Report earlier turns that are written differently when the conversation continues.
 
     Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
-    answered. It is an info if only a user message or the answer changes what is before it. In templates with
-    `{% generation %}` a finished call must stay as it is, since TRL appends the tokens of a tool result to those that
-    were generated; in other templates this is an info.
+    answered. If only a user message or the answer changes earlier text, it is an info. In templates with `{% generation
+    %}` a finished call must stay as it is, since TRL appends the tokens of a tool result to those that were generated;
+    in other templates this is an info.
 
     Fix: write a turn without looking at what follows it.
 

@@ -295,9 +295,9 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "the gold answer is longer than the one in another column", _compared_golds, at="doc_to_target")
+@query("PF702", "the gold answer contains the answer of another column, and more", _compared_golds, at="doc_to_target")
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
-    """Report gold answers, such as worked solutions, inside which each time the value of an answer column is."""
+    """Report gold answers with more than the answer, such as worked solutions, if another column has just that."""
     docs = [(instance, str(instance.target)) for instance in study.real_instances]
     is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
     for name in docs[0][0].doc if is_whole else ():

@@ -59,7 +59,7 @@ def _normalise_alike(study: Study) -> Iterator[Finding]:
             yield finding("", repr(sorted(texts)), _METRICS, trial.instance)
 
 
-@query("PF705", "exact_match ignores characters without which a number is another one", task, scores=True)
+@query("PF705", "exact_match ignores characters that change the value of a number", task, scores=True)
 def _another_number(study: Study) -> Iterator[Finding]:
     for trial, texts in _compared(study) if study.has_real_docs else ():
         left = texts.get(trial.gold)

@@ -87,7 +87,7 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
     Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake in three
-    cases: a host sends this shape, and the template accepts the same conversation in another one; it takes a tool
+    cases: a host sends this shape, and the template accepts the same conversation in another shape; it takes a tool
     result and not the answer to it; or it has a branch for system messages and refuses one for another reason (roles
     that do not alternate).
 
