@@ -321,6 +321,8 @@ def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iter
 
 def _words(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
     between = text[start:end]
+    if not between.strip():
+        return
     if len(between.split(None, _MOST_WORDS)) > _MOST_WORDS:
         yield "", end - len(between.lstrip()), start + len(between.rstrip())
     else:

@@ -10,7 +10,7 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
-from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT
+from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
@@ -158,12 +158,14 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
             if f"<{name}>" in text or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
         )
 
+    header = (layout_of(trial).header or "").rstrip()  # a lone closing tag may be the mark of no reasoning
     for conversation, name in trial.attributed(faults):
         text = trial.whole(conversation) or ""
         yield conversation.finding(
             f"tags of reasoning are not balanced: {conversation.about}",
             f"{excerpt(text, text.rfind(f'</{name}>'))}",
             trial.place_of(f"</{name}>"),
+            Severity.INFO if header.endswith(f"</{name}>") and f"<{name}>" not in header else None,
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
         yield from _lost_reasoning(trial)
