@@ -306,14 +306,11 @@ class _Sides:
 
     def _idle_folders(self, tree: Path) -> Iterator[str]:
         """Yield the uppermost folders of a tree in which nothing is tested: pytest would search each of them."""
-        found: dict[str, bool] = {}
-        for name in self._trees.laid_out(tree) if self._trees.unaffected else ():
-            folder = name.rpartition("/")[0]
-            found[folder] = found.get(folder, False) or self._may_be_tested(name)
-        above = {(each, is_tested) for name, is_tested in found.items() for each in _with_parents(name)}
-        entered = {folder for folder, is_tested in above if is_tested}
-        idle = {folder for folder, _ in above} - entered
-        yield from (str(folder) for folder in idle if folder.parent in entered)
+        files = self._trees.laid_out(tree) if self._trees.unaffected else ()
+        folders = {PurePosixPath(name).parent for name in files}
+        tested = {PurePosixPath(name).parent for name in files if self._may_be_tested(name)}
+        known, entered = ({above for each in some for above in (each, *each.parents)} for some in (folders, tested))
+        yield from (str(folder) for folder in known - entered if folder.parent in entered)
 
     def _may_be_tested(self, name: str) -> bool:
         if name.endswith(".py"):
@@ -382,11 +379,6 @@ class _Sides:
     def _below_cwd(self, name: str) -> str:
         below = "" if self._inside == Path() else f"{self._inside.as_posix()}/"
         return name.removeprefix(below)
-
-
-def _with_parents(name: str) -> tuple[PurePosixPath, ...]:
-    folder = PurePosixPath(name)
-    return folder, *folder.parents
 
 
 def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:

@@ -279,7 +279,8 @@ def edge_cases_of(doc: Doc, words: Iterable[str]) -> Iterator[tuple[str, Change]
         yield shown, _in_texts(of_text)
     yield "longer lists", lambda doc: {name: _longer(value) for name, value in doc.items()}
     yield "lists of one", lambda doc: {k: value[:1] if isinstance(value, list) else value for k, value in doc.items()}
-    yield "other numbers", lambda doc: {name: _numbered(value) for name, value in doc.items()}
+    # Of a bool another bool, of a number a number.
+    yield "other numbers", lambda doc: _mapped(doc, lambda value: type(value)(not value), (int, float))
     names = [*doc][:_MOST_COLUMNS]
     for name in names:
         yield f"nothing in {name!r}", _with(name, _EMPTY.get(type(doc[name])))
@@ -293,30 +294,23 @@ def edge_cases_of(doc: Doc, words: Iterable[str]) -> Iterator[tuple[str, Change]
 
 
 def _in_texts(change: Callable[..., str]) -> Change:
-    return lambda doc: {name: _mapped(value, change) for name, value in doc.items()}
+    return lambda doc: _mapped(doc, change)
 
 
 def _with(name: str, value: Any) -> Change:
     return lambda doc: {**doc, name: value} if name in doc else doc
 
 
-def _mapped(value: Any, change: Callable[..., str]) -> Any:
-    if isinstance(value, str):
+def _mapped(value: Any, change: Callable[..., Any], kinds: type | tuple[type, ...] = str) -> Any:
+    """Return a value with `change` applied to each value of some kinds in it."""
+    if isinstance(value, kinds):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: _mapped(item, change) for name, item in value.items()}
-    return [_mapped(item, change) for item in value] if isinstance(value, list) else value
+        return {name: _mapped(item, change, kinds) for name, item in value.items()}
+    return [_mapped(item, change, kinds) for item in value] if isinstance(value, list) else value
 
 
 def _longer(value: Any) -> Any:
     if not isinstance(value, list) or not value:
         return value
     return [*value, *(_mapped(value, lambda text: f"{text} more")), *(_mapped(value, lambda text: f"{text} most"))]
-
-
-def _numbered(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float | Mapping | list):
-        return not value if isinstance(value, bool) else value
-    if isinstance(value, Mapping):
-        return {name: _numbered(item) for name, item in value.items()}
-    return [_numbered(item) for item in value] if isinstance(value, list) else 1 if not value else 0

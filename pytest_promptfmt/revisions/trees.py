@@ -73,12 +73,12 @@ class Trees:
     def _needed(self, members: Collection[str]) -> set[str]:
         """Return the files that rendering these task files may need: all but those of other tasks."""
         found = self.affected
-        folders = {PurePosixPath(name).parent for name in members}
-        sources = (found.sources.get(name) or self.earlier.get(name) for name in members)
-        has_code = bool(found.modules) or any(source is not None and source.modules for source in sources)
-        settings = b"\n".join(text for name, text in self._texts.items() if is_setting(name))
-        with_tasks = {name.rpartition("/")[0] for name in found.named}
-        entered = {str(above) for folder in folders for above in (folder, *folder.parents)}
+        sources = [each for name in members for side in (found.sources, self.earlier) if (each := side.get(name))]
+        has_code = bool(found.modules) or any(source.modules for source in sources)
+        texts = [text for name, text in self._texts.items() if is_setting(name)]
+        named = b"\n".join([*texts, *(os.fsencode(text) for source in sources for text in source.texts)])
+        idle = {name.rpartition("/")[0] for name in found.named}  # but for those above and with members
+        idle -= {str(above) for name in members for above in PurePosixPath(name).parents}
 
         def is_needed(name: str) -> bool:
             if name in members:
@@ -86,10 +86,9 @@ class Trees:
             place, _, last = name.rpartition("/")
             if name.endswith(TASK_SUFFIXES):
                 return name not in found.named
-            if name.endswith(IDLE_SUFFIXES):
-                return PurePosixPath(place) in folders
-            is_idle = (name.endswith(".py") or "." not in last) and place in with_tasks and place not in entered
-            return has_code or not is_idle or os.fsencode(last.removesuffix(".py")) in settings
+            if has_code or place not in idle or not (last.endswith((".py", *IDLE_SUFFIXES)) or "." not in last):
+                return True
+            return os.fsencode(PurePosixPath(last).stem) in named
 
         return {*filter(is_needed, self._absent)}
 
