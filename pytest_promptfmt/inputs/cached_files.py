@@ -102,11 +102,6 @@ class CachedFile:
         items = {str(key): mapping(shown) for key, shown in mapping(parsed(self._text)).items()}
         return {key: shown for key, shown in items.items() if self.is_valid(shown)}
 
-    @property
-    def is_complete(self) -> bool:
-        """Return whether the results of all items can be shown again."""
-        return len(self.items) == self.size
-
     def loud(self) -> Iterator[Shown]:
         """Yield the results of items that are not quiet."""
         return (shown for shown in self.items.values() if not is_quiet(shown))

@@ -142,7 +142,9 @@ class OutcomeCache:
             raise _DifferentError("the file that first uses one of its profiles changed")
         kept = self._rows.counts(path, self._rows.digest(row))
         found = self._rows.file(path, kept)
-        if found is None or not self._are_inputs(self._own_paths(path, found.claims), row["inputs"]):
+        known = {*map(self._inputs.path, row["inputs"])}
+        own = self._own_paths(path, found.claims if found is not None else ())
+        if found is None or not known.issuperset(self._contents.without_implied(own)):
             raise _DifferentError("its cache entry is damaged")
         self._rows.found[str(path)] = row["inputs"], kept
         return found
@@ -158,10 +160,6 @@ class OutcomeCache:
     def _own_paths(self, path: Path, claims: Iterable[tuple[str, str]]) -> set[str]:
         """Return the paths that are inputs of each outcome of a file."""
         return {str(path), f"{path.parent}/", *(str(self._tree.path(path, *claim)) for claim in claims)}
-
-    def _are_inputs(self, paths: set[str], keys: Iterable[str]) -> bool:
-        known = set(map(self._inputs.path, keys))
-        return known.issuperset(self._contents.without_implied(paths))
 
     def file_with(self, path: Path, made: str) -> CachedFile | None:
         """Return the cached outcomes of a file with this digest of inputs, None if the stored ones have another."""

@@ -334,7 +334,8 @@ class WatchedFiles:
         lock = str(watched.settings.rootdir / LOCK_NAME)  # it explains tokens that differ
         if not is_quiet(shown):
             watched.paths.add(lock)
-        if _is_renamed(shown):
+        outcomes = [mapping(report.get("promptfmt")) for report in shown["reports"]]
+        if any(outcome.get("category") == "renamed" for outcome in outcomes):
             watched.refuse("a snapshot that was found under another name")
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         for file, paths, reason in seen["files"]:
@@ -379,12 +380,6 @@ def _read_for(file: TaskFile) -> Collection[str] | None:
         return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
     system = known_systems().get(file.tasks[0].system) if file.tasks else None
     return system.made_of(file.path) if system is not None else None
-
-
-def _is_renamed(shown: Shown) -> bool:
-    """Return whether an item found its snapshot under another name, which is not one of its inputs."""
-    outcomes = (mapping(report.get("promptfmt")) for report in shown["reports"])
-    return any(outcome.get("category") == "renamed" for outcome in outcomes)
 
 
 def _line_of(task: Task) -> tuple[int | None, int | None]:

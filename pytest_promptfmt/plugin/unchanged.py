@@ -313,7 +313,7 @@ def _is_settled(item: UnchangedItem, explained: set[tuple[str, str]]) -> bool:
         return False
     if item.is_counted:
         return True
-    is_whole = cached.is_complete
+    is_whole = len(cached.items) == cached.size
     for shown in cached.loud():
         for problem, has_text in problems(shown):
             is_whole = is_whole and (has_text or problem in explained)

@@ -236,7 +236,9 @@ def _pieces(node: ast.stmt) -> Iterator[Statement]:
     for value in blocks.values():
         for each in value:
             if isinstance(node, ast.ClassDef) and isinstance(each, ast.Assign | ast.AnnAssign):
-                yield from (piece for piece in map(_of_class, _pieces(each)) if piece.attribute not in CLASS_VERSIONS)
+                [attribute, *_] = [*_bound(each), ""]
+                if attribute not in CLASS_VERSIONS:
+                    yield from (piece._replace(attribute=attribute) for piece in _pieces(each))
             elif isinstance(each, ast.stmt):
                 yield from _pieces(each)
             else:  # a handler, or a case of a match
@@ -244,11 +246,6 @@ def _pieces(node: ast.stmt) -> Iterator[Statement]:
                 yield Statement(_form(head), each.body[0].lineno, each.body[0].lineno, head)
                 for inner in each.body:
                     yield from _pieces(inner)
-
-
-def _of_class(piece: Statement) -> Statement:
-    names = _bound(piece.node) if isinstance(piece.node, ast.stmt) else ()
-    return piece._replace(attribute=next(iter(names), ""))
 
 
 def _is_block(value: object) -> bool:

@@ -35,7 +35,7 @@ from pytest_promptfmt.snapshots.token_sections import profile_facts, token_secti
 from pytest_promptfmt.tasks import columns_read, task_reading
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
+    from pytest_promptfmt.answers.phrasing_verdicts import Matrix
     from pytest_promptfmt.answers.replaying import Transcript
     from pytest_promptfmt.core.docs import TaskDocs
     from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
@@ -359,12 +359,9 @@ def _matrix_sections(matrix: Matrix) -> Iterator[Section]:
     yield Section("answers", entries=(SectionEntry(matrix.answers or matrix.nothing),))
     yield Section("filters", entries=tuple(SectionEntry(name) for name in matrix.pipelines))
     for kind, rows in groupby(matrix.rows, key=lambda row: row.kind):
-        yield Section(kind, entries=tuple(_row_entry(row) for row in rows))
-
-
-def _row_entry(row: PhrasingRow) -> SectionEntry:
-    cells = "  ".join(f"{verdict:<18}" for verdict in row.verdicts)
-    return SectionEntry(f"{row.id:<24}  {cells}".rstrip(), marked=row.failed)
+        lines = ((row, "  ".join(f"{verdict:<18}" for verdict in row.verdicts)) for row in rows)
+        entries = (SectionEntry(f"{row.id:<24}  {cells}".rstrip(), marked=row.failed) for row, cells in lines)
+        yield Section(kind, entries=tuple(entries))
 
 
 def _answer_line(each: ScoredAnswer) -> str:

@@ -104,7 +104,8 @@ def _encode(
     rolling: dict[tuple[int, int], str] = {}
     for key, request in _encodable(instances):
         context, continuation = request.context, request.continuation
-        if _asks_for_text(request, profile):
+        is_likelihood = request.kind == "loglikelihood"
+        if request.kind == "generate_until" or (profile.mode == "generate" and is_likelihood):
             prompts[key] = context or ""
         elif request.kind == "loglikelihood_rolling":
             rolling[key] = continuation or ""
@@ -126,10 +127,6 @@ def _encodable(instances: Iterable[Instance]) -> Iterator[tuple[tuple[int, int],
             texts = [text for text in (request.context, request.continuation) if text is not None]
             if all(isinstance(text, str) for text in texts) and sum(map(len, texts)) <= LONGEST_LOOKED_AT:
                 yield (instance.index, number), request
-
-
-def _asks_for_text(request: Request, profile: Profile) -> bool:
-    return request.kind == "generate_until" or (profile.mode == "generate" and request.kind == "loglikelihood")
 
 
 def _sections(tokenizer: Tokenizer, instance: Instance, encoded: Encoded) -> Iterator[Section]:
