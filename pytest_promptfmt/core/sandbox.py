@@ -244,6 +244,13 @@ def _limited_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100
     return generate_lorem_ipsum(n, html, min, max)
 
 
+def _only_names(function: Any) -> bool:
+    """Return whether what a function is given only gets names: in a namespace, or in a macro without `varargs`."""
+    if function.__class__ is Macro:
+        return not function.catch_varargs and not function.catch_kwargs
+    return function.__class__ is type and issubclass(function, Namespace)
+
+
 # -- the environment ---------------------------------------------------------------------------------------------------
 
 
@@ -298,8 +305,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
                 return checked(__obj(*args, **own))
         elif owner.__class__ is dict and __obj.__class__ is BuiltinMethodType and __obj.__name__ in _READING_METHODS:
             return __obj(*args, **own)  # a value that is there already, or a view
-        elif __obj.__class__ is not Macro and not (__obj.__class__ is type and issubclass(__obj, Namespace)):
-            # Macros and namespaces make nothing of what they are given.
+        elif not _only_names(__obj):
             for value in (*args, *own.values()):
                 checked(value)
         return checked(super().call(__context, __obj, *args, **kwargs))

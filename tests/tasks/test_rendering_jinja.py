@@ -158,6 +158,7 @@ def test_templates_are_compiled_once() -> None:
 
 
 BOMBS = [
+    "{% macro f(n) %}{{ f(n - 1, varargs, varargs) if n else {varargs: 1} | length }}{% endmacro %}{{ f(60, 1) }}",
     "{{ 'a' * 10**10 }}",
     "{{ 10**9 * 'a' }}",
     "{{ ['a'] * 10**9 }}",
