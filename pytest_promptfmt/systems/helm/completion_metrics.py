@@ -115,21 +115,11 @@ def f1_set_match(gold: str, completion: str) -> float:
     return 2 * len(golds & found) / (len(golds) + len(found)) if golds else float(not found)
 
 
-HELM_METRICS: Final[Mapping[str, Callable[[str, str], float]]] = MappingProxyType(
-    {
-        "exact_match": exact_match,
-        "quasi_exact_match": quasi_exact_match,
-        "quasi_leave_articles_exact_match": quasi_leave_articles_exact_match,
-        "prefix_exact_match": prefix_exact_match,
-        "quasi_prefix_exact_match": quasi_prefix_exact_match,
-        "f1_score": f1_score,
-        "exact_match_indicator": exact_match_indicator,
-        "final_number_exact_match": final_number_exact_match,
-        "exact_set_match": exact_set_match,
-        "iou_set_match": iou_set_match,
-        "f1_set_match": f1_set_match,
-    }
+_METRICS: Final[Sequence[Callable[[str, str], float]]] = (
+    *(exact_match, quasi_exact_match, quasi_leave_articles_exact_match, prefix_exact_match, quasi_prefix_exact_match),
+    *(f1_score, exact_match_indicator, final_number_exact_match, exact_set_match, iou_set_match, f1_set_match),
 )
+HELM_METRICS: Final = MappingProxyType({metric.__name__: metric for metric in _METRICS})
 """The metrics by name."""
 
 
