@@ -28,6 +28,10 @@ READERS: Final = {
     "safetensors": ("from safetensors import safe_open", "safe_open(path, 'np').metadata()['word']"),
     "tokenizers": ("from tokenizers import Tokenizer", "Tokenizer.from_file(path).decode([0])"),
     "sqlite": ("import sqlite3", "sqlite3.connect(path).execute('select * from t').fetchone()[0]"),
+    "h5py": ("import h5py", "h5py.File(path)['word'][()].decode()"),
+    "lmdb": ("import lmdb", "lmdb.open(path, subdir=False, lock=False, readonly=True).begin().get(b'word').decode()"),
+    "duckdb": ("import duckdb", "duckdb.execute('select word from ' + repr(path)).fetchone()[0]"),
+    "polars": ("import polars", "polars.scan_parquet(path).collect()['word'][0]"),
     "mmap": ("import mmap", "mmap.mmap(os.open(path, 0), 0, access=mmap.ACCESS_READ)[:].decode()"),
 }
 """Code that reads the word in a file."""
@@ -58,6 +62,18 @@ def _sqlite(path: Path, word: str) -> None:
         connection.execute("create table t as select ? as word", (word,))
 
 
+def _h5py(path: Path, word: str) -> None:
+    with pytest.importorskip("h5py").File(path, "w") as file:
+        file["word"] = word
+
+
+def _lmdb(path: Path, word: str) -> None:
+    path.unlink(missing_ok=True)
+    opened = pytest.importorskip("lmdb").open(str(path), subdir=False, lock=False)
+    with opened, opened.begin(write=True) as transaction:
+        transaction.put(b"word", word.encode())
+
+
 def _safetensors(path: Path, word: str) -> None:
     header = json.dumps({"__metadata__": {"word": word}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
@@ -69,9 +85,11 @@ def _tokenizer(path: Path, word: str) -> None:
 
 
 WRITERS: Final[dict[str, tuple[str, Callable[[Path, str], object]]]] = {
-    **dict.fromkeys(("ParquetFile", "dataset", "pandas"), ("parquet", _parquet)),
+    **dict.fromkeys(("ParquetFile", "dataset", "pandas", "duckdb", "polars"), ("parquet", _parquet)),
     "arrow csv": ("csv", lambda path, word: path.write_text(f"word\n{word}\n", "utf-8")),
     "arrow json": ("json", lambda path, word: path.write_text(json.dumps({"word": word}), "utf-8")),
+    "h5py": ("h5", _h5py),
+    "lmdb": ("mdb", _lmdb),
     "safetensors": ("safetensors", _safetensors),
     "tokenizers": ("json", _tokenizer),
     "sqlite": ("db", _sqlite),
