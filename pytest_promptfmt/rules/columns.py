@@ -63,7 +63,7 @@ def _misspelt_split(study: Study) -> Iterator[Finding]:
         if intended is not None:
             yield finding("", str(getattr(data, key)), key, do=f"use {intended!r}, if that is the split")
     written, known = study.config.get("dataset_kwargs"), words("dataset_arguments")
-    for name in written if isinstance(written, Mapping) else ():
+    for name in written if isinstance(written, Mapping) and "custom_dataset" not in study.config else ():
         if name not in known and is_misspelt(str(name), known):
             message, do = "an argument of the dataset looks misspelt", did_you_mean(str(name), known) or ""
             yield finding(message, str(name), ("dataset_kwargs", str(name)), do=do)
