@@ -209,7 +209,9 @@ def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
 @query("PF714", "the gold answers are not written like the example in the prompt", _compared_golds, at="doc_to_target")
 def _unlike_example(compared: tuple[Study, list[str]]) -> Iterator[str]:
     study, golds = compared
-    example = rf"(?:{data_table('contract')['example']})[:,：]? ?[\"'“«`(]?(\S*\d\S*?)[\"'”»`).,;。]*(?:\s|$)"
+    example = (
+        rf"(?:{data_table('contract')['example']})[:,：]? ?[\"'“«`(]?(\S{{0,30}}\d\S{{0,30}}?)[\"'”»`).,;。]*(?:\s|$)"
+    )
     found = re.search(example, study.own_text, re.IGNORECASE)
     marks = {one for one in found[1] if not one.isalnum() and one not in "-.,"} if found is not None else set()
     if found is not None and marks and golds and not any(marks & {*gold} for gold in golds):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import islice
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.data_tables import data_table
@@ -51,6 +52,7 @@ _EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _QUOTE: Final = '"'
 _LISTED: Final = 2
+_MOST_JOINED: Final = 20
 _AFTER: Final = 20
 """Characters after the beginning of an answer within which the answer is named."""
 
@@ -402,7 +404,8 @@ def _label_sets(text: str) -> Iterator[AskedForm]:
 
 def joined_by_or(text: str) -> Iterator[AskedForm]:
     """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
-    for two in re.finditer(rf"(?<![\w-])([^\W\d_][\w-]*) (?:{_ors()}) (?=([^\W\d_][\w-]*))", text, re.IGNORECASE):
+    found = re.finditer(rf"(?<![\w-])([^\W\d_][\w-]*) (?:{_ors()}) (?=([^\W\d_][\w-]*))", text, re.IGNORECASE)
+    for two in islice(found, _MOST_JOINED):
         if _words("asking").search(_sentence_around(text, two.start())) is not None:
             said = two[0] + two[2]
             yield AskedForm(form="labels", labels=two.group(1, 2), said=said, start=two.start(), is_certain=False)
@@ -430,7 +433,7 @@ def _alternatives() -> re.Pattern[str]:
     """Return what finds three or more labels, and nothing else, as a question: `True, Neither, or False?`."""
     label = r"[^\W\d_][\w-]*"
     listed = rf"(?P<list>{label}(?:, ?{label})+),? (?:{_ors()}) (?P<last>{label})"
-    return re.compile(rf"(?:^|(?<=[:.?!] )|(?<=\n)|(?<=  )) *{listed} ?[?]", re.MULTILINE)
+    return re.compile(rf"(?:^|(?<=[:.?!] )|(?<=\n)|(?<=  )) ?{listed} ?[?]", re.MULTILINE)
 
 
 @cache
@@ -460,7 +463,7 @@ def _asks(text: str, start: int) -> bool:
 
 def _sentence_around(text: str, place: int) -> str:
     before = _SENTENCE.search(text[max(0, place - 160) : place])
-    after = re.match(r"[^\n.!?。！？]*", text[place:])
+    after = re.match(r"[^\n.!?。！？]*", text[place : place + 300])
     return (before[0] if before is not None else "") + (after[0] if after is not None else "")
 
 

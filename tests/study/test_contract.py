@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_promptfmt.study.contract import contract_of, without_begun
+from pytest_promptfmt.study.contract import contract_of, joined_by_or, without_begun
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,9 @@ def test_a_sentence_that_the_prompt_has_begun_continues_after_it() -> None:
 )
 def test_pairs_of_labels_are_words_and_chinese_ones_need_no_space(text: str, labels: tuple[str, ...]) -> None:
     assert tuple(label for form in contract_of(text).of("labels") for label in form.labels) == labels
+
+
+def test_labels_are_read_from_long_texts_in_linear_time() -> None:
+    for text in (" " * 60_000, "a, " * 20_000 + "or b?", "answer a or " * 15_000):
+        assert len(list(joined_by_or(text))) <= 20
+        contract_of(text[:6_000])
