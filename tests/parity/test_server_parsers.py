@@ -97,6 +97,13 @@ def test_calls_in_another_format_do_not_come_back(parser: str, folder: Path) -> 
     assert any(each.severity == "error" and "call" in each.message for each in found)
 
 
+def test_an_answer_ends_before_its_stop_token_also_behind_a_system_turn() -> None:
+    require("sglang/llama3")
+    with_system = "{{- '<|im_start|>system\\nYou are a smith.<|im_end|>\\n' }}" + template(CALLS["hermes"])
+    found = [each for each in check_template(with_system, parser="sglang/hermes") if each.code == "PF467"]
+    assert not [each for each in found if each.severity == "error"], [(each.message, each.saw) for each in found]
+
+
 @pytest.mark.parametrize("package", ["vllm", "sglang"])
 def test_an_unknown_name_lists_what_is_meant(package: str) -> None:
     require(package)

@@ -240,7 +240,9 @@ class NamedParser:
         except TypeError as error:  # by which vLLM refuses a tokenizer without the tokens of a parser
             raise TokenizerError(f"the parser {written} cannot be used: {error}") from error
         end = trial.tokenizer.eos_token if trial.tokenizer is not None else None
-        ends = (end, trial.profile.special_tokens.get("eos_token"), layout_of(trial).closing)
+        layout = layout_of(trial)
+        closing = layout.first_marker if layout.first_marker not in (layout.header or "") else None
+        ends = (end, trial.profile.special_tokens.get("eos_token"), closing)
         self._stops = [each for each in ends if each]
 
     def read(self, pieces: Sequence[str], prompt: str, conversation: Conversation) -> Mapping[str, Any]:
