@@ -108,7 +108,8 @@ def test_a_file_that_is_too_large_fails_and_the_others_are_judged(project: Proje
         file.truncate(5 * 2**30)
     result = project.run(*QUIET, "--promptfmt-no-code", "--snapshot-update")
     assert result.parseoutcomes()["passed"] == 1
-    assert f"FAILED {name}::load - {name}: the file cannot be read: the file is larger" in result.stdout.str()
+    reason = f" - {name}: the file cannot be read: the file is larger" if pytest.version_tuple >= (9,) else ""
+    assert f"FAILED {name}::load{reason}" in result.stdout.str()  # pytest 8 shows no reason in its summary
 
 
 # -- 30: finished runs -------------------------------------------------------------------------------------------------
