@@ -72,7 +72,7 @@ class _Output:
         """Raise SettingsError before the work is done."""
         if self.as_json + sum(str(file) == "-" for file in self.files) > 1:
             raise SettingsError(
-                "--json, --html - and --markdown - all print", hint="choose one, and name files for the others"
+                "--json, --html - and --markdown - all print", hint="print one, and write the others to files"
             )
         for file in self.files:
             if file is not None and not file.parent.is_dir():

@@ -217,6 +217,3 @@ def _update_loaded_hub(taken: dict[str, str], *, offline: bool) -> None:
     constants: Any = sys.modules.get("huggingface_hub.constants")
     if constants is not None and _HUB in taken:
         constants.HF_HUB_OFFLINE = offline
-
-
-# -- random state ------------------------------------------------------------------------------------------------------

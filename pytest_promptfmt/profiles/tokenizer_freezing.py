@@ -166,7 +166,7 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
         return _error(
             source,
             "it needs Python code that comes with the model, which is never run",
-            hint="save it as a tokenizer.json where you trust the code, or use an archetype",
+            hint="if you trust the code, save the tokenizer as tokenizer.json; otherwise use an archetype",
         )
     for package, extra in _EXTRAS.items():
         if frozen_tokenizers.installed(package) is None and _is_asked_for(package, source, message):

@@ -279,7 +279,7 @@ def _near_misses(gold: str) -> tuple[str, ...]:
 
 @rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def depends_on_line_end(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own that counts the gold answer as wrong after a newline or before a full stop.
+    """Report a metric of your own that rejects a gold answer with a newline before it or a full stop after it.
 
     Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
     line, or compares the text as it is, gives them nothing. A full stop is reported as info.

@@ -115,7 +115,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report texts that come before the text of an earlier message.
+    """Report texts that the prompt shows before those of earlier messages.
 
     Why: The order of turns and results is part of the meaning of a conversation.
 

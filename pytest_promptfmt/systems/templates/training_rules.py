@@ -138,7 +138,7 @@ def _covers(mask: Mask, start: int, end: int) -> bool:
 
 @template_rule("PF451", "mask-misses-answer", severity=Severity.ERROR)
 def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers and tool calls outside `{% generation %}`, and text that the model must generate before the mask.
+    """Report answers, tool calls and other text of the model that `{% generation %}` does not cover.
 
     Why: The model learns only the text inside; an empty mask trains on nothing. A server asks the model right after the
     generation prompt: a space or line break between prompt and mask is then generated untrained (a warning).
