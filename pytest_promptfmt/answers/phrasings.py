@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, get_args
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.task import UNSET, Task
-from pytest_promptfmt.study.contract import Form, contract_of, without_begun
+from pytest_promptfmt.study.contract import contract_of, without_begun
+from pytest_promptfmt.study.requested_labels import Form
 from pytest_promptfmt.study.scoring import Scoring, token_budget
 from pytest_promptfmt.tasks import Question
 

@@ -16,9 +16,10 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels, pattern
-from pytest_promptfmt.study.contract import AskedForm, joined_by_or, without_begun
+from pytest_promptfmt.study.contract import without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
+from pytest_promptfmt.study.requested_labels import AskedForm, joined_by_or
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 

@@ -39,8 +39,8 @@ from pytest_promptfmt.rules.rule_views import (
     severity_of_shots,
     skeleton,
 )
-from pytest_promptfmt.study.contract import is_instruction
 from pytest_promptfmt.study.layout import layout_of
+from pytest_promptfmt.study.requested_labels import is_instruction
 from pytest_promptfmt.study.study import constant_spans
 
 _PAIRS: Final = (

@@ -11,16 +11,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import islice
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.study.layout import layout_of
-
-Form = Literal["sentence", "boxed", "tagged", "json", "letter", "number", "labels"]
+from pytest_promptfmt.study.requested_labels import (
+    LISTED,
+    AskedForm,
+    Form,
+    asks,
+    is_instruction,
+    label_sets,
+    sentence_around,
+    words_for,
+)
 
 _QUOTES: Final = ('""', "“”", "„“", "«»", "‘’", "「」", "『』", "``", "''")
-_SENTENCE: Final = re.compile(r"[^\n.!?。！？]*\Z")
 _TAGS: Final = re.compile(r"<(\w+)>(?:[^<>\n]{0,40}|[^<>\n]{0,20}(?:and|und|et|y|和|与)[^<>\n]{0,20})</\1>")
 REASONING_TAG: Final = re.compile(
     r"think(?:ing)?|thoughts?|reason(?:ing)?|scratchpad|analysis|rationale", re.IGNORECASE
@@ -49,34 +55,12 @@ _BRACKETED_LIST: Final = re.compile(
 _EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[(<{*]+)[A-J]([\])>}*]+)(?=[\s.,;]|$)")
 """An example without quotes: `in square brackets, like [A]`."""
 
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
-_QUOTE: Final = '"'
-_LISTED: Final = 2
-_MOST_JOINED: Final = 20
 _AFTER: Final = 20
 """Characters after the beginning of an answer within which the answer is named."""
 
 _SENTENCE_REST: Final = re.compile(r"[^\n.!?。！？]{0,40}")
 
 _SHOWN: Final = re.compile(r"^[^\n]*?((?:[Tt]he (?:final )?answer is|####):? ?)(\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.M)
-_ASKS: Final = (
-    r"\b(?:answer|respond|reply|output|write|responde|antworte|réponds|rispondi)\b[^.?!\n]{0,30}?"
-    r"\b(?:with|as|either|exactly|con|mit|par)\b:? ?"
-)
-_CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?:from|between|into|as|of|with)\b:? ?"
-_ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
-"""The words before a list of labels."""
-
-_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
-_PAIR: Final = r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})"
-_CONDITIONS: Final = re.compile(
-    r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
-    r"[^.\n]{1,80}?"
-    r"(?:,|;| and| or)+ (?:(?:output|answer|with|write) )*[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for|otherwise)\b",
-    re.IGNORECASE,
-)
-"""`Output 1 if the text is toxic and 0 if it is not`."""
-
 _LEAST_WORDS: Final = re.compile(
     r"\b(?:at least|a minimum of|no fewer than|more than|about|around|approximately|exactly) (\d{2,5}) words\b", re.I
 )
@@ -85,38 +69,6 @@ _MOST_WORDS: Final = re.compile(
     r" (?:at most )?(\d{1,4}|one|two|three|four|five|six|ten) words?\b(?! or more)",
     re.I,
 )
-_QUOTED_PAIR: Final = re.compile(
-    r"(?:(?<!\w)[\"'`“„«]|[「『])([^\W_][\w ]{0,18})[\"'`”“»」』],? ?(/|[^\W\d_]{1,6}|[^\W\d_]{1,4} [^\W\d_]{1,5}) ?"
-    r"[\"'`“„«「『]([^\W_][\w ]{0,18})(?:[」』]|[\"'`”“»](?!\w))"
-)
-"""Two labels in quotes with a word between them, which is `or` in some language."""
-
-_LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AskedForm:
-    """One form of the answer: the texts before and after it, or the labels that it may be.
-
-    `said` is the text of the prompt that asks for it, `start` its place. `is_certain` is False where the answer's place
-    is marked by something that is often only text, such as `X`.
-    """
-
-    form: Form
-    before: str = ""
-    after: str = ""
-    labels: tuple[str, ...] = ()
-    said: str = ""
-    start: int = 0
-    is_certain: bool = True
-
-    def written(self, answer: str) -> str:
-        """Return an answer in this form, once; a number without quotes in JSON of which the prompt shows none."""
-        if self.before.strip() and answer.startswith(self.before) and answer.endswith(self.after):
-            return answer
-        if self.form == "json" and not self.is_certain and _NUMBER.fullmatch(answer):
-            return f"{self.before.removesuffix(_QUOTE)}{answer}{self.after.removeprefix(_QUOTE)}"
-        return f"{self.before}{answer}{self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +107,7 @@ def contract_of(text: str) -> Contract:
     found += _bracketed(text) if not found else []
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
-    forms = (*wrapped, *_bare(text), *_label_sets(text))
+    forms = (*wrapped, *_bare(text), *label_sets(text))
     least, most = _LEAST_WORDS.search(text), _MOST_WORDS.search(text)
     return Contract(
         forms,
@@ -173,7 +125,7 @@ def number_of_word(word: str) -> int:
 
 def _asked_place(text: str) -> Literal["first", "last"] | None:
     """Return where a text asks for the answer; None where it names both places, or none."""
-    is_first, is_last = _words("first").search(text) is not None, _words("last").search(text) is not None
+    is_first, is_last = words_for("first").search(text) is not None, words_for("last").search(text) is not None
     return None if is_first == is_last else "first" if is_first else "last"
 
 
@@ -185,7 +137,7 @@ def _quoted(text: str) -> Iterator[AskedForm]:
         for match in _pairs_of(opening, closing).finditer(text):
             inside = match[1] if not _TAGS.search(match[1]) else ""
             bracketed = _BRACKETED.fullmatch(inside)
-            if bracketed is not None and _asks(text, match.start()):
+            if bracketed is not None and asks(text, match.start()):
                 before, after = bracketed.group(1, 2)
                 yield AskedForm(form="sentence", before=before, after=after, said=inside, start=match.start(1))
             after = _SENTENCE_REST.match(text, match.end())
@@ -194,15 +146,15 @@ def _quoted(text: str) -> Iterator[AskedForm]:
             if place is None or not _rest(inside, place):
                 continue
             is_certain = not re.fullmatch(_WEAK, place[0])
-            asks = _asks(text, match.start()) or (after is not None and _words("asking").search(after[0]))
-            if asks or names_answer:
+            is_asked = asks(text, match.start()) or (after is not None and words_for("asking").search(after[0]))
+            if is_asked or names_answer:
                 yield _of_place("sentence", inside, place, match.start(1), is_certain=is_certain)
 
 
 def _named_place(inside: str, after: str) -> re.Match[str] | None:
     """Return the word for a number or letter that ends a quotation, or its end where such a word follows it."""
     last = re.search(r"(?<=[\s:：])[^\s:：.。]+(?=[.。]?$)", inside)
-    if last is not None and any(_words(form).fullmatch(last[0]) for form in ("letter", "number")):
+    if last is not None and any(words_for(form).fullmatch(last[0]) for form in ("letter", "number")):
         return last
     is_begun = re.search(r"[:：] ?$", inside) is not None and _placeholder_words().search(after[:_AFTER]) is not None
     return re.search(r"$", inside) if is_begun else None
@@ -257,12 +209,12 @@ def _of_place(form: Form, text: str, place: re.Match[str], start: int, *, is_cer
 def _bracketed(text: str) -> Iterator[AskedForm]:
     """Yield the brackets that are requested: shown around an example or each label, or named."""
     for match in (*_EXAMPLE.finditer(text), *_BRACKETED_LIST.finditer(text)):
-        if _asks(text, match.start()):
+        if asks(text, match.start()):
             yield AskedForm(form="sentence", before=match[1], after=match[2], said=match[0], start=match.start(1))
             return
     for wording, before, after in data_table("contract")["brackets"]:
         named = re.search(wording, text, re.IGNORECASE)
-        if named is not None and _words("asking").search(_sentence_around(text, named.start())) is not None:
+        if named is not None and words_for("asking").search(sentence_around(text, named.start())) is not None:
             yield AskedForm(form="sentence", before=before, after=after, said=named[0], start=named.start())
             return
 
@@ -272,7 +224,7 @@ def _tagged(text: str) -> Iterator[AskedForm]:
         own = match[0]
         if REASONING_TAG.fullmatch(match[1]):
             continue
-        if _asks(text, match.start()) or _placeholder().search(own) is not None:
+        if asks(text, match.start()) or _placeholder().search(own) is not None:
             tag = match[1]
             yield AskedForm(form="tagged", before=f"<{tag}>", after=f"</{tag}>", said=own, start=match.start())
 
@@ -281,7 +233,7 @@ def _objects(text: str) -> Iterator[AskedForm]:
     for match in _JSON.finditer(text):
         keys = re.findall(r"[\"'](\w+)[\"']\s*:", match[0])
         key = re.search(r"[\"'](\w*(?:answer|label|result|choice|prediction)\w*)[\"']\s*:", match[0], re.IGNORECASE)
-        key = key or (re.search(rf"({keys[0]})", match[0]) if len(keys) == 1 and _asks(text, match.start()) else None)
+        key = key or (re.search(rf"({keys[0]})", match[0]) if len(keys) == 1 and asks(text, match.start()) else None)
         if key is not None and re.search(r"\bjson\b", text, re.IGNORECASE):
             made = {key[1]: "\0"}
             before, _, after = json.dumps(made).partition('"\\u0000"')
@@ -291,7 +243,7 @@ def _objects(text: str) -> Iterator[AskedForm]:
 def _keyed(text: str) -> Iterator[AskedForm]:
     """Yield the object of a single key that a sentence requests: in YAML, or in JSON with the answer quoted or not."""
     for match in _KEYED.finditer(text):
-        if not _asks(text, match.start()) and not is_instruction(match[0]):
+        if not asks(text, match.start()) and not is_instruction(match[0]):
             continue
         key, said = match[2], match[0]
         before, after = (f"{key}: ", "") if match[1].upper() == "YAML" else (f'{{"{key}": "', '"}')
@@ -301,7 +253,7 @@ def _keyed(text: str) -> Iterator[AskedForm]:
 def _boxed(text: str) -> Iterator[AskedForm]:
     for match in _BOXED.finditer(text):
         held = re.sub(r"^\\+boxed\{?|\}$", "", match[0]).strip()
-        if (not held or _place(held) is not None or _placeholder().search(f"[{held}]")) and _asks(text, match.start()):
+        if (not held or _place(held) is not None or _placeholder().search(f"[{held}]")) and asks(text, match.start()):
             mark = "$" if text[: match.start()].endswith("$") and text.startswith("$", match.end()) else ""
             yield AskedForm(
                 form="boxed", before=f"{mark}\\boxed{{", after=f"}}{mark}", said=match[0], start=match.start()
@@ -315,7 +267,7 @@ def _hashed(text: str) -> Iterator[AskedForm]:
         place = re.match(
             rf"#{{4}} ?(?:{_WEAK}|[A-Za-z]+\b|[\[<({{][A-Za-z][\w ]*[\]>)}}])|#{{4}}(?=[\"'”’`.,]|\s*$)", line
         )
-        if place is not None and _asks(text, match.start()):
+        if place is not None and asks(text, match.start()):
             yield AskedForm(form="sentence", before="#### ", said=place[0], start=match.start())
             return
 
@@ -349,14 +301,14 @@ def _answer_words() -> re.Pattern[str]:
 def _solved(text: str) -> Iterator[AskedForm]:
     """Yield how the solved examples end that the text itself shows; a single one may be anything."""
     shown = list(_SHOWN.finditer(text))
-    if len(shown) >= _LISTED:
+    if len(shown) >= LISTED:
         last = shown[-1]
         yield AskedForm(
             form="sentence", before=last[1] + last[2], after=last[4], said=last[0].strip(), start=last.start(1)
         )
 
 
-# -- bare answers and sets of labels ---------------------------------------------------------------------------------
+# -- bare answers --------------------------------------------------------------------------------------------------
 
 
 def _bare(text: str) -> Iterator[AskedForm]:
@@ -364,107 +316,15 @@ def _bare(text: str) -> Iterator[AskedForm]:
     forms: tuple[Form, ...] = ("letter", "number")
     cue = layout_of(text).cue
     for form in forms:
-        if cue is not None and _words(form).search(cue.name) is not None:
+        if cue is not None and words_for(form).search(cue.name) is not None:
             yield AskedForm(form=form, said=cue.name, start=cue.start)
             continue
-        for match in _words(form).finditer(text):
-            sentence = _sentence_around(text, match.start())
-            if _words("asking").search(sentence) is not None:
-                is_certain = _words("only").search(sentence) is not None
+        for match in words_for(form).finditer(text):
+            sentence = sentence_around(text, match.start())
+            if words_for("asking").search(sentence) is not None:
+                is_certain = words_for("only").search(sentence) is not None
                 yield AskedForm(form=form, said=sentence.strip(), start=match.start(), is_certain=is_certain)
                 break
-
-
-def _label_sets(text: str) -> Iterator[AskedForm]:
-    """Yield the sets of labels that instructions name: `Y or N`, `one of: anger, joy, fear`, `Is it true or false?`."""
-    named: set[str] = set()
-    for match in _enumeration().finditer(text):
-        labels = [label for part in match.group("list", "last") for label in re.findall(_LABEL, part)]
-        named.update(label.casefold() for label in labels)
-        if len(set(labels)) >= _LISTED:
-            yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
-    for match in _CONDITIONS.finditer(text):
-        named.update(label.casefold() for label in match.group(1, 2))
-        yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
-    for quoted in _QUOTED_PAIR.finditer(text):
-        pair = {quoted[1].casefold(), quoted[3].casefold()}
-        if quoted[2].casefold() not in data_table("contract")["and"] and not pair & named:
-            named |= pair
-            yield AskedForm(form="labels", labels=(quoted[1], quoted[3]), said=quoted[0], start=quoted.start())
-    for match in _alternatives().finditer(text):
-        shown = (*re.findall(_LABEL, match["list"]), match["last"])
-        if not {label.casefold() for label in shown} & named:
-            named.update(label.casefold() for label in shown)
-            yield AskedForm(form="labels", labels=shown, said=match[0].strip(), start=match.start())
-    for pattern in _pairs():
-        found = pattern.search(text)
-        if found is not None and found[1].casefold() not in named:
-            yield AskedForm(form="labels", labels=(found[1], found[2]), said=found[0], start=found.start())
-
-
-def joined_by_or(text: str) -> Iterator[AskedForm]:
-    """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
-    found = re.finditer(rf"(?<![\w-])([^\W\d_][\w-]*) (?:{_ors()}) (?=([^\W\d_][\w-]*))", text, re.IGNORECASE)
-    for two in islice(found, _MOST_JOINED):
-        if _words("asking").search(_sentence_around(text, two.start())) is not None:
-            said = two[0] + two[2]
-            yield AskedForm(form="labels", labels=two.group(1, 2), said=said, start=two.start(), is_certain=False)
-
-
-@cache
-def _pairs() -> list[re.Pattern[str]]:
-    """Return what finds each pair of labels; Chinese words follow each other without a space."""
-    found = []
-    for one, other in data_table("contract")["pairs"]:
-        before, after = ("", "") if _CJK.search(one) else (r"(?<!\w)", r"(?!\w)")
-        found.append(re.compile(f"{before}{_PAIR.format(one, _ors(), other)}{after}", re.IGNORECASE))
-    return found
-
-
-@cache
-def _enumeration() -> re.Pattern[str]:
-    label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
-    last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
-    return re.compile(rf"(?:{_ASKS}|{_CHOOSES}|{_ONE_OF})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
-
-
-@cache
-def _alternatives() -> re.Pattern[str]:
-    """Return what finds three or more labels, and nothing else, as a question: `True, Neither, or False?`."""
-    label = r"[^\W\d_][\w-]*"
-    listed = rf"(?P<list>{label}(?:, ?{label})+),? (?:{_ors()}) (?P<last>{label})"
-    return re.compile(rf"(?:^|(?<=[:.?!] )|(?<=\n)|(?<=  )) ?{listed} ?[?]", re.MULTILINE)
-
-
-@cache
-def _ors() -> str:
-    words = {str(word) for word in data_table("contract")["or"]}
-    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-
-
-@cache
-def _words(name: str) -> re.Pattern[str]:
-    table: Any = data_table("contract")[name]
-    return re.compile("|".join(table.values()), re.IGNORECASE)
-
-
-def is_instruction(text: str) -> bool:
-    """Return whether the last sentence of a text is about the form of the answer."""
-    return _words("asking").search(_sentence_around(text, len(text.rstrip(" .!?)\n")))) is not None
-
-
-def _asks(text: str, start: int) -> bool:
-    """Return whether the sentence before a place, or the line above that ends with a colon, is about the answer."""
-    before = text[max(0, start - 200) : start]
-    above = before.rstrip(" \t\n\"'“‘«`*>-")
-    found = _SENTENCE.search(above if above.endswith((":", "：")) else before)
-    return found is not None and _words("asking").search(found[0]) is not None
-
-
-def _sentence_around(text: str, place: int) -> str:
-    before = _SENTENCE.search(text[max(0, place - 160) : place])
-    after = re.match(r"[^\n.!?。！？]*", text[place : place + 300])
-    return (before[0] if before is not None else "") + (after[0] if after is not None else "")
 
 
 def without_begun(sentences: Sequence[str], prefix: str) -> list[str]:

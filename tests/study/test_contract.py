@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_promptfmt.study.contract import contract_of, joined_by_or, without_begun
+from pytest_promptfmt.study.contract import contract_of, without_begun
+from pytest_promptfmt.study.requested_labels import joined_by_or
 
 
 @pytest.mark.parametrize(

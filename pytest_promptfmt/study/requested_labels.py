@@ -1,0 +1,168 @@
+"""The labels that a prompt lists for its answer, and the sentences that ask for an answer.
+
+The words of many languages are in `data/contract.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.core.data_tables import data_table
+
+Form = Literal["sentence", "boxed", "tagged", "json", "letter", "number", "labels"]
+
+_SENTENCE: Final = re.compile(r"[^\n.!?。！？]*\Z")
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_QUOTE: Final = '"'
+LISTED: Final = 2
+_MOST_JOINED: Final = 20
+
+_ASKS: Final = (
+    r"\b(?:answer|respond|reply|output|write|responde|antworte|réponds|rispondi)\b[^.?!\n]{0,30}?"
+    r"\b(?:with|as|either|exactly|con|mit|par)\b:? ?"
+)
+_CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?:from|between|into|as|of|with)\b:? ?"
+_ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
+"""The words before a list of labels."""
+
+_CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+_PAIR: Final = r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})"
+_CONDITIONS: Final = re.compile(
+    r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
+    r"[^.\n]{1,80}?"
+    r"(?:,|;| and| or)+ (?:(?:output|answer|with|write) )*[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for|otherwise)\b",
+    re.IGNORECASE,
+)
+"""`Output 1 if the text is toxic and 0 if it is not`."""
+
+_QUOTED_PAIR: Final = re.compile(
+    r"(?:(?<!\w)[\"'`“„«]|[「『])([^\W_][\w ]{0,18})[\"'`”“»」』],? ?(/|[^\W\d_]{1,6}|[^\W\d_]{1,4} [^\W\d_]{1,5}) ?"
+    r"[\"'`“„«「『]([^\W_][\w ]{0,18})(?:[」』]|[\"'`”“»](?!\w))"
+)
+"""Two labels in quotes with a word between them, which is `or` in some language."""
+
+_LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedForm:
+    """One form of the answer: the texts before and after it, or the labels that it may be.
+
+    `said` is the text of the prompt that asks for it, `start` its place. `is_certain` is False where the answer's place
+    is marked by something that is often only text, such as `X`.
+    """
+
+    form: Form
+    before: str = ""
+    after: str = ""
+    labels: tuple[str, ...] = ()
+    said: str = ""
+    start: int = 0
+    is_certain: bool = True
+
+    def written(self, answer: str) -> str:
+        """Return an answer in this form, once; a number without quotes in JSON of which the prompt shows none."""
+        if self.before.strip() and answer.startswith(self.before) and answer.endswith(self.after):
+            return answer
+        if self.form == "json" and not self.is_certain and _NUMBER.fullmatch(answer):
+            return f"{self.before.removesuffix(_QUOTE)}{answer}{self.after.removeprefix(_QUOTE)}"
+        return f"{self.before}{answer}{self.after}"
+
+
+def label_sets(text: str) -> Iterator[AskedForm]:
+    """Yield the sets of labels that instructions name: `Y or N`, `one of: anger, joy, fear`, `Is it true or false?`."""
+    named: set[str] = set()
+    for match in _enumeration().finditer(text):
+        labels = [label for part in match.group("list", "last") for label in re.findall(_LABEL, part)]
+        named.update(label.casefold() for label in labels)
+        if len(set(labels)) >= LISTED:
+            yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
+    for match in _CONDITIONS.finditer(text):
+        named.update(label.casefold() for label in match.group(1, 2))
+        yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
+    for quoted in _QUOTED_PAIR.finditer(text):
+        pair = {quoted[1].casefold(), quoted[3].casefold()}
+        if quoted[2].casefold() not in data_table("contract")["and"] and not pair & named:
+            named |= pair
+            yield AskedForm(form="labels", labels=(quoted[1], quoted[3]), said=quoted[0], start=quoted.start())
+    for match in _alternatives().finditer(text):
+        shown = (*re.findall(_LABEL, match["list"]), match["last"])
+        if not {label.casefold() for label in shown} & named:
+            named.update(label.casefold() for label in shown)
+            yield AskedForm(form="labels", labels=shown, said=match[0].strip(), start=match.start())
+    for pattern in _pairs():
+        found = pattern.search(text)
+        if found is not None and found[1].casefold() not in named:
+            yield AskedForm(form="labels", labels=(found[1], found[2]), said=found[0], start=found.start())
+
+
+def joined_by_or(text: str) -> Iterator[AskedForm]:
+    """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
+    found = re.finditer(rf"(?<![\w-])([^\W\d_][\w-]*) (?:{_ors()}) (?=([^\W\d_][\w-]*))", text, re.IGNORECASE)
+    for two in islice(found, _MOST_JOINED):
+        if words_for("asking").search(sentence_around(text, two.start())) is not None:
+            said = two[0] + two[2]
+            yield AskedForm(form="labels", labels=two.group(1, 2), said=said, start=two.start(), is_certain=False)
+
+
+@cache
+def _pairs() -> list[re.Pattern[str]]:
+    """Return what finds each pair of labels; Chinese words follow each other without a space."""
+    found = []
+    for one, other in data_table("contract")["pairs"]:
+        before, after = ("", "") if _CJK.search(one) else (r"(?<!\w)", r"(?!\w)")
+        found.append(re.compile(f"{before}{_PAIR.format(one, _ors(), other)}{after}", re.IGNORECASE))
+    return found
+
+
+@cache
+def _enumeration() -> re.Pattern[str]:
+    label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
+    last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
+    return re.compile(rf"(?:{_ASKS}|{_CHOOSES}|{_ONE_OF})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
+
+
+@cache
+def _alternatives() -> re.Pattern[str]:
+    """Return what finds three or more labels, and nothing else, as a question: `True, Neither, or False?`."""
+    label = r"[^\W\d_][\w-]*"
+    listed = rf"(?P<list>{label}(?:, ?{label})+),? (?:{_ors()}) (?P<last>{label})"
+    return re.compile(rf"(?:^|(?<=[:.?!] )|(?<=\n)|(?<=  )) ?{listed} ?[?]", re.MULTILINE)
+
+
+@cache
+def _ors() -> str:
+    words = {str(word) for word in data_table("contract")["or"]}
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+
+
+@cache
+def words_for(name: str) -> re.Pattern[str]:
+    """Return what finds the words of a table, such as `asking`, in any language."""
+    table: Any = data_table("contract")[name]
+    return re.compile("|".join(table.values()), re.IGNORECASE)
+
+
+def is_instruction(text: str) -> bool:
+    """Return whether the last sentence of a text is about the form of the answer."""
+    return words_for("asking").search(sentence_around(text, len(text.rstrip(" .!?)\n")))) is not None
+
+
+def asks(text: str, start: int) -> bool:
+    """Return whether the sentence before a place, or the line above that ends with a colon, is about the answer."""
+    before = text[max(0, start - 200) : start]
+    above = before.rstrip(" \t\n\"'“‘«`*>-")
+    found = _SENTENCE.search(above if above.endswith((":", "：")) else before)
+    return found is not None and words_for("asking").search(found[0]) is not None
+
+
+def sentence_around(text: str, place: int) -> str:
+    """Return the sentence of a text around a place."""
+    before = _SENTENCE.search(text[max(0, place - 160) : place])
+    after = re.match(r"[^\n.!?。！？]*", text[place : place + 300])
+    return (before[0] if before is not None else "") + (after[0] if after is not None else "")
