@@ -159,7 +159,7 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
 
 @rule("PF656", "model-seldom-stops", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report a task whose generations often use up their token budget: too few end before it (threshold `stops`).
+    r"""Report a task in which too few generations end within their token budget (threshold `stops`).
 
     Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
     the text that follows it.

@@ -72,7 +72,7 @@ class _Lost:
 
 @rule("PF525", "asked-form-scores-nothing", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
 def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
-    r"""Report a right answer that scores nothing in the form in which the prompt requests it.
+    r"""Report a right answer that scores nothing although it has the requested form.
 
     Why: the prompt requests `The answer is Lisbon`, and a model that writes exactly this scores 0. The filter may look
     for other words, a stop sequence may end the completion too early, or the token budget may be too small. To find

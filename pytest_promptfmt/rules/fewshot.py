@@ -186,8 +186,8 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
     """Report few-shot examples unlike the question, such as ones that end with another cue.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
-    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without few-shot examples are
-    rendered with two.
+    layouts; so is a cue, or a space after it, that only one of them has. Tasks without few-shot examples are rendered
+    with two.
 
     Fix: use the same layout for few-shot examples and the question.
 

@@ -82,7 +82,7 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     """Report a stop sequence inside text that the model has to write, such as the gold answer.
 
     Why: a model that answers exactly like the examples is cut off early and scored as wrong. It is a warning if another
-    accepted answer stays whole, or if only `--num_fewshot` adds examples.
+    accepted answer stays whole, or if examples come only from `--num_fewshot`.
 
     Fix: use the start of the next question as stop sequence.
 

@@ -115,7 +115,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
 
     Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
     the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one, and training text
-    hardly ever has two there. After a newline, the answer begins with a space in the first column.
+    hardly ever has two there. If the question ends with a newline, the line of the answer begins with a space.
 
     Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
 

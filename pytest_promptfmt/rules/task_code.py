@@ -128,8 +128,8 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
     """Report a question that Python code builds with random numbers (module `random`), without a seed.
 
     Why: code that shuffles options without its own generator takes the numbers that happen to come next. Another
-    `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed
-    elsewhere belongs to another option.
+    `--limit`, order of tasks or number of few-shot examples changes every prompt; a gold label stored elsewhere then
+    points to the wrong option.
 
     Fix: shuffle in `process_docs` with `random.Random(seed)`, or by the digest of the question.
 

@@ -126,8 +126,8 @@ def constant_field(study: Study) -> Iterator[Finding]:
 def constant_prompt(study: Study) -> Iterator[Finding]:
     """Report a task with the same prompt for every doc.
 
-    Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
-    column, or not in Jinja's syntax. Nothing is reported if PF246 names the cause, or if the docs differ only in
+    Why: different docs with one prompt and one set of choices are one question asked many times. The template names no
+    column, or not as `{{ column }}`. Nothing is reported if PF246 names the cause, or if the docs differ only in
     columns that the template does not use.
 
     Fix: add the columns of the question with `{{name}}`.

@@ -272,7 +272,7 @@ class _Reader:
         if match is None:
             raise self._error("the end line is incomplete")
         if self.lines[self.number :] != [""]:
-            raise self._error("expected a line end and nothing else after the end line")
+            raise self._error("expected only a line break after the last line, `end`")
         if line != _end_line(count, match[2]):
             raise self._error(f"the end line counts {match[1]} docs, the file has {count}")
         if match[2] != _digest(body):

@@ -319,14 +319,14 @@ def harness_around(folder: Path) -> Harness | None:
 
 
 def is_copied_harness(folder: Path) -> bool:
-    """Return whether a folder is the package of a harness, and the project around it is another one."""
+    """Return whether a folder is the package of a harness in a project whose own files do not mention it."""
     if folder.name not in PACKAGES or not any((folder / name).is_file() for name in _CONFIGS):
         return False
+    about = []
     for name in ("pyproject.toml", "setup.py", "setup.cfg"):
         with suppress(OSError):
-            if folder.name in gate.read_text(folder.parent / name, errors="replace"):
-                return False
-    return (folder / "tasks").is_dir()
+            about.append(gate.read_text(folder.parent / name, errors="replace"))
+    return bool(about) and not any(folder.name in text for text in about) and (folder / "tasks").is_dir()
 
 
 def found_release(folder: Path) -> tuple[str, str] | None:

@@ -18,6 +18,8 @@ from pytest_promptfmt import load_tasks
 from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.tasks import load_docs, render_task
 
+pytest.importorskip("lm_eval")
+
 pytestmark = pytest.mark.parity
 
 STEP = 1 if os.environ.get("PROMPTFMT_PARITY") == "all" else 11

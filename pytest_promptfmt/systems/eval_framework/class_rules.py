@@ -108,7 +108,7 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
     """Report a hook that modifies its doc.
 
     Why: eval-framework passes the same row to all hooks and reuses it as a shot of other docs. A modified row is also
-    modified there, so a prompt depends on which docs came before it. Here hooks get copies.
+    modified there, so a prompt depends on which docs came before it. This plugin gives hooks copies.
 
     Fix: copy the doc before you change it.
 

@@ -262,7 +262,7 @@ class _Scored:
             return doc.sample if isinstance(doc.sample, PromptSample) else given_sample(doc.sample, self._found, 0)
         if self._found.kind != "hooks":
             raise ScoringError(
-                f"{self._found.name!r} yields its samples itself: none is known for the doc {dict(doc)!r:.80}",
+                f"{self._found.name!r} makes its own samples: found none for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
                 hint="in a recording of such a task, give each doc by its number",
             )

@@ -103,7 +103,7 @@ def _window_settings(task: Task) -> Mapping[str, Any] | None:
     )
     if not fits:
         raise RenderError(
-            f"promptfmt.window is {written!r:.80}",
+            f"promptfmt.window cannot be {written!r:.80}",
             position=task.position("metadata", "promptfmt", "window"),
             hint='write {"max_request_length": 2048, "tokenizer": "…"}; also max_sequence_length,'
             " max_sequence_and_generated_tokens_length and prefix_token",

@@ -28,7 +28,6 @@ from pytest_promptfmt.systems.templates.answer_parsers import (
     recorded_line,
 )
 from pytest_promptfmt.systems.templates.server_engines import write_recording
-from pytest_promptfmt.systems.templates.template_files import answers_beside
 
 _NOT_READ: Final = ("whitespace", "reasoning-closed-only")
 """Conversations whose answers no parser gives back as they are: it strips texts, and reads `…</think>` as reasoning."""
@@ -217,6 +216,8 @@ def recorded_answers(views: Iterable[ProfileView], name: str) -> Iterator[str]:
 
     Raises TokenizerError where it cannot be loaded, SettingsError for another name and a file that cannot be written.
     """
+    from pytest_promptfmt.systems.templates.template_files import answers_beside  # collecting needs no reader
+
     trials = {id(view.study.tested): (view.study, view.study.tested) for view in views}
     for study, trial in trials.values():
         if trial is None or study.given.path is None:

@@ -189,7 +189,7 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
     Why: If the evaluated server renders the chat template with its own engine, a prompt that differs there is not the
     one that was reviewed.
 
-    Fix: use constructs that the engine knows; where the template is right, record the server again.
+    Fix: use constructs that the engine knows; if the template is right, renew the recording of the server.
 
     Real: minijinja escapes `<`, `>` and `&` in `tojson`, in 30 of 100 public templates.
     """

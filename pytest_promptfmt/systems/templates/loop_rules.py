@@ -83,9 +83,9 @@ _PAIRS: Final[Mapping[str, tuple[Any, Any]]] = {
 def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
     """Report different tool calls that give the same prompt.
 
-    Why: No parser can tell them apart, so the meaning of the model's call is lost. An argument, such as text from a web
-    page, may set another argument. It is an info: a parser can decide by the tool's schema, and tags are the format of
-    many models.
+    Why: No parser can tell them apart, so the meaning of the model's call is lost. Text inside one argument, such as a
+    web page, may pass as another argument. It is only an info: many models write tags, and some parsers use the tool's
+    schema.
 
     Fix: write arguments as JSON (`tojson`).
 

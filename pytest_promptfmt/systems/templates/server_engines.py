@@ -56,7 +56,7 @@ class ServerEngine:
         try:
             return self.prompt(request_of(variables))
         except (KeyError, TypeError) as error:
-            raise SettingsError(f"the server {self.url} does not answer as {self.name} does") from error
+            raise SettingsError(f"the server {self.url} answers differently from {self.name}") from error
 
     def prompt(self, request: Mapping[str, Any]) -> str:
         """Return the prompt for a request; raises as `render`, KeyError and TypeError for another answer."""

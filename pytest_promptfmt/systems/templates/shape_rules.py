@@ -174,8 +174,8 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
-    JSON text inside JSON may be the model's own format if it is the value of a key, and so may letters written as
-    `\u0441`: both are infos.
+    Two cases are infos, since they may be the model's own format: JSON text as the value of a key, and letters written
+    as `\u0441`.
 
     Fix: encode only arguments that are not text: `arguments if arguments is string else arguments | tojson`.
 

@@ -265,8 +265,8 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: A token can span the end of a header and the beginning of an answer. Training treats it as header, but a server
     gives the model the header alone, so the answer begins with another token. In tool loops TRL appends the tokens of a
-    result to those that were generated, so both have to be the first tokens of the longer prompt. Where a mask begins
-    with a character that the tokenizer drops, transformers leaves out the rest of the conversation.
+    result to the generated ones, so the next prompt has to begin with exactly these tokens. If the tokenizer drops the
+    first character of a mask, transformers leaves the rest of the conversation out of all masks.
 
     Fix: begin and end the tag at control tokens, after the line break of the header.
 
