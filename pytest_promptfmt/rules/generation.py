@@ -37,7 +37,7 @@ _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_t
 
 _LEAST_TO_REASON: Final = 64
 _STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your (?:reasoning|answer)", re.I)
-_CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
+_CUE: Final = re.compile(r"\n[^\S\n]*(?:final )?answer\s*:\s*\Z", re.I)
 
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
