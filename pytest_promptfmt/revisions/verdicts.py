@@ -252,7 +252,7 @@ def _reasons(
     for label, *_ in _differing_edges(renderings):
         yield f"the text differs on docs with {label}"
     for part in (*old["unseen"], *new["unseen"]):
-        yield f"{_excerpted(part)} , which changed, is in no prompt"
+        yield f"{_excerpted(part)} changed, but is in no prompt"
     if old["columns"] != new["columns"]:
         yield f"other columns are read, with the same values here{_other_columns(old, new)}"
     if not old["same"] and not is_given:

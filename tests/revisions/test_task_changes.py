@@ -215,7 +215,7 @@ def test_columns_that_are_swapped_or_read_beside_another_change_are_a_changed_te
 
 
 def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, Any]) -> None:
-    assert unknown(found)["hidden"] == '"Rarely " , which changed, is in no prompt'
+    assert unknown(found)["hidden"] == '"Rarely " changed, but is in no prompt'
 
 
 def test_every_unknown_task_has_a_step(found: dict[str, Any]) -> None:
