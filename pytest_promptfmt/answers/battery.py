@@ -232,6 +232,7 @@ class _Battery(Subject):
             or any(len(text.split()) > SHORT_WORDS for text in shots)
         )
         one = len(self.chain.pipelines) == 1
+        shown = {pipeline.name for pipeline in self.chain.pipelines if self.shows_form(pipeline)}
         for number, (text, question) in enumerate(zip(own, self.questions, strict=True), start=1):
             if text is None or self.chain.processes >= _MOST_PROCESSES:
                 continue
@@ -251,7 +252,9 @@ class _Battery(Subject):
                 for pipeline in self.chain.pipelines:
                     # A synthetic answer need not have the form that a filter looks for, unless it finds it.
                     found_bare = read["", pipeline.name] == OK
-                    counts = is_contract and not found and (found_bare or not self.synthetic)
+                    counts = (
+                        is_contract and not found and (found_bare or not (self.synthetic or pipeline.name in shown))
+                    )
                     # Where nothing shows the delimiter, only some models begin with it: PF501 warns of that.
                     counts = counts and (not name or bool(shots) or pipeline.looks)
                     kind: PhrasingClass = "contract" if counts or (found and is_contract and one) else "tolerance"

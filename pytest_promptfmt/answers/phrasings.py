@@ -14,7 +14,7 @@ from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.study.contract import contract_of, without_begun
 from pytest_promptfmt.study.requested_labels import Form
 from pytest_promptfmt.study.scoring import Scoring, token_budget
-from pytest_promptfmt.tasks import Question
+from pytest_promptfmt.tasks import FilterPipeline, Question
 
 _LABEL_TARGET: Final = re.compile(r"([(\[\"'* ]*)([A-Za-z]|[1-9]|[α-ω]|[ㄱ-ㅎ가-하])([)\].\"'*: ]*)")
 _OPTION: Final = re.compile(
@@ -143,6 +143,11 @@ class Phrasing:
     number: str | None = None
 
 
+_HEAD: Final = re.compile(r"(?:\(\?[a-z]+\))?((?:\\[^\w\s]|[^\\.^$*+?{}\[\]|()])*)")
+_LAST: Final = re.compile(r"\\?.\Z", re.DOTALL)
+_LEAST_HEAD: Final = 3
+"""Characters of a text that are hardly ever in a prompt by chance."""
+
 _OTHER_FORM: Final = re.compile(
     r"(?i)\bjson\b|\bxml\b|\byaml\b|</\w+>|\\boxed|\bformat|\bformato\b|\bin (?:the|this) (?:form|manner)\b"
     r"|格式|形式|형식|формат|\blast line\b|\b(?:end|finish|conclude) (?:your|the|with|by)\b"
@@ -162,6 +167,14 @@ def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[
         form: Form = "letter" if answers.kind == "choice" else "number"
         found += [bare] if any(one.is_certain for one in contract.of(form)) else []
     return without_begun(found, prefix)
+
+
+def _literal_head(pattern: str) -> str:
+    """Return the text that each match of a pattern begins with, without whitespace around it."""
+    head = _HEAD.match(pattern)
+    assert head is not None  # it may be empty
+    whole = head[1] if pattern[head.end() :][:1] not in {*"*+?{"} else _LAST.sub("", head[1])
+    return re.sub(r"\\(.)", r"\1", whole).strip()
 
 
 def asks_another_form(prompt: str) -> bool:
@@ -344,6 +357,16 @@ class Subject:
             shown = self.task.fewshot.doc_to_target in (UNSET, None, self.task.doc_to_target)
             texts.append(str(target) if is_text and shown else None)
         return texts
+
+    def shows_form(self, pipeline: FilterPipeline) -> bool:
+        """Return whether instructions, or few-shot examples if there are any, hold the text that a filter begins with.
+
+        Then they show the form that it reads, in whatever language they request it, and a bare answer has another form.
+        """
+        above, _, last = self.prompt.rstrip().rpartition("\n")
+        shown = list(self.shot_answers()) or [above if last.endswith((":", "：")) else self.prompt]
+        heads = (_literal_head(pattern) for pattern in pipeline.patterns)
+        return any(len(head) >= _LEAST_HEAD and head in text for head in heads for text in shown)
 
     def shot_answers(self) -> Iterator[str]:
         """Yield the answers of the first doc's few-shot examples, without gen prefix."""

@@ -37,7 +37,9 @@ _WIDE_PUNCTUATION: Final = re.compile(r"(?<=[A-Za-z]{2})([：；，？！（）]
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
 _ODD: Final = pattern("characters", "odd")
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
-_CODE: Final = re.compile(r"^[^\S\n]*(?:def|class|import|from|return|#include|public|function|assert)\b|```", re.MULTILINE)
+_CODE: Final = re.compile(
+    r"^[^\S\n]*(?:def|class|import|from|return|#include|public|function|assert)\b|```", re.MULTILINE
+)
 """Code, in which an entity is a literal."""
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")

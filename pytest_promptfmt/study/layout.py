@@ -16,7 +16,8 @@ from typing import Any, Final
 from pytest_promptfmt.core.prompt import Instance, Message, Prompt, Span, Spans
 
 _OPTION: Final = re.compile(
-    r"^([ \t]*)(?:(?i:option|choice|answer|ending|alternative|candidate) )?([(\[]?)([^\W_])([)\].:])([ \t]*)([^\n]*)",
+    r"^([ \t]*)(?:(?i:option|choice|answer|ending|alternative|candidate) )?([(\[（]?)"
+    r"(?=[A-Za-z\dＡ-Ｚ]|[^\W_][)\].:])([^\W_])([)\].:．、：）])([ \t]*)([^\n]*)",
     re.MULTILINE,
 )
 _INLINE: Final = re.compile(r"(?<!\S)(?:[(\[]([A-Za-z1-9])[)\]]|([A-Z])[.)])[ \t]?(?=\S)")
@@ -26,7 +27,7 @@ _IN_NAME: Final = r"\w\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780
 _LABEL: Final = re.compile(
     rf"^[ \t>*#]*([^\W\d_](?:[{_IN_NAME} -]{{0,18}}[{_IN_NAME}])?)\**[ \t]?([:：])([ \t]*)", re.MULTILINE
 )
-_BEFORE_VALUE: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
+_BEFORE_VALUE: Final = re.compile(r"[(\[（]?([^\W_]|@|`|/)[)\].:．、：）](?:[ \t]*|\n)$")
 _LEAST, _MOST = 2, 26
 _SHORT, _SHORTEST = 8, 3
 """Characters of a value that may be the beginning of a word, and that is too short to be found."""
