@@ -230,7 +230,7 @@ HANGING = {
 def test_patterns_that_hang_are_stopped_and_named_and_the_battery_goes_on(name: str) -> None:
     result = matrix(regex(HANGING[name]), generation_kwargs={"until": ["</s>"], "max_gen_toks": 4096})
     slow = [one for one in result.rows if one.verdicts == ("SLOW",)]
-    assert name in [one.id for one in slow] or (len(slow) == 3 and row(result, name).verdicts == ("-",))
+    assert name in [one.id for one in slow] or (len(slow) == 1 and row(result, name).verdicts == ("-",))
     assert (
         f"(regex {HANGING[name]!r}) on {slow[0].id} did not finish within 0.1 s of processor time" in slow[0].evidence
     )
