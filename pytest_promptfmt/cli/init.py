@@ -55,7 +55,7 @@ _ABOUT: Final = {
     RepositoryKind.BENCHMARKS: "own benchmarks: every task gets snapshots",
     RepositoryKind.FORK: "a fork of a harness: a baseline, and snapshots for the tasks that you adopt",
     RepositoryKind.MODEL: "a model with a chat template in the top folder",
-    RepositoryKind.TRAINING: "a training repository: chat templates in folders",
+    RepositoryKind.TRAINING: "a training repository: a baseline, and snapshots for chat templates in folders",
 }
 
 
@@ -75,7 +75,10 @@ def init(
     ] = None,
     baseline: Annotated[
         bool | None,
-        typer.Option("--baseline/--no-baseline", help="Accept all current findings; by default in a fork."),
+        typer.Option(
+            "--baseline/--no-baseline",
+            help="Accept all current findings; by default in a fork and a training repository.",
+        ),
     ] = None,
     editor: Annotated[
         bool, typer.Option("--editor", help="Write schemas and a task into .vscode, for completion and squiggles.")
@@ -114,7 +117,7 @@ def _init(
         say(f"a checkout of {harness.title}; prompts are made as lm-eval 0.4.13 makes them")
     chosen = kind or _asked(_guessed(folder, tasks, templates, harness))
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
-    wants_baseline = baseline if baseline is not None else chosen is RepositoryKind.FORK
+    wants_baseline = chosen in (RepositoryKind.FORK, RepositoryKind.TRAINING) if baseline is None else baseline
     settings = list(_settings(folder, chosen, tasks, templates))
     if settings and not (folder / "promptfmt.yml").exists():
         _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")

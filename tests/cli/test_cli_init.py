@@ -111,6 +111,7 @@ def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_n
         "paths": ["assets/templates"],
     }
     assert not (training / "tasks").exists()
+    assert (training / "promptfmt-baseline.jsonl").is_file()
     forced = promptfmt(tmp_path / "model", "init", "--kind", "benchmarks", "--no-workflow")
     assert "promptfmt.yaml written" in forced.stdout
 
