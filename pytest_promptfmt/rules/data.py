@@ -169,6 +169,8 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
     """Report `process_docs` that reorders options and keeps the index of the right one, or counts letters from 1."""
     rows, names = given_rows(study), template_names(study.written.doc_to_target)
     gold = next(iter(names)) if len(names) == 1 and study.has_choices else ""
+    if str(study.written.doc_to_target).strip("{} ") != gold:
+        return  # a template may calculate with the column
     values = [(row.get(gold), doc.get(gold)) for row, doc in rows]
     for number, (row, doc) in enumerate(rows):
         at = doc.get(gold)

@@ -101,7 +101,7 @@ def test_every_further_part_of_a_rule_has_a_case_and_no_case_is_of_nothing() -> 
     assert set(PARTS) <= set(CASES)
 
 
-@pytest.mark.parametrize(("code", "name"), OF_PARTS, ids=" ".join)
+@pytest.mark.parametrize(("code", "name"), OF_PARTS, ids=str)
 def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(code: str, name: str, tmp_path: Path) -> None:
     part = PARTS[code, name.partition(".")[0]]
     told = documentation_of(part, name)
