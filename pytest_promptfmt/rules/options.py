@@ -228,7 +228,7 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
         message, do = "more options are listed than labels are scored", "score a label for each option"
     elif study.has_choices and is_fixed and 1 < len(listed) < len(labels) and listed == labels[: len(listed)]:
         message = "more labels are scored than options are listed"
-    elif len(listed) == len(labels) and listed != labels:
+    elif len(listed) == len(labels) and (listed != labels if follow_each_other(labels) else {*listed} != {*labels}):
         message = "the scored labels are not those of the listed options"
     if message:
         saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
