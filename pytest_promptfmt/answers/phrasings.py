@@ -361,7 +361,7 @@ class Subject:
     def shows_form(self, pipeline: FilterPipeline) -> bool:
         """Return whether instructions, or few-shot examples if there are any, hold the text that a filter begins with.
 
-        Then they show the form that it reads, in whatever language they request it, and a bare answer has another form.
+        Then they show the form that it reads, in any language, and a bare answer has another form.
         """
         above, _, last = self.prompt.rstrip().rpartition("\n")
         shown = list(self.shot_answers()) or [above if last.endswith((":", "：")) else self.prompt]

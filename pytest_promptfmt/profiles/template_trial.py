@@ -65,7 +65,7 @@ class TrialOptions:
 
     It is compared with `engines`; `hosts` decide the severity of findings, by default all that are known.
     `parser` reads answers back: a `response_template`, a recording, or the name of an installed one (`vllm/hermes`).
-    `trains_for` is the template that the model is asked with, if this one is for its training. Without `may_run_code`
+    `trains_for` is the template that serves the model, if this one is for its training. Without `may_run_code`
     no engine is tried that the repository under test can bring.
     """
 

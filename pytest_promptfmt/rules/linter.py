@@ -126,8 +126,9 @@ def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> Lin
     """
     trials_of(study)
     run = _Run(selection, study.given.path or Path(), study.given.id, study, None, study.given.system)
-    if not is_linted:
-        run.apply("task", study, lambda rule: rule.scores)
+    # What the task ignores is tried for `unused-ignore`: some rules have parts in both.
+    ignored = tuple(written_ignores(study.task.own_metadata))
+    run.apply("task", study, lambda rule: rule.scores and (not is_linted or rule.code.startswith(ignored)))
     run.apply("scoring", study)
     return run.result("scoring")
 
@@ -137,6 +138,10 @@ def check_model(study: Study, selection: Selection, judged: object, *, profile: 
     run = _Run(selection, study.given.path or Path(), study.given.id, study, None, study.given.system)
     run.apply("model", judged, profile=profile)
     return run.result("model")
+
+
+def _is_tried_with_scoring(part: Rule) -> bool:
+    return part.scope == "scoring" or (part.scope == "task" and part.scores)
 
 
 def _limit(study: Study) -> AbstractContextManager[None]:
@@ -262,7 +267,12 @@ class _Suppression:
         if study is None or study.failure is not None:
             return  # what was not rendered may well have needed it
         # What the other scopes found, this run may not see: another profile, or scoring that is not tried.
-        chosen = {rule.code for rule in selection.chosen if rule.scopes <= {*scopes, "ignores"}}
+        chosen = {
+            rule.code
+            for rule in selection.chosen
+            if rule.scopes <= {*scopes, "ignores"}
+            or ("scoring" in scopes and "scoring" in rule.scopes and all(map(_is_tried_with_scoring, rule.all_parts)))
+        }
         for code in self._written:
             own = study.task.position("metadata", "promptfmt", "ignore", code)
             inherited = own is not None and study.task.path is not None and own.path.name != study.task.path.name

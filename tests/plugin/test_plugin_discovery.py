@@ -1,5 +1,6 @@
 """Which files become tests, and where they are looked for."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -196,8 +197,8 @@ def test_pytest_rewrites_no_asserts_of_this_package(project: Project) -> None:
     command = [sys.executable, "-m", "pytest", "--promptfmt", "-s", "arc.yaml"]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True, check=False)
-    # pytest compiles these, which it imports before the plugin can tell it, without rewriting them.
+    # pytest imports these before the plugin can tell it; it compiles them without rewriting them, or not at all.
     first = ["pytest_promptfmt", "pytest_promptfmt.core", "pytest_promptfmt.core.lazy_names", "pytest_promptfmt.plugin"]
     rewritten = ran.stdout.partition("rewritten: ")[2].partition(" of ")[0]
-    assert rewritten in (str(first), "[]"), ran.stdout  # none where the package is installed in editable mode
+    assert {*ast.literal_eval(rewritten)} <= {*first}, ran.stdout
     assert int(ran.stdout.partition("] of ")[2].split()[0]) > 50

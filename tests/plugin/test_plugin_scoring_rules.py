@@ -111,7 +111,7 @@ def test_findings_about_scoring_are_ignored_by_the_task_with_a_reason(project: P
 def test_an_ignore_of_a_rule_about_scoring_that_is_needed_no_more_is_reported_by_the_item_that_knows(
     project: Project,
 ) -> None:
-    project.task("sums.yaml", **LABELLED, metadata={"promptfmt": {**docs("A", "B"), "ignore": {"PF608": "so"}}})
+    project.task("sums.yaml", **LABELLED, metadata={"promptfmt": {**docs("A", "B"), "ignore": {"PF601": "so"}}})
     for items, found in (("promptfmt_lint", []), ("promptfmt_scoring", ["PF002"])):
         _, out = result_of(project, "-m", items)
         assert [finding["code"] for finding in out["findings"] if finding["code"] == "PF002"] == found

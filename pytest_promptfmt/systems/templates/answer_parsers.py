@@ -255,7 +255,7 @@ class NamedParser:
         kept[-1] = kept[-1] if stop is None else last.removesuffix(stop)
         try:
             return self._parser.read([each for each in kept if each] or [""], prompt, conversation)
-        except Exception as error:  # a server answers with an error, whatever its parser raises
+        except Exception as error:  # of any kind: a server answers with an error
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 

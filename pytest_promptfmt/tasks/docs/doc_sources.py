@@ -369,7 +369,7 @@ def _pool_order(search: _Search, pool: Unprocessed) -> Sequence[Unprocessed | No
 
 
 def _run_order(search: _Search, evaluated: Unprocessed) -> Sequence[Unprocessed | None]:
-    """Return the calls of a run: lm-eval reads the few-shot docs even where no shot is asked for."""
+    """Return the calls of a run: lm-eval reads the few-shot docs even where there are no shots."""
     split, process_docs, keys = _pool_rule(search.task)
     before: Sequence[Unprocessed | None] = ()
     if callable(process_docs) and (split is not None or search.task.fewshot.samples is None):
