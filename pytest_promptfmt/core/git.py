@@ -148,7 +148,7 @@ def _settings_of_named(folder: Path, seconds: float) -> dict[str, str]:
 def _refused(command: str, code: int, message: str) -> GitError:
     message, hint = message.removeprefix("fatal: "), None
     if "promisor" in message or "lazy fetch" in message:
-        hint = "this clone is partial, and what it lacks is not fetched; run git fetch --refetch"
+        hint = "this clone is partial, and missing objects are not fetched; run git fetch --refetch"
     elif "dubious ownership" in message:  # the last line is the command that trusts the folder
         (message, *_, hint) = message.splitlines()
     return GitError(message or f"git {command} ended with {code}", hint=hint.strip() if hint else None)

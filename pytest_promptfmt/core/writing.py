@@ -148,7 +148,7 @@ def _refusal(place: Path, folder: str, also: Iterable[Path]) -> str:
         return "git keeps its own files there"
     limit = gate.allowed_folders()
     if leads_out(folder, Path(limit[0]) if limit else Path.cwd()):
-        return "a link above it leads out of the repository; name the folder that it leads to"
+        return "a folder in its path is a link out of the repository; name the real folder"
     if limit is not None and not gate.is_below(str(place), (*limit, *map(os.path.realpath, also))):
         return "it is outside the rootdir; only the command line can name a file there"
     return ""

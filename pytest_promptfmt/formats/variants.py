@@ -100,9 +100,7 @@ def _varied(format_: Format, variant: Variant) -> Format:
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(format_, variant.axis):
-        raise FormatError(
-            f"format {format_.name!r} has nothing that {variant.id!r} could change: the axis is {axis.summary}"
-        )
+        raise FormatError(f"{variant.id!r} changes nothing in format {format_.name!r}: the axis is {axis.summary}")
     return format_.changed(axis.change(format_, variant.value))
 
 

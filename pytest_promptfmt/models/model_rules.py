@@ -111,8 +111,9 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
 def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report candidates that the model writes with another spelling: with a space before them, or without.
 
-    Why: each candidate is also asked in the other spelling. If the other spelling is ten times as likely, the task
-    requests `"A"` from a model that writes `" A"`, and its accuracy is close to chance.
+    Why: the model is asked for each candidate with and without a space before it. It is an error if the spelling that
+    is not scored is ten times as likely. For example, the task scores `"A"`, but the model writes `" A"`. Accuracy is
+    then close to chance.
 
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 
@@ -161,8 +162,8 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
 def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report a task in which too few generations end within their token budget (threshold `stops`).
 
-    Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
-    the text that follows it.
+    Why: if the model never writes a stop sequence, each doc costs the whole token budget. Filters then read the answer
+    from a text that continues after it.
 
     Fix: stop at the text that follows an answer in the prompt, such as a blank line.
 
@@ -177,8 +178,8 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
 def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
     """Report a task whose filters find an answer in too few generations (threshold `extraction`).
 
-    Why: an answer that is not found counts as wrong. An answer is a label that is one of the options, a number where
-    one is expected, any text otherwise.
+    Why: an answer that is not found counts as wrong. If the task has options, an answer is one of their labels. If a
+    number is expected, it is a number. Otherwise any text counts.
 
     Fix: let the filters find the answer in the form that the prompt requires.
 

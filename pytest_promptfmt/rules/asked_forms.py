@@ -75,10 +75,10 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     r"""Report a right answer that scores nothing although it has the requested form.
 
     Why: the prompt requests `The answer is Lisbon`, and a model that writes exactly this scores 0. The filter may look
-    for other words, a stop sequence may end the completion too early, or the token budget may be too small. To find
-    out, each gold answer is put into the requested form and goes through stop sequences, filters and metrics. Forms are
-    quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a warning where the place
-    of the answer is only `X` or dots.
+    for other words, a stop sequence may end the completion too early, or the token budget may be too small. Therefore
+    the rule writes each gold answer in the requested form, and passes it through stop sequences, filters and metrics.
+    It knows these forms: quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
+    warning if the place of the answer is only `X` or dots.
 
     Fix: make filters and stop sequences fit the form, or ask for the form that they expect.
 
@@ -171,10 +171,10 @@ def no_form_read(study: Study) -> Iterator[Finding]:
 
 @rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
 def asked_form(study: Study) -> Iterator[Finding]:
-    """Report a prompt that asks for some labels, a letter or a number, where something else is scored.
+    """Report a prompt that asks for a letter, number or label, although something else is scored.
 
-    Why: a model that follows the prompt is never right. Authors often rewrite the prompt and forget the choices, or
-    score the text of an option where the prompt requests its letter. A difference in letter case counts only where
+    Why: a model that follows the prompt is never right. Authors often rewrite the prompt and forget the choices. Or the
+    prompt requests the letter of an option, but its text is scored. A difference in letter case is only reported if
     labels are compared as text.
 
     Fix: ask for the answers that are scored.

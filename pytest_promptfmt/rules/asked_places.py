@@ -86,7 +86,7 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
 
 @query(
     "PF525",
-    "a filter reads an answer from the reasoning instead of the real one",
+    "a filter reads an answer from the reasoning instead of the final answer",
     _judged,
     at="filter_list",
     scores=True,
@@ -224,7 +224,7 @@ def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
 
 @query("PF509", "", generating, at="filter_list")
 def _vote_and_repeats(study: Study) -> Iterator[Finding]:
-    """Report a majority vote over one completion, and repeats that are all equal, or of which only one counts."""
+    """Report a majority vote over one completion, or repeats that are all equal or not counted."""
     named = [step.get("function") for one in study.task.filter_list or () for step in one.get("filter") or ()]
     repeats, kwargs = study.task.repeats or 1, study.task.generation_kwargs or {}
     is_greedy = kwargs.get("do_sample") is False or kwargs.get("temperature") == 0
@@ -256,7 +256,7 @@ def _label_of_no_option(compared: tuple[Study, list[str]]) -> Iterator[str]:
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")
 def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    """Report a target that an index or slice cuts out of a column at the wrong place, in one of the docs."""
+    """Report a target that an index or slice takes from the wrong place of a column, in one of the docs."""
     study, golds = compared
     piece = _PIECE.search(str(study.written.doc_to_target))
     shown = {*re.findall(r"\w+", study.own_text), *layout_of(first_text(study.real_instances[0])).listed_inline}

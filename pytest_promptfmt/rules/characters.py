@@ -103,8 +103,8 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
 def damaged_text(study: Study) -> Iterator[Finding]:
     """Report characters that were not meant, such as HTML entities or text in the wrong encoding.
 
-    Why: `&quot;`, `<br />` and `Ã©` for `é` are traces of a conversion that was not undone. Models know them from
-    broken web pages, and answers with quotes or accents never equal the gold answer.
+    Why: `&quot;`, `<br />` and `Ã©` for `é` come from a conversion that went wrong. A right answer with quotes or
+    accents never equals a gold answer with such characters.
 
     Fix: write the characters; for data use a function that calls `html.unescape`.
 
@@ -146,7 +146,7 @@ def _is_of_alphabet(char: str) -> bool:
 
 @query("PF247", "the prompt contains a carriage return", task)
 def _carriage_return(study: Study) -> Iterator[Finding]:
-    """Report Windows line endings in a prompt, from the data or from few-shot examples that are written out."""
+    """Report Windows line endings in a prompt, from the data or from the few-shot examples of the file."""
     for instance in (*study.instances, *study.with_shots[:1]):  # synthetic docs have none
         for prompt in instance.prompts:
             at = prompt.text.find("\r")
@@ -185,7 +185,7 @@ def invisible_character(study: Study) -> Iterator[Finding]:
 
 @also("PF247")
 def look_alike_letters(study: Study) -> Iterator[Finding]:
-    """Report Latin labels with a Cyrillic or Greek letter among them that looks Latin."""
+    """Report a Cyrillic or Greek letter that looks like a Latin one, among Latin labels."""
     for instance in study.instances:
         texts = [text.strip() for text in continuations(instance)]
         labels = [text for text in texts if 0 < len(text) <= 3]

@@ -21,9 +21,9 @@ _SHOWN: Final = 60
 def system_text_lost(view: ProfileView) -> Iterator[Finding]:
     """Report a system text that is missing in the prompt because the chat template refuses or drops system messages.
 
-    Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it with
-    a warning in its log and continues, so the model never gets the instructions of the task. Reported as info if the
-    system text becomes part of the first user turn.
+    Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it, and
+    only logs a warning. The model then never gets the instructions of the task. Reported as info if the system text
+    becomes part of the first user turn.
 
     Fix: put the instruction into `doc_to_text`, or use a template that supports system messages.
 
@@ -56,9 +56,9 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
 def turns_refused(view: ProfileView) -> Iterator[Finding]:
     """Report a chat template that refuses the turns of a task, with and without the system message.
 
-    Why: many templates require that user and assistant alternate. Two questions in a row (from few-shot examples
-    without answers), or an answer first, abort an evaluation with such a model before its first request. Reported as
-    info where PF806 names the cause.
+    Why: many templates require that user and assistant alternate. If a task has two questions in a row, or begins with
+    an answer, the evaluation stops before its first request. Few-shot examples without answers give two questions in a
+    row. The finding is an info if PF806 names the cause.
 
     Fix: give each few-shot example an answer, or put the examples into one turn with `fewshot_as_turns: false`.
 
@@ -77,7 +77,7 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF423", "whitespace-stripped", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
-    """Report indentation at the start of a message that the chat template strips; other whitespace as info.
+    """Report a chat template that strips the indentation at the start of a message; other whitespace is an info.
 
     Why: a question that begins with indented code loses the indentation of its first line only, which changes its
     meaning. A newline at the end of a message is lost as well, mostly without harm.
@@ -141,10 +141,10 @@ def _altered(message: Message, doc: int) -> Finding:
 
 @rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
-    """Report data that contain a control token of the model; as warning if the task's own text contains one.
+    """Report a control token of the model in the data; in the task's own text it is a warning.
 
-    Why: a model does not read `<|im_end|>` in a question as text: it ends the turn, and the rest may be read as another
-    role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
+    Why: a model does not read `<|im_end|>` in a question as text. The token ends the turn, and the model may read the
+    rest as another role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
 
     Fix: drop such docs in `process_docs`, or insert a space into the token.
 
@@ -207,7 +207,7 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
     Why: the prefix is added as the start of the last answer. Some templates write an empty `<think>` block before
     it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
 
-    Fix: turn this off with a template argument if there is one, or remove `gen_prefix`.
+    Fix: switch the block off with a template argument if there is one, or remove `gen_prefix`.
 
     Real: transformers #35433, #34462; lm-evaluation-harness PR #2615.
     """

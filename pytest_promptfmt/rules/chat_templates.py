@@ -56,12 +56,10 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that adds a default system text if there is no system message.
 
-    The finding is an info if the template's own text stays next to a given system text, or replaces an empty one: that
-    text may be a preamble. Templates under test are exempt from the warning about default texts.
-
     Why: every task without a description then gets instructions that are in no task file, and a task with a description
     does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,
-    and in 10 of 18 without it.
+    and in 10 without it. It is an info if the template keeps its text next to a given system text, or writes it in
+    place of an empty one.
 
     Fix: give the profile a `system_instruction`.
 
@@ -144,7 +142,8 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
     Why: the model reads `&lt;` where the task has `<`, and `&#34;` around each key of a call. In Jinja, one `|safe`
-    escapes all text that is joined to it. Tools and calls count for templates under test, and if the profile has tools.
+    escapes all text that is joined to it. Tools and calls are checked in templates under test, and in profiles with
+    tools.
 
     Fix: remove `|safe` and `|e` from the template; its environment escapes nothing by itself.
 
@@ -207,7 +206,7 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
     the turns that it never saw in training.
 
-    Fix: write `{{-` and `{%-`, or join the lines of the file, as its authors may have intended.
+    Fix: write `{{-` and `{%-`, or join the lines if the file was only indented for reading.
 
     Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
     """
@@ -241,7 +240,7 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     """Report tools, their schemas and calls that a template does not write.
 
-    Why: A model cannot call a tool that it never sees. For a template that knows nothing of tools it is an info.
+    Why: A model cannot call a tool that it never sees. It is an info if the template does not support tools at all.
 
     Fix: write the tools, or refuse them with `raise_exception`.
 

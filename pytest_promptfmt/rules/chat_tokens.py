@@ -28,7 +28,7 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report control tokens of the chat template that the tokenizer encodes as plain text.
 
     Why: `<|im_start|>` is one token for a model that was trained with it and six for any other. Template and tokenizer
-    then belong to different models. Reported as info if only some are unknown, as a few models intend.
+    then belong to different models. It is an info if only some control tokens are unknown: a few models intend this.
 
     Fix: use the chat template and the tokenizer of the same model.
 
@@ -52,8 +52,8 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
 def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
 
-    Why: no model was trained with two BOS tokens. lm-eval adds no BOS if the text begins with one, but does not see it
-    after whitespace. Reported as info if only programs other than lm-eval would add the second one.
+    Why: no model was trained with two BOS tokens. If the text begins with BOS, lm-eval adds no second one. It does not
+    see a BOS after whitespace. The finding is an info if only programs other than lm-eval would add the second one.
 
     Fix: let the template begin with BOS, and encode its output with `add_special_tokens=False`.
 
@@ -141,7 +141,7 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
 @also("PF415", scope="template")
 @on_trial()
 def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations whose prompt lacks the BOS with which a single question begins.
+    """Report conversations whose prompt has no BOS, although the prompt of a single question has one.
 
     Fix: write `{{ bos_token }}` before all branches.
     """
@@ -204,9 +204,9 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
 def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a `tokenizer.json` that by itself encodes differently from AutoTokenizer.
 
-    Why: many classes of transformers use only vocabulary and merges of the file and build the rest themselves.
+    Why: many classes of transformers use only the vocabulary and merges of the file, and build the rest themselves.
     lm-eval and snapshots use AutoTokenizer. An engine that reads the file directly gets other tokens, often for a
-    leading space and after special tokens, so the same prompt gets another score there.
+    leading space and after special tokens. The same prompt then gets another score there.
 
     Fix: compare the tokens of your engine with those in the snapshots.
 

@@ -187,9 +187,9 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     """Report earlier turns that are written differently when the conversation continues.
 
     Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
-    answered. If only a user message or the answer changes earlier text, it is an info. In templates with `{% generation
-    %}` a finished call must stay as it is, since TRL appends the tokens of a tool result to those that were generated;
-    in other templates this is an info.
+    answered. It is an info if only a user message or the answer changes earlier text. A changed tool call is a warning
+    in templates with `{% generation %}`: TRL appends the tokens of a tool result to those that were generated. In other
+    templates it is an info.
 
     Fix: write a turn without looking at what follows it.
 
@@ -240,7 +240,7 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
 @rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial(Severity.WARNING, _AGAINST)
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a generation prompt that is missing, written unasked, or unlike the start of finished answers.
+    """Report a generation prompt that is missing, not requested, or different from the start of finished answers.
 
     Why: The model is asked to continue a text that it never saw in training.
 

@@ -37,9 +37,10 @@ _query = partial(query, of=with_tokenizer, at="doc_to_choice", family=Family.TOK
 def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
     """Report labels with different numbers of tokens.
 
-    Why: a label of two tokens has the product of two probabilities and loses against labels of one token. A metric that
-    reads only the first token reads a part of the label. Reported as info for labels with digits, which often differ in
-    length, and for an archetype, whose small vocabulary splits words that a real one does not.
+    Why: the probability of a label with two tokens is a product of two probabilities, so it loses against labels with
+    one token. A metric that reads only the first token reads only a part of the label. The finding is an info for
+    labels with digits, which often differ in length. It is also an info for built-in approximations: their small
+    vocabulary splits more words than a real one.
 
     Fix: use labels of one token each; `promptfmt show --tokens` prints the tokens.
 
@@ -61,11 +62,10 @@ def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
 def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     """Report different choices with the same tokens, or a choice that begins with all tokens of another.
 
-    Why: choices with the same tokens are one candidate, as for a tokenizer that drops case, accents or newlines, and
-    the first one always wins. If a choice begins with all tokens of another, its probability is that of the shorter
-    choice times a factor below one. With `acc` it never wins; this is an info if the task also has a normalized metric.
-    Code that looks only at the first token, to save requests or to guide decoding, cannot distinguish labels such as
-    `(A)` and `(B)`.
+    Why: choices with the same tokens are one candidate, and the first one always wins. This happens with tokenizers
+    that drop case, accents or newlines. A choice that begins with all tokens of a shorter one is always less likely, so
+    it never wins with `acc`. This is an info if the task also has a normalized metric. Some engines read only the first
+    token, to save requests or to guide decoding. They cannot distinguish labels such as `(A)` and `(B)`.
 
     Fix: change the wording of the choices, or exclude such models.
 
@@ -111,11 +111,11 @@ def _same_first_token(view: ProfileView) -> Iterator[Finding]:
     severity=Severity.ERROR,
 )
 def _unknown_token(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer with a character that is not in the vocabulary; as warning if it is in the prompt.
+    """Report a character that is not in the vocabulary: an error in an answer, a warning in a prompt.
 
-    Why: the unknown token represents any text. An answer with it is not scored by its own text, and two
-    answers may become equal. Tokenizers with bytes encode such a character as two to four tokens instead: the
-    likelihood of the answer then measures spelling more than knowledge. Reported as info for an archetype, whose
+    Why: the unknown token stands for any text. An answer with it is not scored by its own text, and two answers may
+    become equal. Other tokenizers encode such a character as the tokens of its two to four bytes. The likelihood of the
+    answer then measures spelling more than knowledge. The finding is an info for built-in approximations, whose
     vocabulary is small.
 
     Fix: exclude such models from tasks in this script, or write the text with characters that they know.
@@ -147,7 +147,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
 
 @_query("PF310", "the answer is mostly encoded as bytes")
 def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer that is mostly encoded as bytes; as info if it has only some bytes."""
+    """Report an answer that is encoded mostly as bytes; it is an info if only a part is."""
     tokenizer, is_real = _tokenizer(view), view.study.has_real_docs
     scored = [one for one in chain.from_iterable(view.scored) if is_real or "«" not in one.continuation]  # its own mark
     shares = [_share_of_bytes(tokenizer, one) for one in scored]

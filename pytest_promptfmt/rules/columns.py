@@ -33,8 +33,8 @@ _ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
 def misspelt_column(study: Study) -> Iterator[Finding]:
     """Report a column whose name looks like a misspelling of one that many datasets have.
 
-    Why: without the dataset its columns are unknown, and synthetic docs have every column that a template names.
-    `{{qusetion}}` then renders like `{{question}}`, and fails in the evaluation. With real docs it is an error.
+    Why: synthetic docs have every column that a template names, so `{{qusetion}}` renders here like `{{question}}`. It
+    fails in the evaluation. Tests with real docs fail at once, and do not need this rule.
 
     Fix: correct the name.
 
@@ -98,8 +98,8 @@ def _is_misspelling(written: str, other: str) -> bool:
 def outer_name_in_loop(study: Study) -> Iterator[Finding]:
     """Report a loop over examples that prints a column of the doc, although the examples have a column of that name.
 
-    Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example, so that the
-    example of a name is shown as one of a date.
+    Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example. An example
+    about a name is then marked as one about a date.
 
     Fix: print the column of the example: `x.kind`.
 
@@ -225,8 +225,8 @@ def _split_at_nothing(study: Study) -> Iterator[Finding]:
 def _list_kept_as_text(study: Study) -> Iterator[Finding]:
     """Report a column whose list is written as text, although a template takes elements from it.
 
-    Why: `"['iron', 'gold']"` has an element for each character: a loop lists `[`, `'`, `i`, and `{{options[0]}}` is
-    `[`.
+    Why: The elements of the text `"['iron', 'gold']"` are its characters. A loop prints `[`, `'` and `i`, and
+    `{{options[0]}}` is `[`.
 
     Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
 

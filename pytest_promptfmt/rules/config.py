@@ -46,7 +46,7 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     """Report a key that appears twice in one mapping of a file.
 
     Why: YAML silently keeps the last value, and strict parsers refuse the file. Editing the first value has no effect.
-    Reported as a warning if both values are equal.
+    It is a warning if both values are equal.
 
     Fix: remove one of them.
 
@@ -71,8 +71,8 @@ def _in_quotes(study: Study, finding: Finding) -> Fix | None:
 def not_text(study: Study) -> Iterator[Finding]:
     """Report choices that YAML does not read as text: `no`, `012`, `2024-01-01`.
 
-    Why: in YAML 1.1 the words yes, no, on and off are booleans, `012` is ten, and dates are dates. lm-eval either
-    fails on such a choice or scores the word True.
+    Why: yAML 1.1 reads the words yes, no, on and off as booleans, and `012` as the number ten. On such a choice lm-eval
+    fails, or scores the word True.
 
     Fix: put the words in quotes.
 
@@ -88,10 +88,10 @@ def not_text(study: Study) -> Iterator[Finding]:
 
 @rule("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
-    """Report a key of the task that its format replaces, and a `template:` that the task's own `doc_to_text` replaces.
+    """Report a key that has no effect because a format or the task's `doc_to_text` overrides it.
 
-    Why: the format sets the layout. A `target_delimiter` or `doc_to_text` next to it has no effect, but looks as if it
-    had. With `template:` it is the other way round: a written `doc_to_text` wins.
+    Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. With `template:`
+    it is the other way round: `doc_to_text` overrides the template.
 
     Fix: remove the key, or set it inside the format; keep either `template:` or `doc_to_text`.
 
@@ -168,10 +168,10 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
 @rule("PF116", "docs-of-another-split", severity=Severity.WARNING, family=Family.CONFIG)
 def docs_of_another_split(study: Study) -> Iterator[Finding]:
-    """Report a file with docs of a split that the task does not use, so that synthetic docs are tested instead.
+    """Report a docs file for a split that the task does not evaluate.
 
-    Why: `arc.docs.validation.jsonl` next to a task whose `test_split` is evaluated is never read. The author believes
-    that the prompts show the rows of that file.
+    Why: A task that evaluates its `test_split` never reads `arc.docs.validation.jsonl`. Synthetic docs are tested
+    instead, although the author expects the rows of that file.
 
     Fix: name the file after the evaluated split, or `<task>.docs.jsonl` for any split.
 
@@ -195,10 +195,10 @@ def docs_of_another_split(study: Study) -> Iterator[Finding]:
 
 @rule("PF110", "comment-cuts-text", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
 def comment_cuts_text(view: FileView) -> Iterator[Finding]:
-    r"""Report a text that YAML ends at ` #`, because what follows is a comment.
+    r"""Report a text that YAML cuts at ` #`, because a comment begins there.
 
-    Why: `description: Write the number after #### at the end.` is `Write the number after`, and
-    `regex_pattern: #### (\d+)` is nothing at all. No parser reports it.
+    Why: YAML reads `description: Write the number after #### at the end.` as `Write the number after`. It reads
+    `regex_pattern: #### (\d+)` as an empty value. No parser reports this.
 
     Fix: put the text in quotes.
 
@@ -263,7 +263,7 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
 def quoted_value(study: Study) -> Iterator[Finding]:
     """Report a boolean or number that is in quotes, so that it is text.
 
-    Why: the text `"false"` is true to Python, so that `do_sample: "false"` samples and `ignore_case: "false"` ignores
+    Why: python treats the text `"false"` as true. So `do_sample: "false"` samples, and `ignore_case: "false"` ignores
     the case. `temperature: "0.0"` is not equal to 0. A quoted false is reported as an error. Any other word, such as
     `flase`, is true as well.
 
@@ -296,9 +296,9 @@ def _is_quoted(key: Any, value: Any) -> bool:
 def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
 
-    Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is only an info if
-    the `TaskConfig` of the checkout or of the installed harness has the key, or if there is no harness to compare with.
-    The prompts are tested without the key.
+    Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is an info if the
+    checkout or the installed harness has the key in its `TaskConfig`. It is also an info if there is no harness to
+    compare with. The prompts are tested without the key.
 
     Fix: remove the key; settings of your own belong under `metadata`.
 
@@ -319,10 +319,10 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 
 @rule("PF137", "group-of-a-task", severity=Severity.WARNING, family=Family.NAMES, scope="file")
 def group_of_a_task(view: FileView) -> Iterator[Finding]:
-    """Report a task with the key `group`, which up to lm-eval 0.4.3 named the sets that a task belongs to.
+    """Report a task with the key `group`, which lm-eval 0.4.4 renamed to `tag`.
 
-    Why: lm-eval 0.4.13 reads such a file as a group without members, and silently drops the task. Up to 0.4.11 it loads
-    the task, so the finding is an info in a checkout of such a release.
+    Why: lm-eval 0.4.13 reads such a file as a group without members, and silently drops the task. Releases up to 0.4.11
+    load the task, so the finding is an info in a checkout of such a release.
 
     Fix: write `tag:` instead of `group:`.
 
@@ -337,7 +337,7 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
 
 @also("PF137", scope="file")
 def early_yaml(view: FileView) -> Iterator[Finding]:
-    """Report a file that is included twice, and a `!function` with a path, which lm-eval reads only before 0.4.12."""
+    """Report a file that is included twice, or a `!function` with a path: lm-eval 0.4.12 and later read neither."""
     paths = [value for value in leaves(view.config) if isinstance(value, FunctionRef) and value.is_path]
     if not paths and not view.yaml.has_release_includes:
         return

@@ -166,7 +166,7 @@ def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
 
 @error_query("PF701", "", task, at="process_docs")
 def _processed_otherwise(study: Study) -> Iterator[Finding]:
-    """Report `process_docs` that reorders options and keeps the index of the right one, or counts letters from 1."""
+    """Report `process_docs` that reorders options without changing the gold index, or counts letters from 1."""
     rows, names = given_rows(study), template_names(study.written.doc_to_target)
     gold = next(iter(names)) if len(names) == 1 and study.has_choices else ""
     if str(study.written.doc_to_target).strip("{} ") != gold:

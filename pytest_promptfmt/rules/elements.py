@@ -95,8 +95,8 @@ def answer_labels() -> set[str]:
 def _no_cue(page: Page) -> Iterator[str | Finding]:
     """Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
-    Why: a base model continues with the next option, not with an answer. An instruction how to answer that comes
-    earlier counts as a cue.
+    Why: a base model continues with the next option, not with an answer. An earlier instruction about how to answer
+    counts as a cue.
 
     Fix: end the prompt with a cue such as `Answer:`.
 
@@ -149,7 +149,7 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
 
 @query("PF240", "a label has no space after its colon, but other labels have one", texts, name="uneven-labels")
 def uneven_labels(text: Text) -> Iterator[str | Finding]:
-    """Report labels that are not written alike, such as one glued to its column where others have a space.
+    """Report labels that are written in different ways, such as one without the space that the others have.
 
     Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
     tokenizers read both differently.
@@ -356,8 +356,8 @@ def _sentence_cut_off(text: Text) -> Iterator[str]:
 def _open_bracket(page: Page) -> Iterator[str]:
     """Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
 
-    Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before
-    they answer. A prompt that ends with the bracket expects the answer to close it and is not reported.
+    Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before they answer.
+    Nothing is reported if the prompt ends with the open bracket: the answer is expected to close it.
 
     Fix: close the bracket.
 

@@ -41,8 +41,8 @@ _NUMBERS: Final = ("42", "18")
 def filters_without_generation(study: Study) -> Iterator[Finding]:
     """Report filters that look for an answer in a task that generates nothing.
 
-    Why: filters of lm-eval are applied to everything that the model returns. For log-likelihoods a regex finds nothing,
-    gives its fallback for every choice, and scoring fails at the end of the run.
+    Why: lm-eval also applies filters to log-likelihoods. A regex finds nothing in them, and returns its fallback for
+    every choice. Scoring then fails at the end of the run.
 
     Fix: remove `filter_list`, or set `output_type: generate_until`.
 
@@ -58,8 +58,8 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
 def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     """Report `exact_match` on completions whose leading space is not removed.
 
-    Why: after `Answer:` models continue with ` Paris`, as few-shot examples show with their delimiter. `exact_match`
-    compares ` Paris` with `Paris` and scores 0. Back ends that strip completions hide this, others do not.
+    Why: after `Answer:` models continue with ` Paris`, as the few-shot examples do. `exact_match` compares ` Paris`
+    with `Paris` and scores 0. Some back ends strip completions and hide the mistake; others do not.
 
     Fix: add a filter `remove_whitespace` or `regex` (which strips) before `take_first`.
 
@@ -155,7 +155,7 @@ def indentation_lost(study: Study) -> Iterator[Finding]:
 
 @also("PF509")
 def label_compared_whole(study: Study) -> Iterator[Finding]:
-    """Report a prompt with options, without examples, whose whole completion is compared with the label."""
+    """Report a prompt with options and without examples, if the whole completion is compared with the label."""
     if not study.generates or study.shots > 0 or looks_for_answers(study.task) or study.task.gen_prefix:
         return
     kwargs = study.task.generation_kwargs

@@ -86,10 +86,10 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
 def _some_options_unread(study: Study) -> Iterator[Finding]:
     """Report a filter that misreads an answer, such as one that reads some labels and not others.
 
-    Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
-    answer is such an option are always wrong. The finding is an error if the prompt requests the sentence. It is an
-    info if the prompt ends with a cue after which most models write only the label, or if prompt and sentence are in
-    different languages.
+    Why: for example, the pattern knows fewer letters than the prompt has options, or it reads a letter of another word.
+    Docs with such an answer always count as wrong. It is an error if the prompt requests the sentence that is misread.
+    It is an info if most models answer the cue with only the label, or if prompt and sentence are in different
+    languages.
 
     Fix: let the pattern read every label that the prompt lists.
 

@@ -86,9 +86,9 @@ def _ignored_indices(study: Study) -> Iterator[Finding]:
 def shots_from_test(study: Study) -> Iterator[Finding]:
     """Report few-shot examples from the evaluated split.
 
-    Why: without a few-shot, training or validation split, lm-eval silently draws from the test split, and does not
-    leave the evaluated doc out. Some prompts then contain their own answer. Where `fewshot_split` names the evaluated
-    split, the doc is left out, but its neighbours are shown with their answers, although there is another split.
+    Why: if a task has no few-shot, training or validation split, lm-eval silently draws examples from the test split.
+    Some prompts then contain their own answer. If `fewshot_split` names the evaluated split, lm-eval leaves out the
+    evaluated doc. Other test docs are still shown with their answers, although there is another split.
 
     Fix: set `fewshot_split`, or write `samples`.
 
@@ -154,8 +154,8 @@ def _own_shot(page: Page) -> Iterator[str]:
 def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     """Report few-shot examples whose answer is part of the question because their target is empty.
 
-    Why: with a chat template the answers are then in the turns of the user, and the assistant has none. The model sees
-    a user who answers their own questions.
+    Why: with a chat template, the answers are then in user turns, and there are no assistant turns. The model sees a
+    user who answers their own questions.
 
     Fix: put the answer into `fewshot_config.doc_to_target`.
 
@@ -185,9 +185,9 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
 def _unlike_question(page: Page) -> Iterator[Finding]:
     """Report few-shot examples unlike the question, such as ones that end with another cue.
 
-    Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
-    layouts; so is a cue, or a space after it, that only one of them has. Tasks without few-shot examples are rendered
-    with two.
+    Why: a model imitates the examples. If examples end with `Answer:` and the question ends with `A:`, the model sees
+    two layouts. The same is true if only one of them has a cue, or a space after it. Tasks without few-shot examples
+    are checked with two examples.
 
     Fix: use the same layout for few-shot examples and the question.
 
@@ -286,7 +286,7 @@ def _compared(study: Study) -> Sequence[Page]:
 
 @error_query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"))
 def _answer_otherwise(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples that answer in sentences, labels or texts of options where something else is scored."""
+    """Report few-shot examples whose answers have another form than the scored ones, such as sentences."""
     golds = [str(instance.target).strip() for instance in page.study.real_instances]
     answers = [shot.answer.strip() for shot in page.shots if shot.answer]
     labels, severity = page.listed, severity_of_shots(page.study)
@@ -381,8 +381,8 @@ def _delimiter_in_shots(page: Page) -> Iterator[str]:
 def _shot_answers_with_question(page: Page) -> Iterator[Finding]:
     """Report few-shot examples whose answer is the same text as their own question.
 
-    Why: the target names the column of the question, or the source of a translation instead of the translation. The
-    examples teach the model to repeat the question. Choices are not reported: a question may list them.
+    Why: the target names the wrong column, such as the source of a translation instead of the translation. The examples
+    teach the model to repeat the question. Choices are not reported: a question may list them.
 
     Fix: print the answer in `doc_to_target`, and in that of `fewshot_config`.
 

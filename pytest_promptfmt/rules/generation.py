@@ -124,7 +124,7 @@ def _reasoning(study: Study) -> Sequence[Study]:
 
 @error_query("PF903", "the prompt requests reasoning, but a stop sequence ends it early", _reasoning, every=True)
 def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that requests it."""
+    """Report a stop sequence such as `.`, `=` or a newline in a task that requests reasoning: reasoning contains it."""
     for number, stop in enumerate(study.stop_texts if study.task.gen_prefix is None else ()):
         # else the answer follows the prefix, without reasoning
         if stop and stop in data_table("rules")["reasoning"]:
@@ -150,8 +150,8 @@ def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
 def no_budget(study: Study) -> Iterator[Finding]:
     """Report a task that requests reasoning without setting a token budget, or with a budget of a few tokens.
 
-    Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer, and 64
-    tokens are too few for any.
+    Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer. A budget
+    of 64 tokens is too small for any reasoning.
 
     Fix: set `generation_kwargs.max_gen_toks`.
 
@@ -222,11 +222,11 @@ def _gold_longer_than_budget(page: Page) -> Iterator[str]:
 
 @rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
-    """Report a task that stops, cuts or skips reasoning, if the chat template makes the model begin with it.
+    """Report a task that stops, cuts or skips the reasoning that the chat template begins.
 
     Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop sequence
-    with a line break cuts it off. Three cases are warnings: a small token budget is used up by reasoning, choices are
-    scored as if they were reasoning, and a `gen_prefix` makes the model answer without any.
+    with a line break cuts it off. Three cases are warnings: reasoning uses up a small token budget; choices are scored
+    in the place of reasoning; a `gen_prefix` prevents reasoning.
 
     Fix: turn reasoning off in `template_args` (`enable_thinking: false`), or give the task other stops and a budget of
     thousands of tokens.
@@ -278,10 +278,10 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF464", "reasoning-read-as-answer", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
-    """Report filters that read an answer out of the reasoning, between the marks of the profile's own chat template.
+    """Report filters that read an answer from the reasoning, if the chat template marks reasoning in its own way.
 
-    Why: lm-eval cuts reasoning off at `</think>` unless another mark is configured. With a model that closes its
-    reasoning differently, a filter sees all of it, and reads the first answer that the model considered.
+    Why: lm-eval cuts reasoning off at `</think>` unless another mark is configured. If a model closes its reasoning
+    with another mark, filters see all of the reasoning. They read the first answer that the model considered.
 
     Fix: give the mark to lm-eval (`--model_args think_end_token=…`) and to `metadata.promptfmt.think_end_token`.
 

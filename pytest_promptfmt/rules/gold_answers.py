@@ -65,9 +65,9 @@ _OPTION: Final = re.compile(r"[(\[]?[A-Z\d][)\].][ \t]*$")
 def gold_not_a_choice(study: Study) -> Iterator[Finding]:
     """Report a doc without a correct choice: the gold index is out of range, or the gold text is not among the choices.
 
-    Why: lm-eval compares the target with the choices byte for byte and counts a doc without a match as wrong. Labels
-    that count from 1, used as indices, make the last one fail and shift all others by one. All local docs are checked,
-    not only those that are rendered.
+    Why: lm-eval compares the target with the choices byte for byte and counts a doc without a match as wrong. If labels
+    count from 1 but are used as indices, the last one fails, and all others point to the next choice. All local docs
+    are checked, not only those that are rendered.
 
     Fix: use the index from 0, or the exact text of a choice.
 
@@ -134,8 +134,8 @@ def _closest(target: Any, choices: Sequence[str]) -> str | None:
 def padded_target(study: Study) -> Iterator[Finding]:
     """Report a gold answer that no completion equals, such as one that begins or ends with whitespace.
 
-    Why: an extracted `7` never equals ` 7`. If the target delimiter is a space, few-shot examples have two. It is a
-    warning without filters and examples.
+    Why: filters return `7`, which never equals ` 7`. If the target delimiter is a space, few-shot examples show two
+    spaces. It is a warning if the task has neither filters nor examples.
 
     Fix: strip the target: `{{answer.strip()}}`.
 
@@ -198,7 +198,7 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 
 @also("PF701")
 def gold_unlike_column(study: Study) -> Iterator[Finding]:
-    """Report a gold choice although the column with the answer holds the text of another choice."""
+    """Report a gold choice that is not the one whose text is in the column with the answer."""
     contradicted: list[tuple[Instance, str, str, str]] = []
     written = study.written.doc_to_choice
     are_labels = isinstance(written, list) and follow_each_other([str(one).casefold() for one in written])
@@ -297,7 +297,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
 
 @query("PF702", "the gold answer contains the answer of another column, and more", _compared_golds, at="doc_to_target")
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
-    """Report gold answers with more than the answer, such as worked solutions, if another column has just that."""
+    """Report gold answers with more than the answer, such as worked solutions, if a column has only the answer."""
     docs = [(instance, str(instance.target)) for instance in study.real_instances]
     is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
     for name in docs[0][0].doc if is_whole else ():
@@ -335,10 +335,11 @@ def _joined(instance: Instance) -> str | None:
 
 @rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
 def leaked_gold(study: Study) -> Iterator[Finding]:
-    """Report a feature that only the gold choices have: whitespace, case, punctuation, length, or being in the prompt.
+    """Report a feature that only the gold choices have, such as whitespace, letter case, punctuation or length.
 
-    Why: the feature gives the answer away. At least three docs must agree. If the answer is in a passage on purpose,
-    ignore this rule with that reason.
+    Why: the feature gives the answer away. It also counts if only the gold choices appear in the prompt. A feature is
+    reported if at least three docs agree. If a passage contains the answer on purpose, ignore this rule and give that
+    reason.
 
     Fix: format all choices in the same way in the template or in `process_docs`; remove the passage with the answer.
 

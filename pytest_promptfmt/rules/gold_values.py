@@ -45,8 +45,8 @@ _LONGEST: Final = 60
 def padded_choice(study: Study) -> Iterator[Finding]:
     """Report choices of which only some begin or end with whitespace.
 
-    Why: `A. Adverse possession` next to `B. Implied` shows which option was edited by hand, in some datasets the right
-    one.
+    Why: `A. Adverse possession` next to `B. Implied` shows which option was edited by hand. In some datasets this is
+    the right one.
 
     Fix: strip the choices in the template.
 
@@ -80,7 +80,8 @@ def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
 def empty_choice(study: Study) -> Iterator[Finding]:
     """Report a choice without a visible character.
 
-    Why: an empty continuation has the highest possible likelihood, so it wins, and every doc with it is wrong.
+    Why: an empty choice has the highest possible likelihood, so it always wins. Every doc with such a choice counts as
+    wrong.
 
     Fix: drop missing choices in `doc_to_choice` or `process_docs`.
 
@@ -155,7 +156,7 @@ def _one_choice_unlike(study: Study) -> Iterator[Finding]:
 
 @also("PF701")
 def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
-    """Report a boolean column mapped to the wrong choices: true to the one that means no, false to yes."""
+    """Report a boolean column with swapped choices: true selects no, and false selects yes."""
     column = _only_column(study)
     docs = study.docs
     yield from _numbered_otherwise(study)
@@ -334,7 +335,7 @@ def _questions(study: Study) -> LocalDocs:
 
 @also("PF109", severity=Severity.ERROR)
 def later_doc_fails(study: Study) -> Iterator[Finding]:
-    """Report a template or function that fails on a local doc that is not among the rendered ones."""
+    """Report a template or function that fails on a local doc outside the rendered ones."""
     local = local_questions(study)
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):

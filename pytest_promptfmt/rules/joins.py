@@ -114,8 +114,8 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
     """Report too much whitespace where two texts meet, such as a question that ends with a space before the answer.
 
     Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
-    the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one, and training text
-    hardly ever has two there. If the question ends with a newline, the line of the answer begins with a space.
+    the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one. Training text
+    hardly ever has two spaces there. If the question ends with a newline, the line of the answer begins with a space.
 
     Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
 
@@ -129,8 +129,8 @@ def trailing_space(study: Study) -> Iterator[Finding]:
     """Report whitespace at an edge of a prompt, such as a space at the end of a prompt for generation.
 
     Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
-    begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,
-    the literal text at the end of Python code is checked.
+    begin with a token that it hardly ever saw there. Completions get worse or start with a second space. If the task
+    has no docs, the rule checks the literal text at the end of its Python code.
 
     Fix: remove the space at the end of the template.
 

@@ -28,11 +28,11 @@ _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @rule("PF131", "unresolved-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def unresolved_member(view: FileView) -> Iterator[Finding]:
-    """Report a member of a group that neither a file of the folder tree nor the harness defines.
+    """Report a member of a group that no task file and no harness defines.
 
-    Why: lm-eval cannot load the group, and reports it only when the group is run. The harness is the checkout around
-    the file, else the lm-eval that is installed. Without a harness the member may be a task of lm-eval, so the finding
-    is an info, or a warning if one of your tasks has a similar name.
+    Why: lm-eval cannot load the group, but reports this only when the group is run. The harness is the checkout around
+    the file, otherwise the installed lm-eval. Without a harness the member may be a task of lm-eval, so the finding is
+    only an info. It is a warning if one of your tasks has a similar name.
 
     Fix: use the name of a task, tag or group.
 
@@ -69,8 +69,8 @@ def _member_position(view: FileView, member: str) -> Any:
 def hidden_name(view: FileView) -> Iterator[Finding]:
     """Report a name that lm-eval drops because it is already used.
 
-    Why: tasks, groups and tags share one namespace. Of two with the same name, the first file wins and the other
-    cannot be run. A tag with the name of a group collects nothing.
+    Why: tasks, groups and tags share one namespace. If two have the same name, the first file wins, and the other
+    cannot be run. A tag with the name of a group collects no tasks.
 
     Fix: rename one of them.
 
@@ -107,13 +107,13 @@ def _entries_named_alike(study: Study) -> Iterator[Finding]:
 
 @rule("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def group_metric(view: FileView) -> Iterator[Finding]:
-    """Report a group that averages a metric or filter which none of its members has.
+    """Report a group that averages a metric or filter that none of its members has.
 
     Why: lm-eval averages the results that the members report as `metric,filter`. If no member has such a result, the
-    row of the group stays empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the
-    members have. Groups inside the group are checked as well.
+    row of the group stays empty, without an error. Without a `filter_list`, lm-eval 0.4.13 takes the filters of the
+    members. Groups inside the group are checked as well.
 
-    Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
+    Fix: use a metric and a filter pipeline that the members have.
 
     Real: thirteen registry bugs of lm-evaluation-harness were of this kind, PF131 or PF132.
     """
@@ -204,7 +204,7 @@ def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
 
 @rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
 def swapped_letters(study: Study) -> Iterator[Finding]:
-    """Report a misspelled task name: one of its words is a word from its path with letters swapped.
+    """Report a task name with swapped letters, compared with the path of its file.
 
     Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
 

@@ -73,11 +73,11 @@ def _first_two(study: Study) -> Sequence[Page]:
     name="uneven-labels-and-options",
 )
 def _labels_out_of_order(page: Page) -> Iterator[str]:
-    """Report options whose labels, number or order do not fit, such as labels that are not consecutive.
+    """Report options with wrong labels, a wrong number or a wrong order, such as labels that are not consecutive.
 
-    Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter set
-    inside a loop of Jinja stays the same, so that all options have one label. The scored labels then belong to other
-    options.
+    Why: `loop.index` counts from 1, so `'ABCD'[loop.index]` begins with B. `chr(64 + i)` begins with `@` if `i` counts
+    from 0. A counter that is set inside a Jinja loop never changes, so all options have the same label. The scored
+    labels then belong to other options.
 
     Fix: take the label of the same index: `'ABCD'[loop.index0]`, `chr(65 + i)`.
 
@@ -152,7 +152,7 @@ def _options_listed_twice(page: Page) -> Iterator[Finding]:
 
 @error_query("PF249", "", _first_two, at="doc_to_choice")
 def _options_in_other_order(page: Page) -> Iterator[Finding]:
-    """Report options in another order than in their column, if the gold answer is a position in that column."""
+    """Report options that are not in the order of their column, if the gold answer is a position in that column."""
     place = _place_of_gold(page)
     if place is None:
         return
@@ -179,7 +179,7 @@ def _place_of_gold(page: Page) -> str | None:
 
 @error_query("PF249", "", _first_two, at="doc_to_choice")
 def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
-    """Report options whose texts are scored, if one is only listed, or is listed at another position."""
+    """Report options whose texts are scored, if one is listed but not scored, or is scored at another position."""
     written, scored = page.study.written, page.scored
     listed = [option.text.strip() for option in page.layout.listed]
     are_texts = isinstance(written.doc_to_choice, str) and len(set(scored)) == len(scored) > 1

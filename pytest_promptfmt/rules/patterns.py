@@ -61,8 +61,8 @@ _LONG: Final = 2000
 def unescaped_dot(study: Study) -> Iterator[Finding]:
     r"""Report a pattern that does not mean what it looks like, such as a dot without a backslash for a full stop.
 
-    Why: `.` matches any character. At the end of a pattern it takes away the last digit of `The answer is 18`, and
-    between digits it joins `3 5` to one number.
+    Why: `.` matches any character. At the end of a pattern it cuts off the last digit of `The answer is 18`. Between
+    digits it reads `3 5` as one number.
 
     Fix: write `\.`, or remove the dot.
 
@@ -203,7 +203,7 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 @also("PF502")
 def result_dropped(study: Study) -> Iterator[Finding]:
-    """Report a method call in the Python code of a task that changes nothing, and whose result is not used."""
+    """Report a method call in Python code whose result is not used, such as `text.strip()` as a whole line."""
     for name, node in ((one.name, each) for one in functions_of(study.given) for each in definitions(one)):
         for call in (one.value for one in ast.walk(node) if isinstance(one, ast.Expr)):
             func = call.func if isinstance(call, ast.Call) else None
@@ -265,8 +265,8 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
 def gold_cut(study: Study) -> Iterator[Finding]:
     r"""Report a filter that reads short answers, but only a part of the longer answers of the docs.
 
-    Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`, `answer is (\w+)` reads one word of two, and `.`
-    matches no newline, so that code of several lines is not found. A right answer scores 0.
+    Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`. `answer is (\w+)` reads one word of two. `.`
+    matches no newline, so code of several lines is not found. In all three cases a right answer scores 0.
 
     Fix: match as much as an answer may have: nested braces, several words, several lines (`[\s\S]*?`).
 

@@ -99,10 +99,11 @@ def python_value(value: Any, text: str) -> str | None:
 
 @error_query("PF245", "a Python object is printed instead of text", task, name="python-printed")
 def _object_printed(study: Study) -> Iterator[Finding]:
-    """Report a Python value that is printed as Python shows it: a method, a generator, the view of a mapping.
+    """Report a Python object that is printed instead of a text: a method, a generator, the view of a mapping.
 
-    Why: `{{passage.items}}` is the method `items` of the mapping, not its key, and `map` in Jinja gives a generator.
-    The prompt then shows `<generator object …>` instead of the text, often with another number in every run.
+    Why: `{{passage.items}}` is the method `items` of the mapping, not its key. The filter `map` of Jinja returns a
+    generator. The prompt then shows `<generator object …>` instead of the text, often with another address in every
+    run.
 
     Fix: write `passage['items']`, or end the expression with `| join(', ')` or `| list | join(' ')`.
 
@@ -122,8 +123,9 @@ def _object_printed(study: Study) -> Iterator[Finding]:
 def _name_not_filled_in(study: Study) -> Iterator[Finding]:
     """Report a placeholder that was not filled in, such as `%(question)s`, `${subject}` or `{doc["subject"]}`.
 
-    Why: prompts are often ported from harnesses with other placeholders, and a string without its `f` keeps the braces.
-    The model reads the name instead of the text. `{name}` counts if it is a column of your docs.
+    Why: prompts are often copied from harnesses with other placeholders. In Python, a string without the `f` before it
+    keeps its braces, too. The model then reads the name instead of the text. `{name}` is reported if your docs have a
+    column `name`.
 
     Fix: use `{{name}}` in templates, and an f-string in Python.
 
@@ -190,9 +192,9 @@ def _description_for_readers(study: Study) -> Iterator[str]:
     """Report a `description` that describes the benchmark to people.
 
     Why: lm-eval prints the description before the first few-shot example of every prompt. The purpose of the task and
-    its paper belong into `metadata` or a README.
+    its paper belong in `metadata` or a README.
 
-    Fix: move the text into a comment, and describe to the model what it is to do.
+    Fix: move the text into a comment, and tell the model what to do.
 
     Real: lm-evaluation-harness #3442 (uncheatable_eval, in review).
     """

@@ -214,7 +214,7 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
 def failed_rule(ignores: Ignores) -> Iterator[Finding]:
     """Report a rule that raised an exception.
 
-    Why: a rule that fails must not stop the run, and must not look like a rule that found nothing.
+    Why: a failed rule must not stop the run. Without this finding, it would look like a rule that found nothing.
 
     Fix: fix the rule, or ignore it; if it is built in, report a bug.
     """

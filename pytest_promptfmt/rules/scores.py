@@ -80,13 +80,13 @@ def _compared(study: Study) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def scorer_crashes(study: Study) -> Iterator[Finding]:
-    """Report scoring that ends with an exception for some answer that a model may well give.
+    """Report scoring that raises an exception for an answer that a model may give.
 
-    Why: such an exception ends the evaluation, hours after its start. PF109 tries the gold answers; this rule tries an
-    empty completion, nonsense, and choices with several synthetic log-likelihoods. Functions may need columns that
-    synthetic docs lack, so their exceptions count only with docs of yours.
+    Why: such an exception ends the evaluation, hours after its start. PF109 tries the gold answers. This rule tries an
+    empty completion, nonsense, and choices with several synthetic log-likelihoods. A function may need columns that
+    synthetic docs lack, so its exceptions count only with docs of your own.
 
-    Fix: make the function expect any answer.
+    Fix: handle any answer in the function.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
     """
@@ -137,7 +137,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
             best, other = choice.gold_best.get(name), choice.other_best.get(name)
             if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
                 yield finding(
-                    "the gold choice does not win when it is by far the most likely",
+                    "the gold choice does not win, even if it is by far the most likely",
                     f"{name} is {best:g}",
                     scored_by(trials),
                     choice.instance,
@@ -183,7 +183,8 @@ def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
 def random_fallback(study: Study) -> Iterator[Finding]:
     """Report filters that guess an answer where they find nothing.
 
-    Why: a guess is right every fourth time and hides that the model gave no answer, and two runs differ.
+    Why: with four options, a guess is right every fourth time. It hides that the model gave no answer, and two runs
+    give different scores.
 
     Fix: give a fixed fallback: a guess hides that nothing was found.
 

@@ -41,7 +41,7 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
         if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
             yield finding(
-                "if all choices are equally likely, the gold one counts as right without being the first",
+                "all choices are equally likely, and the gold one counts as right without being the first",
                 "acc is 1",
                 scored_by(trials),
                 trial.instance,
@@ -70,9 +70,9 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
 def metric_never_given(study: Study) -> Iterator[Finding]:
     """Report a metric of `metric_list` that scoring never gives.
 
-    Why: `process_results` returns a mapping by metric, and lm-eval reports its names. An entry with another name is
-    silently missing in the results. `acc` needs log-likelihoods: for generated text it is a pair, and averaging fails
-    after the model has answered everything.
+    Why: lm-eval reports the metrics that `process_results` returns. An entry of `metric_list` with another name is
+    silently missing in the results. `acc` needs log-likelihoods: for generated text its value is a pair, and averaging
+    fails at the end of the run.
 
     Fix: use the names that `process_results` returns, and metrics that fit the output type.
 
@@ -281,8 +281,8 @@ def _near_misses(gold: str) -> tuple[str, ...]:
 def depends_on_line_end(study: Study) -> Iterator[Finding]:
     """Report a metric of your own that rejects a gold answer with a newline before it or a full stop after it.
 
-    Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
-    line, or compares the text as it is, gives them nothing. A full stop is reported as info.
+    Why: many models begin an answer with a space or newline, or end it with a full stop. A function that takes the
+    first line, or compares the unchanged text, scores such answers as 0. A full stop is reported as info.
 
     Fix: strip whitespace and the full stop before the comparison.
 

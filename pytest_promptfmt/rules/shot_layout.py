@@ -42,7 +42,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     """Report few-shot examples that cannot be rendered, even if the task shows none by default.
 
     Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
-    `fewshot_config`, so that the mistake is not noticed.
+    `fewshot_config`, so the mistake is not noticed.
 
     Fix: correct the keys of `fewshot_config`.
 

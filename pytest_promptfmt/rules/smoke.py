@@ -58,12 +58,11 @@ def _known_names(study: Study, finding: Finding) -> Fix | None:
 
 @rule("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True, fix=_known_names)
 def scoring_fails(study: Study) -> Iterator[Finding]:
-    """Report a task whose gold answers cannot be filtered and scored without an exception.
+    """Report a task whose filters or metrics raise an exception for a gold answer.
 
-    Why: filters, metrics and `process_results` run after the model has answered everything, often hours after the
-    start, so an exception there costs a whole evaluation. Therefore each gold answer is filtered and scored once. With
-    synthetic docs, parts that depend on the texts of docs are not tried. Metrics of Hugging Face evaluate are not
-    loaded.
+    Why: filters, metrics and `process_results` run at the end of an evaluation, often hours after its start. An
+    exception there loses all results. Therefore each gold answer is filtered and scored once. With synthetic docs,
+    parts that depend on the texts of docs are not tried. Metrics of Hugging Face evaluate are not loaded.
 
     Fix: correct the argument, pattern or function that the error names.
 

@@ -134,7 +134,7 @@ def _stop_cuts_block(study: Study) -> Iterator[Finding]:
 
 @error_query("PF903", "a stop sequence is a tag that the prompt requests", _answered_freely)
 def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is one of the tags that the prompt requests, before the last one."""
+    """Report a stop sequence that is a requested tag, although another requested tag comes after it."""
     tags = _TAG.findall(study.own_text)
     closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
     for number, stop in enumerate(study.stop_texts):
@@ -196,8 +196,9 @@ def _shadowed_stop(study: Study) -> Iterator[Finding]:
 def stop_unlike_shots(study: Study) -> Iterator[Finding]:
     """Report stop sequences that do not match the start of the next question.
 
-    Why: after its answer a base model continues with the next question, in the layout of the few-shot examples. A stop
-    `Q:` does not end it if the examples have `Question:`, nor does `Frage:` with a colon of another width.
+    Why: after its answer, a base model writes the next question, in the layout of the few-shot examples. The stop
+    sequence `Q:` does not end the answer if questions begin with `Question:`. Neither does `Frage:` if its colon has
+    another width.
 
     Fix: use the exact label at the start of a question, or a newline.
 

@@ -32,8 +32,8 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 def missing_function(study: Study) -> Iterator[Finding]:
     """Report a `!function` that the file next to the YAML does not define.
 
-    Why: metrics, filters and result functions are not needed to render prompts, so a function that was removed is only
-    noticed when lm-eval builds the task. The file is parsed, not run.
+    Why: prompts render without metrics, filters and result functions. A missing function is only noticed when lm-eval
+    builds the task. To find it here, the file is parsed, not run.
 
     Fix: define or import the function in that file.
 
@@ -102,10 +102,10 @@ def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
 
 @rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
 def missing_package(study: Study) -> Iterator[Finding]:
-    """Report Python code of a task that imports a package which is not installed here.
+    """Report an import of a package that is not installed, in the Python code of a task.
 
-    Why: the module is imported without the package, so that prompts can be linted. Code that uses the package, most
-    often for scoring, is not tested, and lm-eval does not load the task at all.
+    Why: the module is imported without the package, so that prompts can be linted. Code that uses the package is not
+    tested; most often this is scoring. lm-eval does not load the task at all.
 
     Fix: install the package where the task is tested.
 
@@ -125,11 +125,11 @@ def missing_package(study: Study) -> Iterator[Finding]:
 
 @rule("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
 def prompt_by_chance(study: Study) -> Iterator[Finding]:
-    """Report a question that Python code builds with random numbers (module `random`), without a seed.
+    """Report a question that Python code builds with random numbers, without a seed.
 
-    Why: code that shuffles options without its own generator takes the numbers that happen to come next. Another
-    `--limit`, order of tasks or number of few-shot examples changes every prompt; a gold label stored elsewhere then
-    points to the wrong option.
+    Why: without a seed, the order of shuffled options depends on all random numbers that were drawn before. Another
+    `--limit`, order of tasks or number of few-shot examples changes every prompt. A gold label that is stored elsewhere
+    then points to the wrong option.
 
     Fix: shuffle in `process_docs` with `random.Random(seed)`, or by the digest of the question.
 
@@ -165,7 +165,7 @@ def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
 
 @also("PF221", severity=Severity.ERROR)
 def missing_value_in_code(study: Study) -> Iterator[Finding]:
-    """Report the word None or nan that code or a template makes of a missing value: in its question, or as gold."""
+    """Report code or a template that turns a missing value into the word None or nan."""
     for instance in study.real_instances:
         empty = [name for name, value in instance.doc.items() if value is None or value != value]
         if not empty:

@@ -126,9 +126,8 @@ def constant_field(study: Study) -> Iterator[Finding]:
 def constant_prompt(study: Study) -> Iterator[Finding]:
     """Report a task with the same prompt for every doc.
 
-    Why: different docs with one prompt and one set of choices are one question asked many times. The template names no
-    column, or not as `{{ column }}`. Nothing is reported if PF246 names the cause, or if the docs differ only in
-    columns that the template does not use.
+    Why: the model gets one question many times. The template names no column, or does not write it as `{{ column }}`.
+    Nothing is reported if PF246 names the cause, or if the docs differ only in columns that the template does not use.
 
     Fix: add the columns of the question with `{{name}}`.
 
@@ -232,7 +231,7 @@ def _is_python_list(template: WrittenTemplate) -> bool:
 
 @also("PF126", severity=Severity.ERROR, fix=_WITH_BACKSLASHES)
 def control_character(study: Study) -> Iterator[Finding]:
-    r"""Report a control character, such as the backspace that `"\b"` is in YAML."""
+    r"""Report a control character, such as the backspace that YAML reads in `"\b"`."""
     for keys, text in study.strings:
         found = _CONTROL.search(text)
         if found is not None:
@@ -251,8 +250,8 @@ def python_string(study: Study) -> Iterator[Finding]:
 def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
-    Why: the query is only used for decontamination, so the mistake is noticed late. Without docs of your own, a column
-    is reported if no prompt, choice or answer uses it, unless code makes the docs.
+    Why: the query is only used for decontamination, so the mistake is noticed late. Without docs of your own, the rule
+    reports a column that no prompt, choice or answer uses. It reports nothing if code makes the docs.
 
     Fix: use a column, or write a template.
 

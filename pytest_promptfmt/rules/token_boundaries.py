@@ -19,10 +19,11 @@ _TOKENS: Final = 8
 
 @rule("PF301", "nothing-left-to-score", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer without any token left after the tokens of the prompt are cut off.
+    """Report an answer that has no token left when the tokens of the prompt are cut off.
 
-    Why: lm-eval encodes prompt and answer together and cuts at the length of the encoded prompt. If the end of the
-    prompt and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
+    Why: lm-eval encodes prompt and answer together, then cuts off as many tokens as the prompt has by itself. If the
+    end of the prompt and the answer form one token (`:A`, `(A`), no token is left. The run stops with an assertion
+    error.
 
     Fix: move the character that merges with the answer from the end of the prompt to the start of the answers.
 
@@ -44,10 +45,10 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
 def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     """Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
 
-    Why: lm-eval scores the tokens of the prompt, followed by those tokens of prompt and answer together that come
-    after. If `:` and the newline after it are one token, the model gets `Answer:` and `A` and never sees the newline.
-    Encoded separately (`split: pairwise`), SentencePiece adds a space that is not in the text. Reported as info if the
-    text is the same and only its tokens differ.
+    Why: lm-eval encodes prompt and answer together, and cuts off as many tokens as the prompt has by itself. If `:` and
+    the newline after it form one token, the model gets `Answer:` and `A`, and never sees the newline. With `split:
+    pairwise` the two are encoded separately, and SentencePiece adds a space that is not in the text. The finding is an
+    info if the text is the same and only its tokens differ.
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
@@ -82,8 +83,8 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
 
     Why: a choice with a leading space fits after `Answer:`, but not after the generation prompt of a chat template,
     where answers begin without a space. A target delimiter adds a second space. In most tokenizers `A` with no, one and
-    two spaces before it gives three different tokens. Reported as info for built-in approximations, and for
-    `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
+    two spaces before it gives three different tokens. The finding is an info for built-in approximations of a
+    tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
     Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
 
@@ -122,7 +123,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
     """Report a choice that begins with another token than the same answer in a few-shot example.
 
     Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
-    the scored token is not the one they show. Reported as info if the examples are text inside a turn of the user.
+    the scored token is not the one they show. The finding is an info if the examples are text inside a user turn.
 
     Fix: use the same `target_delimiter` for few-shot examples and candidates. If a chat template writes the space
     before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
@@ -159,7 +160,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
 
 @also("PF302", severity=Severity.ERROR, scope="profile")
 def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer with other tokens by itself than after the prompt, if the two are encoded separately."""
+    """Report an answer that has other tokens if it is encoded separately from the prompt, as the profile does."""
     tokenizer = view.tokenizer
     if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):
         return

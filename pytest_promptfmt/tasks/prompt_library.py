@@ -90,7 +90,7 @@ def _from_file(
         )
     if has_choices or "doc_to_choice" in prompt:
         raise SourceError(
-            "use_prompt with a prompt file does not work together with doc_to_choice in lm-eval 0.4.13",
+            "lm-eval 0.4.13 cannot combine a prompt file in use_prompt with doc_to_choice",
             position=position,
             hint="write the templates into doc_to_text and doc_to_target",
         )

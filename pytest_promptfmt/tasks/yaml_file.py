@@ -231,7 +231,7 @@ def _second_visit(
     error = SourceError(
         message,
         position=parsed.locate(keys),
-        hint="lm-eval 0.4.12 and later refuse to read any file twice for one task, and silently drop this file; "
+        hint="lm-eval 0.4.12 and later silently drop a task that reads one file twice; "
         "include the shared file in one place only",
     )
     error.cause = repeated

@@ -117,7 +117,8 @@ def test_an_answer_is_read_behind_the_reasoning_that_is_requested(select: int, i
     text = 'doc_to_text: "{{question}}\\nThink in <thinking>...</thinking>, then give only the number.\\n"\n'
     task = text + NUMBERS + filters(r"(\d+)", select)
     assert (
-        severity_of("a filter reads an answer from the reasoning instead of the real one", tmp_path, task) is not None
+        severity_of("a filter reads an answer from the reasoning instead of the final answer", tmp_path, task)
+        is not None
     ) == is_told
 
 

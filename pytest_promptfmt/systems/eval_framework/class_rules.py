@@ -66,9 +66,9 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
 def shot_without_cue(study: Study) -> Iterator[Finding]:
     r"""Report shots without the cue, and questions that already end with it.
 
-    Why: eval-framework adds the cue before the answer of the evaluated doc, not before those of the shots: the few-shot
-    target must contain it. Without it, shots end with `…\nB` and the question with `…\nAnswer:`. A question that
-    already ends with the cue has it twice.
+    Why: eval-framework adds the cue to the evaluated question, but not to the shots: the few-shot target must contain
+    it. Otherwise shots end with `…\nB`, and the question ends with `…\nAnswer:`. If the text of the question already
+    ends with the cue, the prompt has it twice.
 
     Fix: return cue and answer from `_get_fewshot_target_text`; remove the cue from the question.
 
@@ -144,8 +144,8 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
 def no_revision_lock_file(study: Study) -> Iterator[Finding]:
     """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
 
-    Why: eval-framework 0.15.4 reads the attribute when it builds a task, and it has no default: the class in its
-    guide raises an AttributeError. This plugin sets it to None.
+    Why: eval-framework 0.15.4 reads this attribute when it builds a task, and there is no default. Even the class in
+    its guide raises an AttributeError. This plugin sets the attribute to None.
 
     Fix: set `REVISION_LOCKFILE = None`, or the path of a lock file.
 
@@ -223,8 +223,8 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
 def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
     """Report an abstention that the prompt quotes differently from the scored candidate.
 
-    Why: the prompt allows the answer 'I don't know', but " I don't know." is scored: a model that obeys gives the full
-    stop little probability.
+    Why: for example, the prompt allows the answer 'I don't know', but " I don't know." is scored. A model that follows
+    the prompt gives the full stop little probability.
 
     Fix: quote the candidate exactly, or score the quoted text.
 

@@ -255,8 +255,8 @@ class _Run:
         if count > len(self._pool):
             more = ", and one more to leave the doc itself out" if self._docs.shares_split else ""
             raise RenderError(
-                f"{self._shots} shots are needed{more}, but only {len(self._pool)} of the subject"
-                f" {str(row['subject'])!r} are there to draw from ({self._docs.fewshot_origin}),"
+                f"{self._shots} shots are needed{more}, but the subject {str(row['subject'])!r} has only"
+                f" {len(self._pool)} docs to draw from ({self._docs.fewshot_origin}),"
                 f" {Place(self._found.name, hooks.number)}",
                 position=self._found.position,
                 hint=f"lower num_fewshot or give more docs of {self._constants.fewshot_split!r}",

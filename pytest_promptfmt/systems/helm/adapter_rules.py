@@ -22,8 +22,8 @@ _SHOWN: Final = 60
 def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     """Report labels that run past Z, z or 9 into punctuation.
 
-    Why: HELM counts labels by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
-    expects exactly that.
+    Why: HELM takes the next label by code point. The label after `Z. ` is `[. `, and the one after `9) ` is `:) `. The
+    answer mapping expects exactly these labels.
 
     Fix: set `reference_prefix_characters` to a list with a label for each reference.
 
@@ -53,10 +53,10 @@ def _kind_of(label: str) -> tuple[bool, bool]:
 def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
     """Report a reference prefix in which the label's letter appears more than once.
 
-    Why: HELM uses the first letter or digit of the prefix as the label of the first reference, and replaces it
-    everywhere for the others: `Answer A: ` becomes `Bnswer B: `.
+    Why: The first letter or digit of the prefix is the label of the first reference. For the other references, HELM
+    replaces this character everywhere: `Answer A: ` becomes `Bnswer B: `.
 
-    Fix: remove words from the prefix; its first letter or digit must be the label and appear once.
+    Fix: remove words from the prefix: its first letter or digit must be the label, and must appear only once.
 
     Real: HELM #2809 (other reference prefixes).
     """
@@ -80,8 +80,8 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
 def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
-    Why: HELM's joint multiple choice always sends an empty list and relies on max_tokens. If max_tokens is
-    above 1, the model writes more than the label, and the completion matches no option.
+    Why: HELM's joint multiple choice always sends an empty list of stop sequences. Only max_tokens ends the completion.
+    If max_tokens is above 1, the model writes more than the label, and the completion matches no option.
 
     Fix: set max_tokens to 1, or set an output_mapping_pattern that finds the label.
 
@@ -104,7 +104,7 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
     Why: the quasi metrics drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix
     of every completion; `-5` and `5` become equal.
 
-    Fix: use answers that contain a number or a word other than an article, or score only by exact_match.
+    Fix: give each answer a number or a word that is not an article, or score only by exact_match.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
     """
@@ -163,10 +163,11 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
 
 @helm_rule("PF161", "helm-scored-tail", severity=Severity.WARNING)
 def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
-    r"""Report affixes that make HELM score other tokens than those of the reference.
+    r"""Report prefixes and suffixes that make HELM score tokens outside the reference.
 
-    Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. These are
-    the tokens of the reference only if output_prefix ends with a space and nothing follows the answer.
+    Why: the separate methods count the tokens of a space and the reference, and score the same number of tokens at the
+    end of the prompt. These are the tokens of the reference only if output_prefix ends with a space and nothing follows
+    the answer.
 
     Fix: end output_prefix with a space, and make output_suffix and global_suffix empty.
 
@@ -193,8 +194,8 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
 def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
     """Report instances with several correct labels, which HELM maps to nothing.
 
-    Why: with multi_label, shots show `A, C`, and a model that answers like this scores 0: the mapping has only single
-    labels.
+    Why: with multi_label, shots show answers such as `A, C`. The mapping has only single labels, so a model that
+    answers like this scores 0.
 
     Fix: use the method generation, or tag one reference as correct.
 
@@ -216,8 +217,8 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
 def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
     """Report a reference prefix that no prompt shows because its method lists no references.
 
-    Why: with a joint method, the prompt would show the only reference, which is the answer. Readers mistake the file
-    for multiple choice.
+    Why: readers mistake the file for multiple choice. A joint method would use the prefix, but would also show the only
+    reference, which is the answer.
 
     Fix: remove `reference_prefix`.
 

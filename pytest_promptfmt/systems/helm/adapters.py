@@ -224,8 +224,8 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
             break
         if len(drawn) == labelled:
             raise RenderError(
-                f"HELM 0.5.16 never ends here: it draws until there are {wanted} shots, but only {labelled} of"
-                f" {len(rows)} training instances have a right reference",
+                f"HELM 0.5.16 never ends here: it draws {wanted} shots with a right reference, but only {labelled}"
+                f" of {len(rows)} training instances have one",
                 hint="tag a reference of each training instance as correct, or lower max_train_instances",
             )
         if groups[label]:
@@ -233,8 +233,8 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
     missing = wanted - len(drawn)
     if missing > len(unlabelled):
         raise RenderError(
-            f"HELM 0.5.16 fails here: drawing stops after {len(drawn)} of {wanted} shots, "
-            "at a right reference without text",
+            f"HELM 0.5.16 fails here: after {len(drawn)} of {wanted} shots, "
+            "it draws an instance whose right reference has no text",
             hint="give each right reference of the training instances a text",
         )
     return drawn + generator.sample(unlabelled, missing)
@@ -354,7 +354,7 @@ def _prompt(context: list[int], predicted: list[int], longest: int, window: Wind
         length = window.count(raw)
         if not predicted:
             raise RenderError(
-                "decoded and encoded again, no part of the text fits into the window",
+                "no part of the text fits into the window after decoding and encoding again",
                 hint="HELM 0.5.16 fails here; give a larger window",
             )
     prompt = raw.strip(_REPLACEMENT)

@@ -124,8 +124,8 @@ def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
 def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     """Report instances from which HELM would draw no shots, or too few.
 
-    Why: HELM draws shots from the split train and evaluates valid and test; it reads the split from the
-    instance. This plugin then draws shots from all instances, and does not evaluate them.
+    Why: HELM draws shots from the instances of the split `train`, and evaluates those of `valid` and `test`. If there
+    are no such instances, this plugin draws shots from all, and does not evaluate the drawn ones.
 
     Fix: set `"split": "train"` for the shots, or lower max_train_instances.
 

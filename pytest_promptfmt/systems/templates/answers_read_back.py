@@ -246,7 +246,9 @@ def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
     try:
         reader = parser_of(trial)
         nothing = (
-            "" if reader is not None else "no response_template and no recording reads the answers of this template"
+            ""
+            if reader is not None
+            else "nothing reads the answers of this template: no response_template, no recording"
         )
     except TokenizerError as error:
         nothing = error.message

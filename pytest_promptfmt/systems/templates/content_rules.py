@@ -43,8 +43,8 @@ _NAMES: Final = {
 def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are not in the prompt.
 
-    Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
-    error reports it. An image that leaves no trace is an info, for a template that knows images a warning.
+    Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no error
+    reports it. An image that leaves no trace is an info; it is a warning if the template knows images.
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 
@@ -96,7 +96,7 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: st
 def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are in the prompt more often than they were sent.
 
-    Why: The model sees the same answer or question twice and learns or copies the pattern.
+    Why: The model sees the same answer or question twice, and copies this pattern.
 
     Fix: look for two branches that both write the content.
 
@@ -141,8 +141,8 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
-    Why: Models are trained on JSON. `{{ value }}` prints what Python would. True and False of tools are an info, since
-    parsers of servers read them as booleans.
+    Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
+    because parsers of servers read them as booleans.
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
@@ -176,7 +176,8 @@ _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a variable that is set inside a loop and read after it, if that changes a prompt.
 
-    Why: Jinja gives a variable back its old value after a loop, so that a flag or text collected there is lost.
+    Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
+    lost.
 
     Fix: keep the value in a `namespace`, or use a filter such as `selectattr`.
 

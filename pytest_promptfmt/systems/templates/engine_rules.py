@@ -148,9 +148,9 @@ def _sorted(text: str) -> list[str]:
 def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     """Report constructs that other engines lack, and prompts that differ in an engine that you name.
 
-    Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with their own engines. Constructs
-    that an engine lacks fail there; they are an info. With the setting `promptfmt_template_engines`, the engines that
-    it names render all conversations as well, and a prompt that differs is a warning.
+    Why: Some servers, such as Dynamo, TGI and mistral.rs, render templates with minijinja; others have their own
+    engine. A construct that an engine lacks fails there; it is an info. The engines in the setting
+    `promptfmt_template_engines` render all conversations as well. A prompt that differs is a warning.
 
     Fix: use a construct that all engines know, such as a filter or a slice.
 
@@ -186,8 +186,8 @@ def _is_named(construct: str, found: Sequence[Finding]) -> bool:
 def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Finding]:
     """Report prompts of a task that the engine of a profile renders differently from Jinja.
 
-    Why: If the evaluated server renders the chat template with its own engine, a prompt that differs there is not the
-    one that was reviewed.
+    Why: The evaluated server may render the chat template with its own engine. The model then gets another prompt than
+    the one that was reviewed.
 
     Fix: use constructs that the engine knows; if the template is right, renew the recording of the server.
 

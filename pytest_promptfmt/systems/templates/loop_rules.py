@@ -24,11 +24,12 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
 
     The parser is the `response_template` of the tokenizer, or one of vLLM or SGLang.
 
-    Why: A server reads the model's answer with this parser and sends it back with the next request. Text, reasoning and
-    calls that do not come back are lost for the client, and history is not what the model generated, so that caches of
-    prefixes are lost. Every answer is read whole and in pieces, and rendered again.
+    Why: A server reads the model's answer with this parser, and the client sends the result back with the next request.
+    Text, reasoning and calls that the parser misses are lost for the client. The next prompt then differs from what the
+    model generated, so cached prefixes cannot be used. The rule reads every answer whole and in pieces, and renders it
+    again.
 
-    Fix: correct the side that is wrong: the template writes what the model was trained on, the parser has to read that.
+    Fix: correct the parser if the template writes what the model was trained on; otherwise correct the template.
 
     Real: Gemma 4 (an argument that is null), LFM2.5 (an apostrophe in an argument), Llama 3.1 (text next to a call).
     """

@@ -248,7 +248,7 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF459", "whitespace-by-branch", severity=Severity.WARNING)
 def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report whitespace between the same two markers, or a marker and a text, that differs from turn to turn.
+    """Report whitespace next to a marker that differs from turn to turn.
 
     Why: One branch of the template has a space or line break more than the others, so one turn has other tokens.
 

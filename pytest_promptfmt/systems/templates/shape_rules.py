@@ -24,8 +24,8 @@ _NEAR: Final = 8
 def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]:
     """Report a chat template that does not compile.
 
-    Why: Every request to a model with such a template fails, and it is often pasted into a JSON file where quotes
-    have to be escaped.
+    Why: Every request to a model with such a template fails. Often the template was pasted into a JSON file, where
+    quotes have to be escaped.
 
     Fix: correct the syntax at the line shown.
 
@@ -39,10 +39,10 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations on which a template fails with an error, not with `raise_exception`.
+    """Report conversations on which a template fails with an error other than `raise_exception`.
 
-    Why: Clients send arguments as JSON text, contents that are null or lists of parts, and schemas without description.
-    An error inside the template is an internal server error for them.
+    Why: Clients may send arguments as JSON text, contents that are null or lists of parts, and schemas without
+    description. If the template fails on them, the client gets an internal server error.
 
     Fix: test for the type first (`is string`, `is mapping`), or refuse the conversation with `raise_exception`.
 
@@ -86,10 +86,10 @@ def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
 def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
-    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a mistake in three
-    cases: a host sends this shape, and the template accepts the same conversation in another shape; it takes a tool
-    result and not the answer to it; or it has a branch for system messages and refuses one for another reason (roles
-    that do not alternate).
+    Why: A refusal is often a documented limit of a model, such as alternating roles; then it is an info. It is a
+    mistake in three cases. The template refuses a shape that a host sends, and accepts the same conversation in another
+    shape. It accepts a tool result, but not the answer to it. It has a branch for system messages, but refuses one
+    because roles do not alternate.
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -133,8 +133,8 @@ def _spaceless(text: str) -> str:
 def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a conversation whose prompt changes if the same content is sent in another shape.
 
-    Why: Content can be sent as text or as a list with one text part, arguments as a mapping or as JSON text, and
-    missing tool calls as an empty list or not at all. Servers and SDKs choose the shape, not the user.
+    Why: The same content can be a text, or a list with one text part. Arguments can be a mapping or JSON text. Missing
+    tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user.
 
     Fix: treat both shapes alike, for instance with one macro that writes contents.
 
@@ -174,8 +174,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
-    Two cases are infos, since they may be the model's own format: JSON text as the value of a key, and letters written
-    as `\u0441`.
+    JSON text as the value of a key, or a letter written as `\u0441`, may be the model's own format; both are infos.
 
     Fix: encode only arguments that are not text: `arguments if arguments is string else arguments | tojson`.
 

@@ -36,8 +36,8 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
 
     It is `NAME_training.jinja` next to `NAME.jinja`, or the template that the setting `training_of` names.
 
-    Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
-    and never sees later. Reasoning that is kept for training may be intended, so it is an info.
+    Why: A variant for training should only add `{% generation %}`. With any other difference, the model is trained on
+    prompts that it never sees later. Reasoning that is kept for training may be intended, so it is an info.
 
     Fix: copy the template and add `{% generation %}`, nothing else.
 
@@ -140,8 +140,9 @@ def _covers(mask: Mask, start: int, end: int) -> bool:
 def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     """Report answers, tool calls and other text of the model that `{% generation %}` does not cover.
 
-    Why: The model learns only the text inside; an empty mask trains on nothing. A server asks the model right after the
-    generation prompt: a space or line break between prompt and mask is then generated untrained (a warning).
+    Why: The model learns only the text inside the tags. If the tags are empty, it learns nothing. On a server, the
+    model continues right after the generation prompt. If the mask begins one space or line break later, the model never
+    learned to write it; this is a warning.
 
     Fix: put content, tool calls and the end token inside the tags.
 
@@ -221,10 +222,10 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR)
 def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report answers whose mask ends before the token that stops the model, or after it.
+    """Report answers whose mask does not end with the token that stops the model.
 
     Why: If the mask ends too early, the model never learns to stop. If it ends too late, the model learns text that it
-    never generates, since a server stops at the token (a warning; for a line break an info).
+    never generates, because a server stops at the token. This is a warning, or an info for a line break.
 
     Fix: end the tag right after the token that closes the answer.
 
@@ -263,10 +264,11 @@ def _after_stop(trial: TemplateTrial, learnt: str) -> str:
 def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     """Report answers whose tokens in training differ from those that the model generates on a server.
 
-    Why: A token can span the end of a header and the beginning of an answer. Training treats it as header, but a server
-    gives the model the header alone, so the answer begins with another token. In tool loops TRL appends the tokens of a
-    result to the generated ones, so the next prompt has to begin with exactly these tokens. If the tokenizer drops the
-    first character of a mask, transformers leaves the rest of the conversation out of all masks.
+    Why: A token can span the end of a header and the beginning of an answer. In training it counts as a part of the
+    header. A server gives the model only the header, so the answer begins with another token. In tool loops, TRL
+    appends the tokens of a result to the generated ones. The next prompt has to begin with exactly these tokens. Some
+    tokenizers drop the first character of a mask: transformers then leaves the rest of the conversation out of all
+    masks.
 
     Fix: begin and end the tag at control tokens, after the line break of the header.
 

@@ -19,8 +19,8 @@ from pytest_promptfmt.systems.templates.template_subjects import template_rule
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     """Report whitespace around contents that is kept in some turns and removed in others.
 
-    Why: The same question is another token sequence when it is asked first. Whitespace that is kept only in the last
-    turn changes when the conversation continues.
+    Why: The same question then has other tokens in the first turn than in later ones. Whitespace that is kept only in
+    the last turn is lost when the conversation continues.
 
     Fix: strip contents everywhere or nowhere.
 
@@ -62,8 +62,8 @@ _FORGED: Final = {
 def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     """Report templates in which one user message or tool result can give the same prompt as several turns.
 
-    Why: The author of the text, such as a web page in a tool result, speaks for the model, the user and the system.
-    A server can refuse control tokens in texts, so this is an info; where only words separate turns, nothing can tell
+    Why: Such a text, for example a web page in a tool result, passes as turns of the user, the model or the system. It
+    is an info, because a server can refuse control tokens in texts. If only words separate turns, no server can tell
     them apart.
 
     Fix: separate turns with control tokens, and encode texts without them (`split_special_tokens=True`).
@@ -101,8 +101,8 @@ def _forged(trial: TemplateTrial, what: str) -> str | None:
 def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     """Report answers that do not end with the end token of the tokenizer next to the template.
 
-    Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
-    turns of the user, unless the generation settings list that other token as well.
+    Why: Generation stops at the tokenizer's end token. A model that was trained to write another token does not stop
+    there, and continues with turns of the user. The generation settings may list both tokens.
 
     Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
 
@@ -133,8 +133,8 @@ _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     """Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
 
-    Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
-    last answer cannot be trained on, and empty blocks in earlier answers teach not to reason (both infos).
+    Why: A second or unclosed block of reasoning is a prompt that the model never saw. If the last answer loses its
+    reasoning, a model cannot learn it. Empty blocks in earlier answers teach a model not to reason. Both are infos.
 
     Fix: split the content at the closing tag before a block of reasoning is written.
 

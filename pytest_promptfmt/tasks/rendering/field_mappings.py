@@ -285,8 +285,8 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
         if close:
             column = next(name for name in docs.columns if name.casefold() == close[0])
             raise RenderError(
-                f"{'.'.join(keys)} of {task.name!r} is {spec!r}, which no doc has as a column: "
-                "lm-eval would use it as text, the same for every doc",
+                f"{'.'.join(keys)} of {task.name!r} is {spec!r}, which is not a column of the docs: "
+                "lm-eval would use it as the text of every doc",
                 position=task.position(*keys),
                 hint=f"did you mean {column!r}?",
             ).naming(repr(task.name))

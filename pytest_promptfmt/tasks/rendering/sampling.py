@@ -71,7 +71,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
         more = ", and one more to leave the doc itself out" if left_out else ""
         known = "is 1 doc" if len(pool) == 1 else f"are {len(pool)} docs"
         raise RenderError(
-            f"{Place(task.id, number)}: {count} shots are requested{more}; there {known} to draw from",
+            f"{Place(task.id, number)}: {count} shots are requested{more}, but there {known} to draw from",
             position=task.position("num_fewshot"),
             hint="lower num_fewshot or add docs to the few-shot split or samples",
         ).naming(str(Place(task.id, number))) from error
