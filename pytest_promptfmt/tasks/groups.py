@@ -139,7 +139,7 @@ class _Builder:
             return
         if "task" not in member:
             raise SourceError(
-                f"a member of group {spot.name!r} must name a `task` or a `group`, but this one has only {_listed(member)}",
+                f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {_listed(member)}",
                 position=self._at(spot),
                 hint="lm-eval 0.4.13 refuses the whole group",
             )
