@@ -18,19 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_models import questions, random_llama
+from model_questions import questions, random_llama, with_tokens
 
-from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models import TINY_FOLDER, open_model
-from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
+from pytest_promptfmt.models.model import ModelOptions
 
 COMPARED = 32
-
-
-def with_tokens(asks: Sequence[Ask], tokenizer: Any) -> list[Ask]:
-    request = Request(kind="generate_until", index=0)
-    asked = [AskedQuestion(ask=ask, doc=0, request=request) for ask in asks]
-    return [one.ask for one in with_ids(asked, tokenizer, split="lm-eval")]
 
 
 def all_of(ask: Callable[..., Any], asked: Sequence[Any]) -> list[Any]:
