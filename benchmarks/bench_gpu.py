@@ -52,7 +52,8 @@ def lines(folder: str, name: str, options: argparse.Namespace) -> None:
         for size in options.batch_sizes:
             given = ModelOptions(device=options.device, dtype=dtype, batch_size=size)
             model: Any = open_model(f"hf:{folder}", given)
-            list(model.loglikelihood(scored[:8]))  # the first run loads kernels
+            list(model.loglikelihood(scored[: size * 8]))  # the first run of a shape loads kernels
+            list(model.generate(written[:size]))
             if options.device.startswith("cuda"):
                 torch.cuda.reset_peak_memory_stats()
             likelihoods, answers = seconds_of(partial(all_of, model.loglikelihood, scored), options.device)
