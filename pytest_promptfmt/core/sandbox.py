@@ -45,6 +45,8 @@ _READING_METHODS: Final = frozenset(("get", "items", "keys", "values"))
 _LOOP_NUMBERS: Final = frozenset(("first", "index", "index0", "last", "length", "revindex", "revindex0"))
 _COUNTING: Final = frozenset(("count", "length"))
 """Filters that look at no element, and make nothing."""
+_MAKE_LISTS: Final = frozenset(("batch", "slice"))
+"""Filters whose results hold new lists."""
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -234,7 +236,8 @@ def limited_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
         for value in (*values, *named.values()):
             checked(value)
         _apply(_FILTERS.get(name), values, named)
-        return checked(function(*args[:skip], *values, **named))
+        made = function(*args[:skip], *values, **named)
+        return checked(_listed(made) if name in _MAKE_LISTS else made)
 
     return limited
 
@@ -288,13 +291,13 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
             require(len(left) + len(right))
             return left + right
         _check_operator(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        return checked(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Return the result of a call, unless it would be too large."""
         owner = getattr(__obj, "__self__", None)
         # Inside loops and blocks Jinja adds its own arguments.
-        own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
+        own = kwargs and {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
         if isinstance(owner, str | bytes | int):
             name = __obj.__name__
             if name == "join" and args:
@@ -306,8 +309,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         elif owner.__class__ is dict and __obj.__class__ is BuiltinMethodType and __obj.__name__ in _READING_METHODS:
             return __obj(*args, **own)  # a value that is there already, or a view
         elif not _only_names(__obj):
-            for value in (*args, *own.values()):
-                checked(value)
+            checked((*args, *own.values()))  # together, for a macro can have them as one tuple
         return checked(super().call(__context, __obj, *args, **kwargs))
 
     def getattr(self, obj: Any, attribute: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.errors import LimitExceededError
@@ -41,22 +41,22 @@ def render_messages(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     keep_null: bool = False,
+    is_plain: bool = False,
     renderer: Renderer | None = None,
 ) -> str:
     """Return the text of a conversation.
 
     `continue_final_message` may name the field of the last message that is continued (`"reasoning_content"`).
     transformers drops keys of a message that are null; with `keep_null` they reach the template, as in servers that
-    render it themselves. `renderer` takes the place of the template as Jinja compiles it. Raises jinja2's exceptions
-    unchanged, ValueError, TypeError and AttributeError where transformers does (with our wording), and
-    LimitExceededError.
+    render it themselves. Messages that `is_plain` are those of `plain_chat`, with tools and documents from JSON.
+    `renderer` takes the place of the template as Jinja compiles it. Raises jinja2's exceptions unchanged, ValueError,
+    TypeError and AttributeError where transformers does (with our wording), and LimitExceededError.
     """
     source = profile.chat_template
     if source is None:
         raise ValueError(f"the profile {profile.name!r} has no chat template")
     if len(messages) == 0:
         raise ValueError("the conversation is empty: a chat template needs a message")
-    chat = [{key: value for key, value in message.items() if keep_null or value is not None} for message in messages]
     if continue_final_message and add_generation_prompt:
         raise ValueError("the last message is continued, so no generation prompt can follow it")
     # Whatever the profile gives wins over the special tokens, as with keywords of apply_chat_template.
@@ -74,16 +74,23 @@ def render_messages(
         variables = {
             "strftime_now": profile.clock.strftime,
             **{key: _plain(value) for key, value in given.items()},
-            "messages": [_with_reasoning(_plain(message)) for message in chat],
-            "tools": _plain(tools),
-            "documents": _plain(documents),
+            "messages": list(messages) if is_plain else plain_chat(messages, keep_null=keep_null),
+            "tools": tools if is_plain else _plain(tools),
+            "documents": documents if is_plain else _plain(documents),
             "add_generation_prompt": add_generation_prompt,
         }
         if not continue_final_message:
             return _rendered(template, variables, profile)
         field = continue_final_message if isinstance(continue_final_message, str) else "content"
+        variables["messages"][-1] = _plain(variables["messages"][-1])
         final = _mark_final_message(variables["messages"], field, source)
         return _cut_at_marker(_rendered(template, variables, profile), final)
+
+
+def plain_chat(messages: Iterable[Mapping[str, Any]], *, keep_null: bool = False) -> list[dict[str, Any]]:
+    """Return messages as a template gets them, which cannot change them; keys that are null only with `keep_null`."""
+    chat = ({key: value for key, value in message.items() if keep_null or value is not None} for message in messages)
+    return [_with_reasoning(_plain(message)) for message in chat]
 
 
 def render_masked(

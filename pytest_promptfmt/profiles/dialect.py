@@ -211,8 +211,8 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _limited_tojson(value: Any, *args: Any, **named: Any) -> Any:
-    """Return JSON; the usual form, which is about as long as the value, has its size checked once."""
-    return _any_tojson(value, *args, **named) if args or named else sandbox.checked(_encode(sandbox.checked(value)))
+    """Return JSON; the usual form is about as long as the value, of which each container was checked when made."""
+    return _any_tojson(value, *args, **named) if args or named else sandbox.checked(_encode(value))
 
 
 def _loaded(environment: LimitedSandbox, source: str) -> JinjaTemplate:

@@ -20,6 +20,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.yaml_parser import parse_file
+from pytest_promptfmt.profiles.conversation import plain_chat
 from pytest_promptfmt.profiles.messages import has_calls, read_arguments, shapes_of, texts_of
 
 MARKER: Final = re.compile(
@@ -101,6 +102,11 @@ class Conversation:
     continue_final_message: bool = False
     keep_null: bool = False
     severity: Severity = Severity.ERROR
+
+    @cached_property
+    def chat(self) -> tuple[dict[str, Any], ...]:
+        """Return the messages as a template gets them."""
+        return tuple(plain_chat(self.messages, keep_null=self.keep_null))
 
     @cached_property
     def answers(self) -> tuple[int, ...]:

@@ -196,9 +196,13 @@ class TemplateTrial:
     def nodes(self) -> tuple[nodes.Node, ...]:
         """Return all nodes below the root of the syntax tree; raises TemplateSyntaxError."""
         found, waiting = list[nodes.Node](), list[nodes.Node]([self.tree])
-        while waiting:  # Jinja's own walk takes three times as long
-            found += (children := list(waiting.pop().iter_child_nodes()))
-            waiting += children
+        while waiting:  # Jinja's own walk takes five times as long
+            node = waiting.pop()
+            for name in node.fields:
+                value = getattr(node, name, None)
+                children = value if value.__class__ is list else (value,)
+                waiting += (inner := [each for each in children if isinstance(each, nodes.Node)])
+                found += inner
         return tuple(found)
 
     @cached_property
@@ -212,7 +216,7 @@ class TemplateTrial:
 
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""
-        if state.generation_prompt and _ASKED not in self.source:
+        if state.generation_prompt and not self._can_ask:
             state = State(count=state.count, generation_prompt=False, continues=state.continues)
         key = conversation.requests[state.count], state, self.takes_only_parts
         made = self._made.get(key)
@@ -222,6 +226,10 @@ class TemplateTrial:
             if self.limit is None:
                 self._made[key] = made
         return made
+
+    @cached_property
+    def _can_ask(self) -> bool:
+        return _ASKED in self.source
 
     def _cut(self, conversation: Conversation, state: State) -> Rendering | None:
         """Return a rendering with generation prompt without that, where it is the same text after all prompts."""
@@ -341,7 +349,7 @@ class TemplateTrial:
         renderer: Renderer | None = None,
     ) -> Rendering:
         profile = self.profile
-        messages = conversation.messages[: state.count]
+        messages: Sequence[Mapping[str, Any]] = conversation.chat[: state.count]
         if self.takes_only_parts if as_parts is None else as_parts:
             messages = [_in_parts(message) for message in messages]
         if conversation.template_args or conversation.clock is not None:
@@ -360,7 +368,7 @@ class TemplateTrial:
                 messages,
                 add_generation_prompt=state.generation_prompt,
                 continue_final_message=state.continues,
-                keep_null=conversation.keep_null,
+                is_plain=True,
                 renderer=renderer,
                 **options,
             )

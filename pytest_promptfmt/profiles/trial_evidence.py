@@ -100,7 +100,11 @@ def excerpt(text: str, at: int = 0, end: int | None = None) -> str:
 
 def first_difference(one: str, other: str) -> int:
     """Return the place of the first character at which two texts differ."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    same, end = 0, min(len(one), len(other)) + 1
+    while same + 1 < end:  # halves are compared, for comparing character by character takes long
+        middle = (same + end) // 2
+        same, end = (middle, end) if one[same:middle] == other[same:middle] else (same, middle)
+    return same
 
 
 def think_balance(text: str) -> dict[str, int]:

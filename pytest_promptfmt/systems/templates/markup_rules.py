@@ -67,7 +67,8 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
     calls = [unit for unit in conversation.units if unit.kind == "call"]
     asked = next((unit.text for unit in conversation.units if unit.kind == "user"), "")
     said = text.find(asked)
-    names = {unit.text for unit in calls} | {str(each["function"]["name"]) for each in conversation.tools or ()}
+    names = {f'"{unit.text}"' for unit in calls}
+    names |= {f'"{each["function"]["name"]}"' for each in conversation.tools or ()}
     at = 0
     while names and (found := _JSON.search(text, at)) is not None:
         try:
@@ -76,7 +77,7 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
             read = text[found.start() : error.pos]
             is_placeholder = error.msg == "Expecting value" and text[error.pos : error.pos + 1] in ("<", "{", ".", "…")
             is_other = is_placeholder or text.startswith(_PYTHON, error.pos)  # in instructions, or another rule's
-            if any(f'"{name}"' in read for name in names) and not is_other:
+            if any(name in read for name in names) and not is_other:
                 yield "a tool call" if 0 <= said < found.start() else "the tools", error.pos, error.msg
                 at = error.pos
             else:
@@ -257,10 +258,12 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
     Real: Kimi K2 Instruct (a line break after only the default system text).
     """
     seen: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
+    texts = set[str]()
     for conversation in trial.applicable():
         text = trial.whole(conversation)
-        if text is None or not conversation.is_regular:
+        if text is None or text in texts or not conversation.is_regular:
             continue
+        texts.add(text)
         for pair, space, at in spaces_between(text, conversation, trial):
             spaces = seen.setdefault(pair, {})
             if space not in spaces:
