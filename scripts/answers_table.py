@@ -28,7 +28,7 @@ PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
 A server reads the answer of a model with a parser, and the next request sends the result back. An answer *comes back*
-if nothing is lost on this way: the parser finds the original message in the text, and the template renders the result
+if nothing is lost on this way. The parser finds the original message in the text, and the template renders the result
 to the same text again. The text is read as a whole, and in pieces.
 
 `scripts/answers_table.py` wrote this page. It has {count} public templates that write tool calls, with the answers of
