@@ -23,7 +23,7 @@ RIVAL_FACTOR: Final = 10.0
 
 @rule("PF651", "model-saw-other-ids", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report a model that received other token ids than the prompt has, or than the snapshot shows.
+    r"""Report a model that received other token ids than those of the prompt or the snapshot.
 
     Why: a prompt longer than the model's limit loses its beginning; another tokenizer splits the text in another way.
     The scores are then those of another prompt.
@@ -111,9 +111,9 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
 def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report candidates that the model writes with another spelling: with a space before them, or without.
 
-    Why: the model is asked for each candidate with and without a space before it. It is an error if the spelling that
-    is not scored is ten times as likely. For example, the task scores `"A"`, but the model writes `" A"`. Accuracy is
-    then close to chance.
+    Why: the model is asked for each candidate with and without a space before it. It is an error if the other spelling
+    is ten times as likely. For example, the task scores `"A"`, but the model writes `" A"`. Accuracy is then close to
+    chance.
 
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 

@@ -67,7 +67,7 @@ def _full_width_punctuation(study: Study) -> Iterator[Finding]:
 
 @rule("PF238", "odd-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
 def odd_punctuation(study: Study) -> Iterator[Finding]:
-    """Report a run of punctuation that no sentence has, such as `:.`, `??` or a space before a comma.
+    """Report odd punctuation, such as `:.`, `??` or a space before a comma.
 
     Why: such punctuation is left over from an edit, or from texts that were joined. Models repeat the style of their
     prompt.
@@ -101,7 +101,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
 
 @rule("PF247", "odd-characters", severity=Severity.WARNING, family=Family.PROMPT)
 def damaged_text(study: Study) -> Iterator[Finding]:
-    """Report characters that were not meant, such as HTML entities or text in the wrong encoding.
+    """Report accidental characters, such as HTML entities or text in the wrong encoding.
 
     Why: `&quot;`, `<br />` and `Ã©` for `é` come from a conversion that went wrong. A right answer with quotes or
     accents never equals a gold answer with such characters.

@@ -19,7 +19,7 @@ _SHOWN: Final = 60
 
 @rule("PF421", "system-text-lost", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def system_text_lost(view: ProfileView) -> Iterator[Finding]:
-    """Report a system text that is missing in the prompt because the chat template refuses or drops system messages.
+    """Report a system text that is missing in the prompt, because the chat template refuses or drops it.
 
     Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it, and
     only logs a warning. The model then never gets the instructions of the task. Reported as info if the system text

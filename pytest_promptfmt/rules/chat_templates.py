@@ -56,10 +56,10 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that adds a default system text if there is no system message.
 
-    Why: every task without a description then gets instructions that are in no task file, and a task with a description
-    does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,
-    and in 10 without it. It is an info if the template keeps its text next to a given system text, or writes it in
-    place of an empty one.
+    Why: tasks without a description then get instructions that are in no task file. Tasks with a description do not.
+    This changes answers: one model followed the requested format in 1 of 18 answers with its default text, and in 10
+    without it. It is an info if the template keeps its text next to a given system text, or writes it in place of an
+    empty one.
 
     Fix: give the profile a `system_instruction`.
 

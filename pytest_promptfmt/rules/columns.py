@@ -31,7 +31,7 @@ _ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
 
 @rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
 def misspelt_column(study: Study) -> Iterator[Finding]:
-    """Report a column whose name looks like a misspelling of one that many datasets have.
+    """Report a column whose name looks like a misspelling of a common one.
 
     Why: synthetic docs have every column that a template names, so `{{qusetion}}` renders here like `{{question}}`. It
     fails in the evaluation. Tests with real docs fail at once, and do not need this rule.
@@ -96,7 +96,7 @@ def _is_misspelling(written: str, other: str) -> bool:
 
 @rule("PF284", "outer-name-in-loop", severity=Severity.WARNING, family=Family.PROMPT)
 def outer_name_in_loop(study: Study) -> Iterator[Finding]:
-    """Report a loop over examples that prints a column of the doc, although the examples have a column of that name.
+    """Report a loop over examples that prints a column of the doc instead of the same column of the example.
 
     Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example. An example
     about a name is then marked as one about a date.
@@ -223,7 +223,7 @@ def _split_at_nothing(study: Study) -> Iterator[Finding]:
     family=Family.ANSWERS,
 )
 def _list_kept_as_text(study: Study) -> Iterator[Finding]:
-    """Report a column whose list is written as text, although a template takes elements from it.
+    """Report a list that is stored as text in a column, if a template takes elements from it.
 
     Why: The elements of the text `"['iron', 'gold']"` are its characters. A loop prints `[`, `'` and `i`, and
     `{{options[0]}}` is `[`.

@@ -175,7 +175,7 @@ def docs_of_another_split(study: Study) -> Iterator[Finding]:
 
     Fix: name the file after the evaluated split, or `<task>.docs.jsonl` for any split.
 
-    Real: data sets whose public rows are those of another split than the one that is evaluated.
+    Real: data sets whose test rows are not public.
     """
     task, path = study.task, study.task.path
     if path is None or study.docs is None or study.docs.kind != "synthetic":
@@ -261,7 +261,7 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
 def quoted_value(study: Study) -> Iterator[Finding]:
-    """Report a boolean or number that is in quotes, so that it is text.
+    """Report a boolean or number in quotes, which is text.
 
     Why: python treats the text `"false"` as true. So `do_sample: "false"` samples, and `ignore_case: "false"` ignores
     the case. `temperature: "0.0"` is not equal to 0. A quoted false is reported as an error. Any other word, such as

@@ -120,7 +120,7 @@ def _spaced(text: str) -> str:
 
 @rule("PF223", "text-changed", severity=Severity.WARNING, family=Family.PROMPT)
 def text_dropped(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that the prompt changes, such as one that lost its brackets and their contents.
+    """Report a text of the data that is changed in the prompt, for example without its brackets.
 
     Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
 

@@ -93,7 +93,7 @@ def answer_labels() -> set[str]:
 
 @query("PF232", "the prompt ends with the last option, without an answer cue", asked_first, name="no-cue-after-options")
 def _no_cue(page: Page) -> Iterator[str | Finding]:
-    """Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+    """Report a prompt that ends with the last option, without a cue for the answer.
 
     Why: a base model continues with the next option, not with an answer. An earlier instruction about how to answer
     counts as a cue.
@@ -149,7 +149,7 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
 
 @query("PF240", "a label has no space after its colon, but other labels have one", texts, name="uneven-labels")
 def uneven_labels(text: Text) -> Iterator[str | Finding]:
-    """Report labels that are written in different ways, such as one without the space that the others have.
+    """Report labels that are written in different ways, for example with and without a space.
 
     Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
     tokenizers read both differently.
@@ -276,7 +276,7 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
 
 @query("PF242", "the description is repeated in the question", task, name="repeated-text")
 def _repeated_description(study: Study) -> Iterator[str]:
-    """Report a text that the prompt shows twice, such as a description that is in the question as well.
+    """Report a text that the prompt shows twice, for example in the description and in the question.
 
     Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
 

@@ -94,7 +94,7 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
 
 @rule("PF509", "completion-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
 def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
-    """Report a whole completion that is compared with the gold answer, such as one with the requested reasoning.
+    """Report a whole completion that is compared with the gold answer, although the answer is only a part of it.
 
     Why: without a filter that picks the answer, exact_match compares several sentences with a word or number.
     No completion that reasons is ever right.

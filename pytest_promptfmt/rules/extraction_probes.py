@@ -84,7 +84,7 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
     every=True,
 )
 def _some_options_unread(study: Study) -> Iterator[Finding]:
-    """Report a filter that misreads an answer, such as one that reads some labels and not others.
+    """Report a filter that misreads an answer, for example because it does not know all labels.
 
     Why: for example, the pattern knows fewer letters than the prompt has options, or it reads a letter of another word.
     Docs with such an answer always count as wrong. It is an error if the prompt requests the sentence that is misread.

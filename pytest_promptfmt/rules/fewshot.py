@@ -152,7 +152,7 @@ def _own_shot(page: Page) -> Iterator[str]:
 
 @rule("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
 def answer_in_user_turn(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples whose answer is part of the question because their target is empty.
+    """Report few-shot examples with the answer in the question and an empty target.
 
     Why: with a chat template, the answers are then in user turns, and there are no assistant turns. The model sees a
     user who answers their own questions.
@@ -183,7 +183,7 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
 
 @query("PF807", "", shown, at=("fewshot_config", "doc_to_text"), name="shots-unlike-question", family=Family.FEWSHOT)
 def _unlike_question(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples unlike the question, such as ones that end with another cue.
+    """Report few-shot examples in another layout than the question, for example with another cue.
 
     Why: a model imitates the examples. If examples end with `Answer:` and the question ends with `A:`, the model sees
     two layouts. The same is true if only one of them has a cue, or a space after it. Tasks without few-shot examples
@@ -286,7 +286,7 @@ def _compared(study: Study) -> Sequence[Page]:
 
 @error_query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"))
 def _answer_otherwise(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples whose answers have another form than the scored ones, such as sentences."""
+    """Report few-shot examples with answers in another form than the scored ones, such as sentences."""
     golds = [str(instance.target).strip() for instance in page.study.real_instances]
     answers = [shot.answer.strip() for shot in page.shots if shot.answer]
     labels, severity = page.listed, severity_of_shots(page.study)
@@ -354,7 +354,7 @@ def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
     family=Family.FEWSHOT,
 )
 def _delimiter_in_shots(page: Page) -> Iterator[str]:
-    """Report a few-shot example with a column that contains the delimiter between examples.
+    """Report a few-shot example whose text contains the delimiter between examples.
 
     Why: the model sees more examples than there are, some without an answer. By default the delimiter also stops the
     answer, so an answer that contains it ends early.

@@ -148,7 +148,7 @@ def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning without setting a token budget, or with a budget of a few tokens.
+    """Report a task that requests reasoning without a token budget, or with a very small one.
 
     Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer. A budget
     of 64 tokens is too small for any reasoning.

@@ -132,7 +132,7 @@ def _closest(target: Any, choices: Sequence[str]) -> str | None:
 
 @rule("PF702", "gold-never-equal", severity=Severity.ERROR, family=Family.ANSWERS)
 def padded_target(study: Study) -> Iterator[Finding]:
-    """Report a gold answer that no completion equals, such as one that begins or ends with whitespace.
+    """Report a gold answer that no completion can equal, such as a text with a space at its start.
 
     Why: filters return `7`, which never equals ` 7`. If the target delimiter is a space, few-shot examples show two
     spaces. It is a warning if the task has neither filters nor examples.
@@ -297,7 +297,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
 
 @query("PF702", "the gold answer contains the answer of another column, and more", _compared_golds, at="doc_to_target")
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
-    """Report gold answers with more than the answer, such as worked solutions, if a column has only the answer."""
+    """Report gold answers with a worked solution or other text, if another column has only the answer."""
     docs = [(instance, str(instance.target)) for instance in study.real_instances]
     is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
     for name in docs[0][0].doc if is_whole else ():

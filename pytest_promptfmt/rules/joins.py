@@ -111,7 +111,7 @@ def _wrong(study: Study, name: str) -> Iterator[Finding]:
 
 @rule("PF201", "doubled-whitespace", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
 def double_delimiter(study: Study) -> Iterator[Finding]:
-    """Report too much whitespace where two texts meet, such as a question that ends with a space before the answer.
+    """Report too much whitespace between two texts, such as two spaces between question and answer.
 
     Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
     the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one. Training text

@@ -152,7 +152,7 @@ def _options_listed_twice(page: Page) -> Iterator[Finding]:
 
 @error_query("PF249", "", _first_two, at="doc_to_choice")
 def _options_in_other_order(page: Page) -> Iterator[Finding]:
-    """Report options that are not in the order of their column, if the gold answer is a position in that column."""
+    """Report options in another order than their column, if the gold answer is a position in the column."""
     place = _place_of_gold(page)
     if place is None:
         return

@@ -59,7 +59,7 @@ _LONG: Final = 2000
 
 @rule("PF502", "pattern-mistake", severity=Severity.WARNING, family=Family.EXTRACTION)
 def unescaped_dot(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern that does not mean what it looks like, such as a dot without a backslash for a full stop.
+    r"""Report a pattern with another meaning than it seems to have, such as an unescaped dot for a full stop.
 
     Why: `.` matches any character. At the end of a pattern it cuts off the last digit of `The answer is 18`. Between
     digits it reads `3 5` as one number.
@@ -203,7 +203,7 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 @also("PF502")
 def result_dropped(study: Study) -> Iterator[Finding]:
-    """Report a method call in Python code whose result is not used, such as `text.strip()` as a whole line."""
+    """Report a method call without effect in Python code, such as `text.strip()` on a line of its own."""
     for name, node in ((one.name, each) for one in functions_of(study.given) for each in definitions(one)):
         for call in (one.value for one in ast.walk(node) if isinstance(one, ast.Expr)):
             func = call.func if isinstance(call, ast.Call) else None
@@ -263,7 +263,7 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
 
 @rule("PF512", "gold-cut-by-filter", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def gold_cut(study: Study) -> Iterator[Finding]:
-    r"""Report a filter that reads short answers, but only a part of the longer answers of the docs.
+    r"""Report a filter that reads short answers completely, but longer answers only in part.
 
     Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`. `answer is (\w+)` reads one word of two. `.`
     matches no newline, so code of several lines is not found. In all three cases a right answer scores 0.

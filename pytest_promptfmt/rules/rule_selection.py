@@ -185,7 +185,7 @@ class Ignores:
 def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
     """Report an unknown rule code in `metadata.promptfmt.ignore`.
 
-    Why: a misspelled code ignores nothing, although it looks as if it did.
+    Why: a misspelled code ignores nothing. The finding that it should hide is still reported.
 
     Fix: use the code of a rule or a prefix; `promptfmt explain` lists them.
 

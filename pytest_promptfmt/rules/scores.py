@@ -110,7 +110,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 
 @rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def gold_does_not_win(study: Study) -> Iterator[Finding]:
-    """Report scoring in which the gold answer does not win: nonsense or another answer scores as much.
+    """Report scoring in which nonsense or another answer scores as much as the gold answer.
 
     Why: if target and metric do not fit, the score is the same for all answers.
 

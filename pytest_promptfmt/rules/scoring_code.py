@@ -51,7 +51,7 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
 
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def wrong_direction(study: Study) -> Iterator[Finding]:
-    """Report `higher_is_better` of a well-known metric that contradicts the meaning of the metric.
+    """Report `higher_is_better` with the wrong value for a well-known metric.
 
     Why: the results table shows the direction as an arrow, and tools that compare runs choose the worse model.
 

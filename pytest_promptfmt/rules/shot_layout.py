@@ -39,7 +39,7 @@ ANNOUNCED: Final = pattern("shot_layout", "announced")
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
 def shots_fail(study: Study) -> Iterator[Finding]:
-    """Report few-shot examples that cannot be rendered, even if the task shows none by default.
+    """Report few-shot examples that cannot be rendered. Tasks that show none by default are tried, too.
 
     Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
     `fewshot_config`, so the mistake is not noticed.
@@ -135,7 +135,7 @@ def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
     family=Family.FEWSHOT,
 )
 def _announced_examples(page: Page) -> Iterator[Finding]:
-    """Report a prompt that announces something that is not there, such as examples.
+    """Report a prompt that announces missing text, such as examples.
 
     Why: "Here are some examples" before a lone question belongs to a few-shot prompt. Either the examples were lost or
     the sentence is left over.

@@ -102,7 +102,7 @@ def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
 
 @rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
 def missing_package(study: Study) -> Iterator[Finding]:
-    """Report an import of a package that is not installed, in the Python code of a task.
+    """Report Python code of a task that imports a missing package.
 
     Why: the module is imported without the package, so that prompts can be linted. Code that uses the package is not
     tested; most often this is scoring. lm-eval does not load the task at all.

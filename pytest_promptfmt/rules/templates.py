@@ -127,7 +127,7 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     """Report a task with the same prompt for every doc.
 
     Why: the model gets one question many times. The template names no column, or does not write it as `{{ column }}`.
-    Nothing is reported if PF246 names the cause, or if the docs differ only in columns that the template does not use.
+    It is not reported if PF246 names the cause, or if the docs have the same text in all used columns.
 
     Fix: add the columns of the question with `{{name}}`.
 

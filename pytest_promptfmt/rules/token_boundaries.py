@@ -43,7 +43,7 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF302", "token-over-boundary", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
-    """Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
+    """Report a token that crosses the boundary between prompt and answer.
 
     Why: lm-eval encodes prompt and answer together, and cuts off as many tokens as the prompt has by itself. If `:` and
     the newline after it form one token, the model gets `Answer:` and `A`, and never sees the newline. With `split:
@@ -160,7 +160,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
 
 @also("PF302", severity=Severity.ERROR, scope="profile")
 def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer that has other tokens if it is encoded separately from the prompt, as the profile does."""
+    """Report an answer whose tokens change because the profile encodes it separately from the prompt."""
     tokenizer = view.tokenizer
     if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):
         return

@@ -215,7 +215,7 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
 
 @helm_rule("PF163", "helm-prefix-unused", severity=Severity.WARNING)
 def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
-    """Report a reference prefix that no prompt shows because its method lists no references.
+    """Report a reference prefix without effect, because the method lists no references.
 
     Why: readers mistake the file for multiple choice. A joint method would use the prefix, but would also show the only
     reference, which is the answer.

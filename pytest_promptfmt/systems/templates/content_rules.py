@@ -43,8 +43,8 @@ _NAMES: Final = {
 def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are not in the prompt.
 
-    Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no error
-    reports it. An image that leaves no trace is an info; it is a warning if the template knows images.
+    Why: The model never sees the text: a system text, a question or a tool result. No error reports this. An image that
+    leaves no trace is an info; it is a warning if the template knows images.
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 
@@ -94,7 +94,7 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: st
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)
 def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report texts of a conversation that are in the prompt more often than they were sent.
+    """Report texts of a conversation that the prompt repeats.
 
     Why: The model sees the same answer or question twice, and copies this pattern.
 
@@ -174,7 +174,7 @@ _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 @template_rule("PF445", "set-inside-loop", severity=Severity.WARNING)
 def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report a variable that is set inside a loop and read after it, if that changes a prompt.
+    """Report a variable that a loop sets and later text reads, if this changes a prompt.
 
     Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
     lost.
@@ -194,11 +194,9 @@ def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)
 def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report accidental text: quotes at both ends, whitespace at the beginning, words about missing tools.
+    """Report accidental text, such as quotes at both ends, or words about tools if there are none.
 
-    A space between an answer and its end token is an info.
-
-    Why: All text around the tags of a template is printed.
+    Why: All text around the tags of a template is printed. A space between an answer and its end token is an info.
 
     Fix: remove the text, or use `{%-` and `-%}`.
 

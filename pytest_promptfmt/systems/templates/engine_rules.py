@@ -146,7 +146,7 @@ def _sorted(text: str) -> list[str]:
 
 @template_rule("PF449", "engines-differ", severity=Severity.WARNING)
 def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report constructs that other engines lack, and prompts that differ in an engine that you name.
+    """Report constructs that other engines lack, and prompts that another engine renders differently.
 
     Why: Some servers, such as Dynamo, TGI and mistral.rs, render templates with minijinja; others have their own
     engine. A construct that an engine lacks fails there; it is an info. The engines in the setting

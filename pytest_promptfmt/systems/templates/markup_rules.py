@@ -35,8 +35,6 @@ _MOST_ENDS: Final = 12
 def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
     """Report tools and calls that begin like JSON or a Python call, but are not valid.
 
-    A brace or comma is missing, a text is not quoted or its quotes are not escaped.
-
     Why: The model learns from the prompt how calls are written, and its calls are parsed.
 
     Fix: count the braces, write a comma between items, or build a mapping and write it with `tojson`.

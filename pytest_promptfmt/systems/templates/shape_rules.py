@@ -39,7 +39,7 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report conversations on which a template fails with an error other than `raise_exception`.
+    """Report conversations on which a template raises an error, except by `raise_exception`.
 
     Why: Clients may send arguments as JSON text, contents that are null or lists of parts, and schemas without
     description. If the template fails on them, the client gets an internal server error.

@@ -32,12 +32,11 @@ _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 
 @template_rule("PF454", "training-template-differs", severity=Severity.WARNING)
 def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report prompts that a training variant of the template writes differently.
+    """Report prompts that the training variant of a template writes differently.
 
-    It is `NAME_training.jinja` next to `NAME.jinja`, or the template that the setting `training_of` names.
-
-    Why: A variant for training should only add `{% generation %}`. With any other difference, the model is trained on
-    prompts that it never sees later. Reasoning that is kept for training may be intended, so it is an info.
+    Why: The training variant of `NAME.jinja` is `NAME_training.jinja`, or the setting `training_of` names it. It should
+    only add `{% generation %}`. With any other difference, the model is trained on prompts that it never sees later.
+    Reasoning that is kept for training may be intended, so it is an info.
 
     Fix: copy the template and add `{% generation %}`, nothing else.
 

@@ -131,7 +131,7 @@ _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 @template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)
 def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
+    """Report missing or unbalanced tags of reasoning, lost reasoning, and empty blocks of reasoning.
 
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. If the last answer loses its
     reasoning, a model cannot learn it. Empty blocks in earlier answers teach a model not to reason. Both are infos.
