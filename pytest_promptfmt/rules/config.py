@@ -18,6 +18,7 @@ from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, r
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, pattern, words
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import Harness, harness_of, names_its_sets, shot_split, unknown_keys, value_kinds
 
@@ -27,7 +28,6 @@ _NUMBERS: Final = words("number_keys")
 _USUAL_SPLITS: Final = ("train", "validation", "test", "dev", "val", "valid")
 _CUT: Final = pattern("config", "cut")
 _FOLD: Final = re.compile(r"([ \t]*)(description|doc_to_text|doc_to_target):[ \t]*>[-+0-9]*[ \t]*(?:#.*)?")
-_LINE: Final = re.compile(r"[(\[]?([A-J]|\d)[)\].][ \t]+\S|[^\W\d_][\w ]{0,20}:[ \t]*(?:\{\{|$)")
 
 
 @runtime_checkable
@@ -234,6 +234,14 @@ def _lines_of(path: Path, _stamp: tuple[int, int]) -> list[str]:
     return gate.read_bytes(path, limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
 
 
+def _is_element(line: str) -> bool:
+    """Return whether a line of a template begins with the label of an option, or of a column."""
+    layout = layout_of(line)
+    return any(one.space and one.text for one in layout.options) or any(
+        one.value[:2] in ("", "{{") for one in layout.labels
+    )
+
+
 @also("PF110", scope="file")
 def folded_lines(view: FileView) -> Iterator[Finding]:
     """Report lines of options or labels that a folded text (`>`) joins to one line."""
@@ -252,7 +260,7 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
             after.strip()
             for before, after in pairwise(block)
             if before.strip() and before[depth : depth + 1].strip() and after[depth : depth + 1].strip()
-            if _LINE.match(after.strip())
+            if _is_element(after.strip())
         ]
         if len(joined) > 1:
             saw = " ".join(joined)[:80]

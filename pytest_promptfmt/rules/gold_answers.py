@@ -273,14 +273,27 @@ def _float_as_gold(study: Study) -> Iterator[str]:
 
 
 @error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)
-def _target_with_other_words(study: Study) -> Iterator[str]:
+def _target_with_other_words(study: Study) -> Iterator[str | Finding]:
     spec = study.written.doc_to_target
-    if not study.has_choices or not isinstance(spec, str) or "{{" not in spec:
+    if not isinstance(spec, str) or "{{" not in spec:
+        return
+    if study.generates:
+        yield from _frame_not_requested(study, read_template(spec).constants)
         return
     words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
     choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
     if words and choices and not any(word in choices for word in words):
         yield spec
+
+
+def _frame_not_requested(study: Study, constants: Sequence[str]) -> Iterator[Finding]:
+    """Yield words around a gold answer to write, where neither prompt nor examples have one of them."""
+    words = [word for constant in constants for word in _WORD.findall(constant)]
+    shown = {word.casefold() for word in _WORD.findall(study.own_text)}
+    is_shown = study.shots > 0 or not shown.isdisjoint(word.casefold() for word in words)
+    if len(words) > 1 and not is_shown and _compared_golds(study) and not looks_for_answers(study.task):
+        message = "the gold answer has words that the prompt does not request"
+        yield finding(message, " ".join(words), severity=Severity.WARNING)
 
 
 @query("PF702", "gold answers end with punctuation, which is compared as well", _compared_golds, at="doc_to_target")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Final
 
@@ -21,6 +21,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import follow_each_other, layout_of
+from pytest_promptfmt.study.requested_labels import enumerations
 from pytest_promptfmt.tasks import looks_for_answers
 
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
@@ -39,16 +40,13 @@ _ALONE: Final = pattern("options", "alone")
 _RANGE: Final = pattern("options", "range")
 _TOGETHER: Final = pattern("options", "together")
 _LETTERS: Final = tuple("ABCDEFGHIJ")
+_DIGITS: Final = "0123456789"
 _LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
 """A letter before the text of its option, with or without a space."""
 
 _ASKS_LETTER: Final = pattern("options", "asks_letter")
-_WORD: Final = r"[\"'“‘`*]*([^\W\d_][\w-]+)[\"'”’`*]*"
-_NAMED: Final = pattern("options", "named")
-_ASKED: Final = pattern("options", "asked")
-"""A question that names its answers: `Is this tweet positive, neutral or negative?`."""
-
 _COUNT: Final = pattern("options", "count")
+_MOST_WORDS: Final = 3
 _LEAST: Final = 2
 
 
@@ -241,7 +239,7 @@ def _letters_written(study: Study) -> list[str]:
     count = len(listed_labels(study.instances[0])) if golds and not study.has_own_scorer else 0
     labels = [chr(ord("A") + number) for number in range(count)]
     is_shown = any(re.search(_LISTED.format(label), first_text(study.instances[0])) for label in labels)
-    return labels if golds <= set(labels) and not is_shown and not looks_for_answers(study.task) else []
+    return labels if golds <= set(labels) and not is_shown and not mapped(study) else []
 
 
 @error_query("PF249", "", lambda study: first(study) if study.has_real_docs and not study.is_multimodal else ())
@@ -252,12 +250,17 @@ def _options_not_shown(page: Page) -> Iterator[Finding]:
         scored = {str(one.target).strip() for one in study.real_instances}
     else:
         scored = {str(request.continuation).strip() for request in instance.requests}
-    if not scored or not scored <= set(_LETTERS) or any(re.search(_LISTED.format(one), text) for one in scored):
+    is_fixed = isinstance(study.written.doc_to_choice, list) and len(scored) > 1 and study.shots == 0
+    labels = {*_LETTERS, *(_DIGITS if is_fixed else "")}
+    if not scored or not scored <= labels or any(re.search(_LISTED.format(one), text) for one in scored):
         return
     if _ASKS_LETTER.search(text):
         yield finding("the prompt requests a letter, but lists no options", text[-80:])
     elif len(scored) > 1 and _has_bare_options(page):
         yield finding("letters are scored, but the options have none", text[-80:])
+    elif is_fixed and not any(re.search(rf"(?<!\w){one}(?!\w)", text) for one in scored):
+        saw = f"scored are {', '.join(sorted(scored))}; the prompt ends with {text[-40:]!r}"
+        yield finding("the prompt shows none of the labels that are scored", saw, severity=Severity.WARNING)
 
 
 def _has_bare_options(page: Page) -> bool:
@@ -276,7 +279,7 @@ def _has_bare_options(page: Page) -> bool:
 def _range_unlike_options(page: Page) -> Iterator[str]:
     study, listed = page.study, page.listed
     asked = _RANGE.search(study.own_text) or _TOGETHER.search(study.own_text)
-    if asked is None or len(listed) < _LEAST or listed[0] != "A" or asked[1][-1] == listed[-1]:
+    if asked is None or not listed or listed[0] != "A" or asked[1][-1] == listed[-1]:
         return
     constants = (text for template in study.templates for text in template.text.constants)
     options = (option for text in constants for option in layout_of(text).options)
@@ -297,56 +300,31 @@ def _number_of_options(page: Page) -> Iterator[Finding]:
 def _named_labels(page: Page) -> Iterator[Finding]:
     """Report an instruction that names other labels than are scored: one more, one less, or those of another task."""
     study, choices = page.study, page.study.written.doc_to_choice
-    if not isinstance(choices, list) or study.generates:
+    golds = dict.fromkeys(str(one.target).strip() for one in study.real_instances) if study.generates else ()
+    scored = [str(choice).strip().strip("\"'.") for choice in (choices if isinstance(choices, list) else golds)]
+    is_read = study.generates and (looks_for_answers(study.task) or study.has_own_scorer)
+    if len(scored) < _LEAST or is_read or any(len(one.split()) > _MOST_WORDS for one in scored):
         return
-    scored = {str(choice).strip().strip("\"'.").casefold() for choice in choices}
-    listed = _listed_after_colon(study.own_text, scored)
-    lacking = [one for one in scored if one not in study.own_text.casefold()]
-    if listed is not None and len(lacking) == 1:
-        message = "the instruction does not list a label that is scored"
-        yield finding(message, f"{lacking[0]}; {listed}", instruction_key(study))
-        return
-    if len(scored) < _LEAST or not all(re.fullmatch(r"[^\W\d_][\w-]+", one) for one in scored):
-        return
-    for how, named in _named_in(study.own_text):
-        named_set = {one.casefold() for one in named}
-        hidden = [one for one in scored if one not in named_set and not _has_word(study.own_text, one)]
-        strange = [one for one in named if one.casefold() not in scored]
-        is_other = not named_set & scored and re.match(r"classif|label|categori", how, re.IGNORECASE)
-        if len(named_set) < _LEAST or (not named_set & scored and not is_other):
-            continue
-        all_scored, key = f"scored are {', '.join(map(str, choices))}", instruction_key(study)
-        if hidden:
-            saw = f"{', '.join(named)}; {all_scored}"
-            yield finding("the instruction names labels that are not the scored ones", saw, key)
-        elif len(strange) == 1 and len(named_set) > len(scored):
+    folded = {one.casefold() for one in scored}
+    for said, named, is_closed in enumerations(study.own_text, scored):
+        common = folded.intersection(named)
+        hidden = [one for one in scored if not _has_word(study.own_text, one)]
+        # the word before the first comma may belong to the sentence, and some docs need not have every answer
+        strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
+        all_scored, key = f"{said}; scored are {', '.join(scored)}", instruction_key(study)
+        if hidden and (is_closed or (not strange and len(common) == len(scored) - 1 >= _FEWEST_OPTIONS)):
+            yield finding("the instruction names labels that are not the scored ones", all_scored, key)
+        elif is_closed and len(strange) == 1 and len(common) == len(scored):
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
-
-
-def _listed_after_colon(text: str, scored: Collection[str]) -> str | None:
-    """Return the list, after a colon and up to the end of its sentence, of all labels that are scored but one."""
-    label = "|".join(map(re.escape, sorted(filter(None, scored), key=len, reverse=True)))
-    listed = rf"[:：] ?[\"'“]?((?:(?:{label})[\"'”]?(?:[,;/|、،]? ?(?:(?!{label})\w{{1,6}} )?|、)[\"'“]?)++)[.?!。)\n]"
-    for found in re.finditer(listed, text, re.IGNORECASE) if len(scored) > _FEWEST_OPTIONS else ():
-        named = {one.casefold() for one in re.findall(rf"(?<!\w)(?:{label})(?!\w)", found[1], re.IGNORECASE)}
-        if len(named) == len(scored) - 1:
-            return found[1]
-    return None
 
 
 @query("PF714", "the prompt names a label that is missing in the mapping of a filter", at="filter_list")
 def _label_not_mapped(page: Page) -> Iterator[str]:
     known = {key.casefold() for key in mapped(page.study)}
-    for _, named in _named_in(page.study.own_text) if known else ():
-        lacking = [one for one in named if one.casefold() not in known]
-        if len(lacking) == 1 < len(named):
+    for _, named, is_closed in enumerations(page.study.own_text, known):
+        lacking = [one for one in named if one not in known]
+        if is_closed and len(lacking) == 1:
             yield f"{lacking[0]}; mapped are {', '.join(sorted(known))}"
-
-
-def _named_in(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the labels that a text names at one place, as an instruction or as the answers to a question, and how."""
-    for found in (*_NAMED.finditer(text), *(one for one in _ASKED.finditer(text) if one.groups()[-3])):
-        yield found[1], [found.groups()[-4], *re.findall(_WORD, found.groups()[-3] or ""), found.groups()[-1]]
 
 
 def _has_word(text: str, word: str) -> bool:

@@ -15,7 +15,14 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.page import error_query, generating, own, query
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, pattern, shots_of
+from pytest_promptfmt.rules.rule_views import (
+    finding,
+    first_text,
+    has_given_shots,
+    pattern,
+    scores_exact_match,
+    shots_of,
+)
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import looks_for_answers
@@ -235,6 +242,13 @@ def _stop_before_answer(study: Study) -> Iterator[Finding]:
             # a chat model begins without a newline
             severity = Severity.WARNING if stop.startswith("\n") else None
             yield finding("", f"{stop!r} after {text[-20:]!r}", (*UNTIL, number), 0, severity=severity)
+
+
+@query("PF910", "nothing ends an answer, which is compared as a whole", generating, at=UNTIL)
+def _no_stop_at_all(study: Study) -> Iterator[str]:
+    is_compared = scores_exact_match(study) and not study.has_own_scorer and not looks_for_answers(study.task)
+    if study.stops == [] and is_compared:
+        yield "until: []"
 
 
 @query("PF902", "a stop sequence is a space", generating, scores=True)

@@ -6,7 +6,7 @@ The words of many languages are in `data/contract.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -108,6 +108,23 @@ def joined_by_or(text: str) -> Iterator[AskedForm]:
         if words_for("asking").search(sentence_around(text, two.start())) is not None:
             said = two[0] + two[2]
             yield AskedForm(form="labels", labels=two.group(1, 2), said=said, start=two.start(), is_certain=False)
+
+
+def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield what a text joins by commas, slashes and `or`, if one is a known label: the text, all in small letters.
+
+    The last is whether `or` or slashes join them, so that nothing is missing.
+    """
+    label = "|".join(map(re.escape, sorted(filter(None, known), key=len, reverse=True)))
+    item = rf"[\"'“‘`*«„(\[]*(?<!\w)(?:{label}|[^\W_][\w-]*)(?!\w)[\"'”’`*»“)\]]*"
+    joined = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{0,{_MOST_JOINED}}}(?:,? (?:{_ors()}) |、?(?:或|または|또는)){item}"
+    listed = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{2,{_MOST_JOINED}}}|{item}(?: ?/ ?{item}){{1,{_MOST_JOINED}}}"
+    folded = {one.casefold() for one in known}
+    for found in re.finditer(f"(?P<joined>{joined})|{listed}", text, re.IGNORECASE) if label else ():
+        parts = re.split(rf",? (?:{_ors()}) |、?(?:或|または|또는)| ?[,/、،;] ?", found[0], flags=re.IGNORECASE)
+        named = [part.strip("\"'“‘`*«„([”’»)] ").casefold() for part in parts]
+        if folded.intersection(named) and len(set(named)) == len(named):
+            yield found[0], named, found["joined"] is not None or "/" in found[0]
 
 
 @cache
