@@ -27,16 +27,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
-A parser reads the answer of a model, and the next request sends back what it read. `scripts/answers_table.py` wrote
-this page: {count} public templates that write tool calls, with the answers of the built-in conversations. For
-each template, the column *parser* names the response template of TRL 1.16 that reads most of its answers. Only response
-templates that read at least its plain answer and its plain call are considered. *Kept* counts answers that later
-prompts do not change. *Calls that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that
-give the same prompt.
+A server reads the answer of a model with a parser, and the next request sends the result back. An answer *comes back*
+if nothing is lost on this way. The parser finds the original message in the text, and the template renders the result
+to the same text again. The text is read as a whole, and in pieces.
+
+`scripts/answers_table.py` wrote this page. It has {count} public templates that write tool calls, with the answers of
+the built-in conversations. The column *parser* names the response template of TRL 1.16 that reads most answers. It has
+to read at least the plain answer and the plain call. *Kept* counts answers that later prompts do not change. *Calls
+that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that give the same prompt.
 
 {read} templates have such a parser. {back} of their {answers} answers come back.
-An answer comes back if the parser reads the original message in its text, both as a whole and in pieces, and if the
-template renders the parsed message back to the same text.
 
 | template | parser | come back | kept | calls that look alike |
 |---|---|---|---|---|

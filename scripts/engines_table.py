@@ -22,8 +22,8 @@ HEAD = """# Engines that render chat templates
 
 Servers render chat templates with other engines than transformers. `scripts/engines_table.py` wrote this page. It
 renders {templates} public templates with {conversations} conversations each.
-Differences are counted by their cause, and a template counts once for each cause. Conversations that no host sends are
-counted as well. For your own templates see [chat-templates.md](chat-templates.md#other-engines).
+Differences are counted by their cause. A template counts once for each cause. Conversations that no host sends are
+counted as well. [Test a chat template](chat-templates.md#other-engines) describes how to compare your own templates.
 
 | engine | templates that never differ | same | differ | both refuse |
 |---|---|---|---|---|

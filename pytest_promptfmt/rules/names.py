@@ -232,11 +232,8 @@ def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
 @also("PF131", severity=Severity.ERROR, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
     """Report a part of a group that lm-eval refuses or ignores."""
-    if view.file.kind != "group":
-        return
-    for note in view.file.notes:
-        if "written twice" not in note:
-            severity = None if "refuses" in note or "the same name" in note else Severity.WARNING
-            if view.index.harness is not None and view.index.harness.reads_early_yaml:
-                severity = Severity.INFO  # which has other rules
-            yield finding(re.sub(r"'[^']*'", "…", note), note, view.yaml.locate(("group",)), severity=severity)
+    for note, loses_member in view.file.group_notes.items():
+        severity = None if loses_member else Severity.WARNING
+        if view.index.harness is not None and view.index.harness.reads_early_yaml:
+            severity = Severity.INFO  # which has other rules
+        yield finding(re.sub(r"'[^']*'", "…", note), note, view.yaml.locate(("group",)), severity=severity)

@@ -34,12 +34,13 @@ class GroupTasks:
     """The tasks that a group file adds to those that exist without it.
 
     `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
-    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing.
+    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing,
+    and whether a member is lost there.
     """
 
     tasks: tuple[Task, ...] = ()
     unresolved: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: Mapping[str, bool] = field(default_factory=dict)
 
 
 def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate, index: TaskIndex) -> GroupTasks:
@@ -57,7 +58,7 @@ def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate,
     return GroupTasks(
         tasks=tuple(builder.tasks.values()),
         unresolved=tuple(dict.fromkeys(builder.unresolved)),
-        notes=tuple(dict.fromkeys(builder.notes)),
+        notes=builder.notes,
     )
 
 
@@ -95,7 +96,7 @@ class _Builder:
     path: Path | None
     tasks: dict[str, Task] = field(default_factory=dict)
     unresolved: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, bool] = field(default_factory=dict)
     without_circles: set[str] = field(default_factory=set)
     visits: int = 0
     suffix: str = ""
@@ -109,7 +110,7 @@ class _Builder:
         overrides = {**_overriding(config, origins), **outer}
         members = config.get("task")
         if not isinstance(members, list):
-            self.notes.append(f"group {name!r} has no list under `task`, so lm-eval 0.4.13 gives it no members")
+            self.notes[f"group {name!r} has no list under `task`, so lm-eval 0.4.13 gives it no members"] = False
             return
         for number, member in enumerate(members):
             spot = _Spot(name, route, overrides, _Origins(origins.locate, (*origins.prefix, "task", number)))
@@ -176,9 +177,8 @@ class _Builder:
         if own:
             is_group = kind == "group"
             advice = f"write `- group: {member}` to override a group" if is_group else "list the tasks themselves"
-            self.notes.append(
-                f"lm-eval 0.4.13 gives every task of {member!r} the same name and keeps only the last; {advice}"
-            )
+            note = f"lm-eval 0.4.13 gives every task of {member!r} the same name and keeps only the last; {advice}"
+            self.notes[note] = True
 
     def _known_group(self, spot: _Spot, entry: IndexEntry) -> None:
         assert entry.file is not None
@@ -247,13 +247,13 @@ class _Builder:
         self._add(spot.name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
 
     def _included(self, member: str, written: Any, place: _Origins) -> YamlFile:
-        self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it does not support `include` inside a group")
+        self.notes[f"lm-eval 0.4.13 refuses the member {member!r}: it does not support `include` inside a group"] = True
         return read_include(written, (*place.prefix, "include"), place.locate, self.path)
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
         name = f"{group}.{member}"
         if name in self.tasks:
-            self.notes.append(f"{name!r} is defined twice in this group; lm-eval 0.4.13 keeps the last one")
+            self.notes[f"{name!r} is defined twice in this group; lm-eval 0.4.13 keeps the last one"] = False
         self.tasks[name] = task_from_config(
             MappingProxyType(dict(config)), path=self.path, locate=locate, name=name, group=group
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ class TaskFile:
 
     `names` are the names that it registers; `tasks` are the tasks that it defines or changes. `unresolved` are members
     of a group that the index does not know, `yaml` is what was read of a YAML file. `notes` are for people; for
-    a class of lm-eval's own, why it has no tasks. `problems` are parts that cannot be used, while the rest can.
+    a class of lm-eval's own, why it has no tasks. `group_notes` are those of a group, and whether a member is lost
+    there. `problems` are parts that cannot be used, while the rest can.
     """
 
     path: Path
@@ -33,6 +34,7 @@ class TaskFile:
     tasks: tuple[Task, ...] = ()
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    group_notes: Mapping[str, bool] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
     yaml: YamlFile | None = None
     problems: tuple[SourceError, ...] = ()
@@ -67,6 +69,7 @@ def read_task_yaml(
                 tasks=found.tasks,
                 names=(file.config["group"],),
                 notes=(*notes, *found.notes),
+                group_notes=found.notes,
                 unresolved=found.unresolved,
                 yaml=file,
             )
