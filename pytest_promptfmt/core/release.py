@@ -47,6 +47,8 @@ class Release:
     """Whether templates keep a newline at their end."""
     delimits_empty: bool = False
     """Whether delimiters surround the answer of a shot that is empty."""
+    chats_question: bool = False
+    """Whether a chat is the question only, without description and shots, as for the chat models of lmms-eval."""
 
     @property
     def is_compared(self) -> bool:
@@ -67,6 +69,9 @@ LATEST: Final = Release()
 """The release that is followed where none is set or installed."""
 
 OLDEST: Final = "0.4.3"
+
+OF_LMMS_EVAL: Final = f"{OLDEST} as in lmms-eval"
+"""The version that lmms-eval is: its code is that of an early lm-eval, its messages are its own."""
 
 
 @cache
@@ -95,7 +100,7 @@ def release_of(version: str) -> Release:
         if row.version in version.split("+")[1:]:
             changed = [each.name for each in fields(Release) if getattr(row, each.name) != getattr(before, each.name)]
             made = replace(made, **{name: getattr(row, name) for name in changed})
-    return replace(made, version=version)
+    return replace(made, version=version, chats_question=version == OF_LMMS_EVAL)
 
 
 def numbers_of(version: str) -> list[int]:

@@ -48,6 +48,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "generation": "default generation arguments",
     "keeps_newline": "newlines at the end of templates",
     "delimits_empty": "delimiters around empty answers of shots",
+    "chats_question": "what is in a chat",
     "ignored_shot_keys": "the keys of fewshot_config that have an effect",
 }
 """What differs between releases, by field of `Release`."""

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import is_installed
-from pytest_promptfmt.core.release import OLDEST, numbers_of
+from pytest_promptfmt.core.release import OF_LMMS_EVAL, OLDEST, numbers_of
 from pytest_promptfmt.core.source_imports import syntax_tree
 
 PACKAGES: Final = ("lm_eval", "lmms_eval")
@@ -313,16 +313,14 @@ def is_copied_harness(folder: Path) -> bool:
 
 
 def found_release(folder: Path) -> tuple[str, str] | None:
-    """Return the release of the lm-eval around a folder, else of the installed one, and where it is; None without."""
+    """Return the release of the harness around a folder, else of the installed one, and where it is; None without."""
     harness = harness_of(folder.resolve())
-    if harness is None or harness.folder.name != PACKAGES[0] or not harness.release:
+    if harness is None or not harness.release:
         return None
     place = "installed" if harness.is_installed else "in this checkout"
     stated = harness.stated_release
-    return (
-        harness.release,
-        place if stated == harness.release else f"by its code {place}, which states {stated or 'none'}",
-    )
+    followed = harness.release if harness.folder.name == PACKAGES[0] else OF_LMMS_EVAL
+    return followed, place if stated == followed else f"by its code {place}, which states {stated or 'none'}"
 
 
 def harness_of(folder: Path) -> Harness | None:

@@ -160,7 +160,9 @@ class LmEvalAssembler:
         makes_own = profile.chat_template is not None and self._task.generates
         messages = own_messages(self._task, self._docs, doc) if makes_own else ()
         shots = layout.shots
-        if layout.joined_shots is not None and is_chat and not profile.fewshot_as_turns:
+        if makes_own and release.chats_question:
+            system, shots = (), ()
+        elif layout.joined_shots is not None and is_chat and not profile.fewshot_as_turns:
             shots = layout.joined_shots
         if messages:  # of lmms-eval, in place of description, shots and question
             origin = Origin("question", "doc_to_messages", self._task.position("doc_to_messages"))

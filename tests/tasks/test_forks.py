@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +28,7 @@ from pytest_promptfmt.core.errors import (
     UnavailableError,
 )
 from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.results.terminal import release_note
@@ -482,6 +484,27 @@ def test_lmms_eval_passes_the_arguments_for_models_to_the_text(tmp_path: Path) -
     assert task.doc_to_text({"q": "Is it?"}) == "Is it? Yes or no?"
     docs = load_docs(task)
     assert (docs.kind, set(docs.evaluated[0])) == ("synthetic", {"q", "a"})
+
+
+@pytest.mark.parametrize(
+    ("package", "plain", "chat"),
+    [
+        ("lmms_eval", "Look.\nWhy?\n", "<|user|>Why?\n"),
+        ("lm_eval", "Look.\n\nWhy?\n\n", "<|system|>Look.\n\n<|user|>Why?\n\n"),
+    ],
+)
+def test_tasks_of_lmms_eval_are_rendered_as_it_does(tmp_path: Path, package: str, plain: str, chat: str) -> None:
+    tasks = tmp_path / package / "tasks"
+    tasks.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.7.2"\n', "utf-8")
+    release, _ = found_release(tasks) or ("", "")
+    keys = {"description": "Look.\n\n", "doc_to_text": "{{q}}\n\n", "doc_to_target": "{{a}}"}
+    (tasks / "t.yaml").write_text(json.dumps({"task": "t", "test_split": "test", **keys}), "utf-8")
+    task = read(tasks / "t.yaml").tasks[0].following(release_of(release))
+    template = "{% for each in messages %}<|{{ each.role }}|>{{ each.content }}{% endfor %}"
+    docs = TaskDocs.in_memory([{"q": "Why?", "a": "13"}])
+    profiles = (PLAIN, Profile(name="chat", chat_template=template))
+    assert [next(render_task(task, docs, each)).prompts[0].text for each in profiles] == [plain, chat]
 
 
 def test_images_of_lmms_eval_are_named_as_not_rendered(tmp_path: Path) -> None:

@@ -92,7 +92,9 @@ def test_a_chat_template_that_takes_images_gets_content_parts(
     )
 
 
-@pytest.mark.parametrize(("column", "count"), [("images/chart.png", 1), ("sound.wav", 0), ("clip.mp4", 0)])
+@pytest.mark.parametrize(
+    ("column", "count"), [("images/chart.png", 1), ("sound.wav", 0), ("clip.mp4", 0), ("images/chart.svg", 0)]
+)
 def test_what_lmms_eval_puts_before_the_question_are_content_parts(column: str, count: int) -> None:
     written = {**KEYS, "doc_to_text": "{{question}}", "doc_to_image": None, "doc_to_visual": "chart"}
     (task,) = load_tasks({"task": "seen", "test_split": "test", **written})

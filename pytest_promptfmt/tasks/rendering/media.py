@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -26,6 +25,12 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {"doc_to_image": IMAGE, "doc_to_audio":
 
 _VISUAL: Final = "doc_to_visual"
 _MESSAGES: Final = "doc_to_messages"
+
+_ENDINGS: Final = {
+    "image": {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tiff", ".webp"},
+    "audio": {".wav", ".mp3", ".m4a", ".aac", ".flac", ".ogg", ".opus", ".webm"},
+}
+"""The ends of names by which lmms-eval tells images and sound from videos."""
 
 _LONGEST_NAME: Final = 200
 
@@ -77,8 +82,8 @@ def _kind(value: Any) -> str:
     if isinstance(value, Mapping) and "bytes" not in value:
         return str(value.get("type", "video"))
     if isinstance(value, str | PurePath):
-        kind = (mimetypes.guess_type(str(value))[0] or "").partition("/")[0]
-        return kind if kind in ("image", "audio") else "video"
+        ending = PurePath(value).suffix.lower()
+        return next((kind for kind, endings in _ENDINGS.items() if ending in endings), "video")
     return "image"
 
 
