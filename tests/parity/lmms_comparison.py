@@ -139,7 +139,9 @@ def ours(task: Task, docs: list[Any], kinds: set[str]) -> dict[str, Any]:
     """Return the same of ours."""
     own = TaskDocs.in_memory(docs)
     plain = list(render_task(task, own, PLAIN, num_fewshot=0))
-    made: dict[str, Any] = {"plain": [[one.context for one in each.requests] for each in plain]}
+    made: dict[str, Any] = {
+        "plain": [[one.context for one in each.requests] or [each.prompts[0].text] for each in plain]
+    }
     if "requests" in kinds:
         made["requests"] = [[asked(one) for one in each.requests] for each in plain]
     if "chat" in kinds:

@@ -24,6 +24,17 @@ def first_doc(doc_to_text: Any) -> dict[str, Any]:
     return dict(doc)
 
 
+def first_letter(doc: Any) -> str:
+    text = str(doc.get("groundtruth", "")).strip()
+    return text[:1] if text.isupper() else text
+
+
+def test_a_column_with_a_default_is_there_if_the_function_gives_nothing_without_it() -> None:
+    task = Task(name="t", dataset=Dataset(test_split="test"), doc_to_text="{{prompt}}", doc_to_target=first_letter)
+    (doc,) = synthetic_docs(task, count=1, split="test")
+    assert first_letter(doc) == doc["groundtruth"] != ""
+
+
 def looked_up(doc: Any) -> str:
     words = {"cause": "because", "effect": "therefore"}
     return f"{doc['premise']} {words[doc['question']]}"

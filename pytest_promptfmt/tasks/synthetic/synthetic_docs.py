@@ -360,7 +360,7 @@ class _Trial:
             case _:
                 applied = rendering.plain_field(self._task, spec, "description", found.role, doc)
         try:
-            return applied(own, Place("synthetic docs", 0)).value
+            value = applied(own, Place("synthetic docs", 0)).value
         except (LimitExceededError, RecursionError) as error:
             raise _NoFitError(found, error) from error
         except RenderError as failed:
@@ -369,6 +369,11 @@ class _Trial:
             if callable(spec) and isinstance(name, str) and name not in doc and "«" not in name:
                 raise _MissingColumnError(found, name) from cause
             raise _NoFitError(found, cause) from cause
+        if value == "":  # perhaps what it gives without a column that it gets with a default
+            absent = next((name for name in self._reads.get(found.keys, ()) if name not in doc), None)
+            if absent is not None:
+                raise _MissingColumnError(found, absent)
+        return value
 
 
 def _unfrozen(spec: Any) -> Any:
