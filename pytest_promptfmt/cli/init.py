@@ -141,11 +141,12 @@ def _init(
     if wants_baseline:
         _write_baseline(folder, options)
         inis.append(f"promptfmt_baseline = {_BASELINE}")
-    _offer(folder, inis)
+    is_set = _offer(folder, inis)
     if chosen is RepositoryKind.FORK:
         say("next: commit this. To adopt tasks: pytest --promptfmt PATH --snapshot-update, then commit __prompts__")
     else:
-        say("next: pytest --promptfmt --snapshot-update, then review the files in __prompts__ and commit them")
+        more = f" --promptfmt-baseline={_BASELINE}" if wants_baseline and not is_set else ""
+        say(f"next: pytest --promptfmt{more} --snapshot-update, then review the files in __prompts__ and commit them")
 
 
 def _asked(guess: RepositoryKind) -> RepositoryKind:
@@ -334,8 +335,11 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     say(f"{display_path(file)} written, {entries:,} entries" + (f": {counted_by_effect(file)}" if entries else ""))
 
 
-def _offer(folder: Path, lines: Sequence[str]) -> None:
-    """Print, or in a terminal offer to write, the settings with which plain `pytest` and editors test prompts."""
+def _offer(folder: Path, lines: Sequence[str]) -> bool:
+    """Print, or in a terminal offer to write, settings with which plain `pytest` and editors test prompts.
+
+    Returns whether all of them are set.
+    """
     texts: dict[Path, str] = {}
     for path in (folder / name for name in _INIS):
         with suppress(OSError):
@@ -344,11 +348,12 @@ def _offer(folder: Path, lines: Sequence[str]) -> None:
     written = "".join(texts[path] for path in files)
     missing = [line for line in lines if line.partition(" ")[0] + " " not in written]
     if not missing:
-        return
+        return True
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     question = "Run the prompt tests with every pytest, and in editors (writes pytest.ini)"
     if not files and is_terminal and typer.confirm(question, default=True):
         _write(folder / "pytest.ini", "\n".join(["[pytest]", *missing]) + "\n")
-        return
+        return True
     where = display_path(files[0]) if files else "pytest.ini, below [pytest]"
     say(f"for plain pytest and editors, put into {where}: {'; '.join(missing)}")
+    return False

@@ -105,7 +105,9 @@ def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_n
         (folder / "chat_template.jinja").write_text(template, "utf-8")
     assert promptfmt(model, "init").returncode == 0
     assert {path.name for path in model.iterdir()} == {".gitattributes", ".gitignore", ".github", "chat_template.jinja"}
-    assert promptfmt(training, "init").returncode == 0
+    done = promptfmt(training, "init")
+    assert done.returncode == 0
+    assert "next: pytest --promptfmt --promptfmt-baseline=promptfmt-baseline.jsonl --snapshot-update" in done.stdout
     assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {
         "templates": ["assets/templates"],
         "paths": ["assets/templates"],
