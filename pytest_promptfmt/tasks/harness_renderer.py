@@ -100,7 +100,9 @@ class HarnessTask:
             "tokenizer_name": "",
         }
         build = made.build_all_requests
-        known = inspect.signature(build).parameters
+        known = {**inspect.signature(build).parameters}
+        if any(each.kind is each.VAR_KEYWORD for each in known.values()):  # of a class that passes them on
+            known |= inspect.signature(_task_class().build_all_requests).parameters
         self._run("makes no requests", lambda: build(**{key: value for key, value in given.items() if key in known}))
         found: list[list[Arguments]] = [[] for _ in self._docs.evaluated]
         for instance in made.instances:

@@ -29,6 +29,7 @@ from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, Outp
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.tasks.functions import load_object
 from pytest_promptfmt.tasks.harness import harness_around, installed_harness
+from pytest_promptfmt.tasks.harness_renderer import HarnessAssembler
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler
 from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.task_config import task_from_config, value_kinds
@@ -147,7 +148,7 @@ class LmEvalClass(Assembly):
             **asked,
         )
 
-    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> LmEvalClassAssembler:
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> LmEvalClassAssembler | HarnessAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.made is None:
             raise CodeNotAllowedError(
@@ -155,6 +156,8 @@ class LmEvalClass(Assembly):
                 position=task.position("class"),
                 hint="allow the task's code, if you trust it",
             )
+        if _is_own(type(self.made), "build_all_requests"):  # which may refuse a profile
+            return HarnessAssembler(task, docs, num_fewshot)
         return LmEvalClassAssembler(task, docs, num_fewshot, self.made)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -79,6 +80,12 @@ class Judged(Base):
             Instance("loglikelihood", doc, (ctx, " iron"), 1, **kwargs),
         ]
 
+class Chatting(Written):
+    def build_all_requests(self, *, apply_chat_template=False, **kwargs):
+        if not apply_chat_template:
+            raise ValueError("needs a chat template")
+        super().build_all_requests(apply_chat_template=apply_chat_template, **kwargs)
+
 class Shown(Written):
     def doc_to_text(self, doc, doc_to_text=None):
         return super().doc_to_text(doc)
@@ -116,6 +123,16 @@ def test_prompts_and_requests_are_those_of_lm_eval(tmp_path: Path, name: str) ->
     ours = [(one.kind, one.arguments) for instance in shown for one in instance.requests]
     assert sorted(ours, key=str) == sorted(expected, key=str)
     assert [instance.target for instance in shown] == [theirs.doc_to_target(doc) for doc in DOCS]
+
+
+def test_a_class_that_refuses_a_profile_fails_for_it_as_in_lm_eval(tmp_path: Path) -> None:
+    task = quiz(tmp_path, "Chatting")
+    with pytest.raises(RenderError, match="raises ValueError: needs a chat template"):
+        list(task.render(profile=PLAIN))
+    template = "{% for each in messages %}<{{ each.role }}>{{ each.content }}{% endfor %}"
+    chat = replace(PLAIN, name="chat", chat_template=template)
+    contexts = [instance.requests[0].context for instance in task.render(profile=chat)]
+    assert contexts == [f"<user>Q: {doc['question']}\nA:" for doc in DOCS]
 
 
 @pytest.mark.parametrize("name", ["Written", "Shown"])
