@@ -85,7 +85,8 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
         return
     opening = asked.partition(QUESTION)[0]
     pieces = re.split(rf"\n|{MARKER.pattern}", opening)
-    kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
+    long = [piece.strip() for piece in pieces if len(piece.split()) > 4]
+    kept = [piece for piece in long if piece in given]
     if kept:
         yield finding(
             "the template's default text remains next to the given system text",
@@ -94,7 +95,11 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
             severity=Severity.INFO,
         )
     empty = trial.text("system-empty") or ""
-    defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
+    for name in ("tools", "turns"):
+        if lost := [piece for piece in long if piece not in (trial.text(name) or opening)][:1]:
+            message = f"the template's default text is missing: {trial.conversations[name].about}"
+            yield finding(message, excerpt(lost[0]), trial.place_of(lost[0][:30]), severity=Severity.INFO)
+    defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:
         yield Finding(
             message="an empty system message does not switch off the default text",

@@ -33,6 +33,8 @@ _AGAINST: Final = (
 _TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
 _CONTROL_TOKENS: Final = "control-tokens"
 _CONTROL: Final = ("<|", "<｜")
+_ARGUMENT, _RESULTS = "seventh", ("Mostly copper with tin.", "Forty grams exactly.")
+"""Texts of the built-in conversations."""
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
 )
@@ -63,10 +65,18 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(first, "eos_token"),
             severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,
         )
-    for message, marker in _closed_by_role(trial, layout):
-        yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker))
+    for message, marker, severity in _closed_by_role(trial, layout):
+        yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker), severity=severity)
     if (ran := _into_result(trial, layout)) is not None:
         yield finding("no turn begins between a tool call and its result", ran, trial.place_of("'tool'", '"tool"'))
+    called = (trial.text("call" if "call" in trial.sent else "") or "").rpartition(_ARGUMENT)
+    if closing and called[1] and not trial.markers(called[2]):
+        saw = excerpt("".join(called), len(called[0]))
+        yield finding("no marker follows a tool call", saw, trial.place_of(closing))
+    results = (trial.text("parallel") or "").partition(_RESULTS[0])[2].partition(_RESULTS[1])
+    if results[1] and not results[0].strip() and "parallel" in trial.sent:
+        saw, place = f"{_RESULTS[0]!r} and {_RESULTS[1]!r}", trial.place_of("'tool'", '"tool"')
+        yield finding("nothing separates two tool results", saw, place, severity=Severity.WARNING)
     closings = dict(_closings(trial))
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
@@ -133,18 +143,19 @@ def _into_result(trial: TemplateTrial, layout: TurnLayout) -> str | None:
     return argument + between + result
 
 
-def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[str, str]]:
-    """Yield which role's turns are never closed, where the same markers open all turns, and what closes the others.
+def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[str, str, Severity]]:
+    """Yield which role's turns are never closed, what closes the others, and an error where one marker opens all.
 
     An end token of the answers alone is a format of its own: a system text has to be closed as well.
     """
     between = (layout.closed or "").partition(QUESTION)[2].partition(ANSWER)[0]
     header, gap = (trial.markers(_THOUGHT.sub("", text)) for text in (between, layout.gap or ""))
     if header[1:] and gap == header[1:] and header[0] not in (layout.tail or ""):
-        yield "user messages are closed, but answers are not", header[0]
+        yield "user messages are closed, but answers are not", header[0], Severity.ERROR
     system = (trial.text("system-alone-with-question") or "").partition(INSTRUCTION)[2]
-    if header and gap[1:] == header and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
-        yield "answers are closed, but user messages are not", gap[0]
+    if header and len(gap) == len(header) + 1 and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
+        severity = Severity.ERROR if gap[1:] == header else Severity.WARNING
+        yield "answers are closed, but user messages are not", gap[0], severity
 
 
 def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
@@ -280,39 +291,48 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding(
             "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
         )
-    yield from _missing_after_result(trial, (layout.generation_prompt or "").strip())
-    if trial.text("thinking-off", generation_prompt=True) not in (None, opened):
-        yield from _without_reasoning(trial, trial.conversations["thinking-off-answer"])
+    yield from _elsewhere(trial, (layout.generation_prompt or "").strip())
 
 
-def _missing_after_result(trial: TemplateTrial, added: str) -> Iterator[Finding]:
-    """Yield that answers to a tool result begin with the generation prompt, which is not written for them."""
-    loop = trial.conversations.get("call-finished")
-    if added and loop is not None:
-        asked, answered = trial.render(loop, loop.states[1]).text, trial.finished(loop) or ""
-        is_missing = asked is not None and asked == trial.without_generation_prompt(loop, loop.states[1])
-        is_missing = is_missing and loop.units[-2].text in (asked or "")
-        if asked and is_missing and answered.startswith(asked) and answered[len(asked) :].lstrip().startswith(added):
-            yield loop.finding(
-                "the generation prompt is missing after a tool result",
-                excerpt(answered, len(asked)),
+def _elsewhere(trial: TemplateTrial, added: str) -> Iterator[Finding]:
+    """Yield how answers begin differently from their prompt in a conversation, though not in simpler ones."""
+    seen = dict[str, str]()
+    for conversation, what in trial.attributed(lambda one: {each[2] for each in _unlike(trial, one, added)}):
+        # A plain answer is compared more closely.
+        if seen.setdefault(what, conversation.name) == conversation.name != "answer":
+            opened, done, _ = next(each for each in _unlike(trial, conversation, added) if each[2] == what)
+            at = first_difference(opened, done)
+            yield conversation.finding(
+                f"{what}: {conversation.about}",
+                f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(done, at)!r}",
                 trial.place_of("add_generation_prompt"),
+                None if what == _MISSING else Severity.INFO,
             )
 
 
-def _without_reasoning(trial: TemplateTrial, answered: Conversation) -> Iterator[Finding]:
-    """Yield how the empty reasoning of a finished answer has other whitespace than that of its prompt."""
-    opened, text = trial.render(answered, answered.states[-2]).text or "", trial.whole(answered) or ""
-    begun = text.rpartition(answered.units[-1].text)[0]
-    if begun != opened and begun.split() and "".join(begun.split()) == "".join(opened.split()):
-        at = first_difference(opened, begun)
-        yield finding(
-            "whitespace around empty reasoning differs between generation prompt and finished answer",
-            f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}",
-            trial.place_of("enable_thinking"),
-            severity=Severity.INFO,
-            do="write the same whitespace around the empty block of reasoning in both",
-        )
+_MISSING: Final = "the generation prompt is missing"
+_SPACE: Final = "the generation prompt and finished answers have different whitespace before the answer"
+_OTHERWISE: Final = "finished answers begin differently from the generation prompt"
+
+
+def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the prompt of each answer that begins differently, the finished answer, and how it differs."""
+    for number in conversation.answers if conversation.is_regular else ():
+        opened = trial.render(conversation, State(count=number)).text
+        asked, done = (trial.without_generation_prompt(conversation, State(count=n)) for n in (number, number + 1))
+        said = [unit for unit in conversation.units if unit.message == number]
+        if opened is None or asked is None or done is None or not said:
+            continue
+        begun = done[len(opened) :]
+        if not done.startswith(opened):
+            is_space = "".join(done.split()).startswith("".join(opened.split()))
+            plain, finished = ("".join(_THOUGHT.sub("", text).split()) for text in (opened, done))
+            if is_space or not finished.startswith(plain):
+                yield opened, done, _SPACE if is_space else _OTHERWISE
+        elif added and opened == asked and begun.lstrip().startswith(added):
+            yield opened, done, _MISSING
+        elif begun[:1].isspace() and begun.lstrip().startswith(said[0].text) and said[0].kind == "assistant":
+            yield opened, done, _SPACE
 
 
 def _is_always_written(layout: TurnLayout) -> bool:
@@ -346,12 +366,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
             "the generation prompt has other reasoning tags than finished answers", saw, place, severity=Severity.INFO
         )
     else:
-        yield finding(
-            "the generation prompt and finished answers have different whitespace before the answer",
-            saw,
-            place,
-            severity=Severity.INFO,
-        )
+        yield finding(_SPACE, saw, place, severity=Severity.INFO)
 
 
 def _begins(one: str, other: str) -> bool:

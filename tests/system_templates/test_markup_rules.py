@@ -83,7 +83,7 @@ MISTAKES = {
         "{%- if add_generation_prompt %}",
         "{%- if add_generation_prompt and messages[-1].role == 'user' %}",
         "PF442",
-        "the generation prompt is missing after a tool result",
+        "the generation prompt is missing: an answer after a tool result",
     ),
     "an end token after the prompt": (
         "{{- '<|begin|>assistant\\n' }}{% endif %}",
@@ -103,6 +103,36 @@ MISTAKES = {
         "message.content ~ ' '",
         "PF447",
         "a space is between an answer and its end token",
+    ),
+    "calls without an end": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '\\n' if message.tool_calls else '<|end|>\\n' }}\n{%- endfor",
+        "PF440",
+        "a turn is not closed",
+    ),
+    "a variable that nothing reads": (
+        "{%- for",
+        "{%- set is_first = true %}{%- for",
+        "PF445",
+        "is_first is never read",
+    ),
+    "another role for calls": (
+        "{{- '<|begin|>' + message.role",
+        "{{- '<|begin|>' + ('caller' if message.tool_calls else message.role)",
+        "PF442",
+        "finished answers begin differently from the generation prompt: a tool call",
+    ),
+    "tools in each turn": (
+        "{%- for message in messages %}\n",
+        "{%- for message in messages %}\n{{- (tools | tojson) if tools and message.role == 'user' }}\n",
+        "PF434",
+        "the tools are written again in each turn",
+    ),
+    "arguments in another order": (
+        "call.function.arguments | tojson",
+        "call.function.arguments | tojson(sort_keys=true)",
+        "PF435",
+        "arguments of a tool call are in another order than they were given",
     ),
 }
 

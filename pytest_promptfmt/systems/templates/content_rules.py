@@ -21,7 +21,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.systems.templates.constructs import lost_assignments
+from pytest_promptfmt.systems.templates.constructs import lost_assignments, unread_names
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
@@ -77,7 +77,15 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
                 trial.place_of("'image'", '"image"', "'text'", '"text"'),
                 Severity.WARNING if name == "image" and trial.mentions("image") else Severity.INFO,
             )
-            return  # servers make an image of an address before the template sees it
+            break  # servers make an image of an address before the template sees it
+    parallel = trial.text("parallel") or ""
+    if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
+        yield finding(
+            "the ids of calls are written once, with the call or with its result",
+            excerpt(parallel, parallel.find("callAssay")),
+            trial.place_of("tool_call_id", ".id", "['id']"),
+            severity=Severity.INFO,
+        )
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: str, text: str) -> Severity:
@@ -112,6 +120,16 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
             conversation.mildest(),
         )
 
+    tools = trial.conversations.get("tools")
+    if tools is not None and tools.name in trial.sent:
+        once, later = ((trial.render(tools, tools.states[at]).text or "").count(_TOOL) for at in (0, -1))
+        if 0 < once < later:
+            saw = f"{once} times for one question, {later} times for two"
+            yield tools.finding("the tools are written again in each turn", saw, trial.place_of("tools"))
+
+
+_TOOL: Final = "Finds what a sample consists of."
+
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
@@ -135,6 +153,19 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
         )
+    for name, (what, first, last) in _ORDERED.items():
+        text = trial.text(name) or ""
+        if 0 <= text.find(last) < text.find(first):
+            message, place = f"{what} are in another order than they were given", trial.place_of("sort", "reverse")
+            yield trial.conversations[name].finding(message, f"{last} before {first}", place, Severity.INFO)
+
+
+_ORDERED: Final = {
+    "call-nested-argument": ("arguments of a tool call", "seventh", "nitric"),
+    "tools-deep": ("parameters of a tool", "stages", "dry_run"),
+    "tools-many": ("tools", "cast_ingot", "engrave_part"),
+}
+"""Conversations that hold a list, with its first and last text."""
 
 
 @template_rule("PF437", "python-in-prompt", severity=Severity.ERROR)
@@ -172,14 +203,14 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 
-@template_rule("PF445", "set-inside-loop", severity=Severity.WARNING)
-def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF445", "value-unused", severity=Severity.WARNING)
+def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a variable that a loop sets and later text reads, if this changes a prompt.
 
     Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
-    lost.
+    lost. A variable that nothing reads is often the rest of a condition that was removed (an info).
 
-    Fix: keep the value in a `namespace`, or use a filter such as `selectattr`.
+    Fix: keep the value in a `namespace`, or use a filter such as `selectattr`. Remove what is not read.
 
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
@@ -190,6 +221,8 @@ def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
             conversation=name,
             position=trial.place(line),
         )
+    for name, line in dict(unread_names(trial.nodes)).items():
+        yield finding(f"{name} is never read", "", trial.place(line), severity=Severity.INFO)
 
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)

@@ -220,6 +220,33 @@ def _paired_tags(source: str) -> frozenset[str]:
     return frozenset(name.replace("｜", "|") for name in opened & closed if not _REASONING.search(name))
 
 
+@template_rule("PF466", "calls-unlike-instructions", severity=Severity.WARNING)
+def calls_unlike_instructions(trial: TemplateTrial) -> Iterator[Finding]:
+    """Report tool calls that are written with other tags or keys than the template's own instructions show.
+
+    Why: The model reads how it shall call a tool, and then sees its earlier calls in another form.
+
+    Fix: write calls as the instructions show them.
+
+    Real: none of the 886 public templates that were tried has it; it comes from changing one of the two places.
+    """
+    asked = "What is in sample seven?"
+    instructions = (trial.text("tools") or "").partition(asked)[0]
+    call = (trial.text("call-finished") or "").rpartition(asked)[2].partition("Mostly copper")[0]
+    for what, pattern in _CALL_SIGNS.items():
+        shown, used = (set(pattern.findall(text)) for text in (instructions, call))
+        if shown and used and not shown & used:
+            saw = f"{', '.join(sorted(used))} instead of {', '.join(sorted(shown))}"
+            message = f"calls have other {what} than the instructions show"
+            yield trial.conversations["call-finished"].finding(message, saw, trial.place_of("tool_calls"))
+
+
+_CALL_SIGNS: Final = {
+    "tags": re.compile(r"</?\|?([a-zA-Z_]*(?:call|invoke)[a-zA-Z_]*)"),
+    "keys": re.compile(r'"name": ?[^,{}]{1,40}, ?"(?!description)(\w+)": ?'),
+}
+
+
 @template_rule("PF458", "line-break-as-text", severity=Severity.ERROR)
 def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report the two characters `\n` next to a marker: a line break that was escaped once too often.

@@ -144,8 +144,9 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         if conversation.same_as is None:
             continue
         text, twin = trial.whole(conversation), trial.whole(trial.conversations[conversation.same_as])
-        if text is None or twin is None or _spaceless(text) == _spaceless(twin):
+        if text is None or twin is None or text == twin:
             continue
+        is_space = _spaceless(text) == _spaceless(twin)
         if missing(trial, conversation) != missing(trial, trial.conversations[conversation.same_as]):
             continue
         if python_in(trial, conversation) or _is_encoded_twice(trial, conversation):
@@ -157,9 +158,10 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
                 continue
         at = first_difference(text, twin)
         yield conversation.finding(
-            f"the prompt differs with {conversation.about}",
+            f"{'whitespace in ' if is_space else ''}the prompt differs with {conversation.about}",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(twin, at)!r}",
             trial.place(),
+            Severity.INFO if is_space or "no_result_name" in conversation.shapes else None,
         )
 
 

@@ -26,7 +26,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: Granite Guardian 3.0, which strips all user texts but one.
     """
-    text = trial.text("whitespace")
+    text, by_role = trial.text("whitespace"), dict[bool, str]()
     if text is None:
         return
     for role in ("user", "assistant"):
@@ -39,6 +39,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
                 trial.place_of("trim", "strip"),
             )
             continue
+        by_role[kept[0]] = role
         conversation, count = trial.conversations["whitespace"], 1 if role == "user" else 2
         last = trial.render(conversation, State(count=count, generation_prompt=False)).text
         if last is not None and said[0].strip() in last and (said[0] in last) != kept[0]:
@@ -47,6 +48,9 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
                 excerpt(last, last.find(said[0].strip())),
                 trial.place_of("loop.last", "trim", "strip"),
             )
+    if len(by_role) > 1:
+        message = f"whitespace around {by_role[True]} texts is kept, around {by_role[False]} texts removed"
+        yield finding(message, excerpt(text), trial.place_of("trim", "strip"), severity=Severity.INFO)
 
 
 # -- imitated turns, end tokens ----------------------------------------------------------------------------------------
@@ -176,6 +180,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
                 excerpt(THOUGHT + answered, 0, len(THOUGHT)),
                 trial.place_of("reasoning_content", "reasoning", "thinking"),
             )
+        yield from _earlier_reasoning(trial)
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = _EMPTY.search(history)
     if empty is not None:
@@ -187,12 +192,32 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
 
+def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
+    """Yield, as infos, what becomes of reasoning that is earlier, empty, or switched off."""
+    names = ("reasoning", "reasoning-earlier", "reasoning-in-content-earlier")
+    last, field, content = (THOUGHT in (trial.text(name) or "") for name in names)
+    header, off = (layout_of(trial).header or ""), trial.text("thinking-off", generation_prompt=True)
+    on, plain = (trial.text(name, generation_prompt=True) for name in ("thinking-on", "reasoning-earlier"))
+    unswitched = trial.text("question", generation_prompt=True) == off and on == plain
+    found = {
+        "the reasoning of earlier answers stays in the prompt": last and field,
+        "the reasoning of earlier answers stays only where it is part of the content": last and content and not field,
+        "finished answers have empty reasoning, which no generation prompt has": _EMPTY.search(header)
+        and not (off or "").rstrip().endswith(header.rstrip()[-8:]),
+        "enable_thinking changes nothing": trial.mentions("enable_thinking") and off and unswitched,
+    }
+    for message in (each for each, is_so in found.items() if is_so):
+        place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
+        yield finding(message, saw, place, severity=Severity.INFO, do="compare it with what the model was trained with")
+
+
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     lost = {
         name
-        for name in ("reasoning", "reasoning-call", "reasoning-in-content")
+        for name in ("reasoning", "reasoning-call", "reasoning-in-content", "reasoning-loop")
         if name in trial.conversations and "reasoning" in missing(trial, trial.conversations[name])
     }
+    lost -= {"reasoning-loop"} if "reasoning-call" in lost else set()
     for name in sorted(lost):
         yield Finding(
             message=f"the reasoning of the last answer is lost: {trial.conversations[name].about}",
