@@ -104,6 +104,7 @@ MISTAKES = {
         "PF447",
         "a space is between an answer and its end token",
     ),
+    "a line break escaped in results": ("'<result>' +", "'<result>one\\\\n' +", "PF458", "a tool result"),
     "calls without an end": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.tool_calls else '<|end|>\\n' }}\n{%- endfor",
@@ -148,6 +149,32 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     broken = messages(TEMPLATE.replace(right, wrong, 1), code)
     assert any(message in each for each in broken), broken
     assert not any(message in each for each in messages(TEMPLATE, code))
+
+
+ROLES = """\
+{%- for message in messages %}
+    {{- '<|start|>' + message.role + '<|head|>' + ('' if message.role == 'tool' else '\\n') }}
+    {%- if message.content is string %}
+        {{- message.content }}
+    {%- else %}
+        {{- IMAGES }}{%- for part in message.content or [] %}{{- part.text }}{%- endfor %}
+    {%- endif %}
+    {%- for call in message.tool_calls or [] %}{{- call.function | tojson }}{%- endfor %}
+    {{- '<|end|>' }}
+{%- endfor %}"""
+
+
+def test_whitespace_after_a_header_is_the_same_for_all_roles() -> None:
+    source = ROLES.replace("IMAGES", "''")
+    assert "whitespace between <|head|> and text varies: a tool result" in messages(source, "PF459")
+    assert not messages(source.replace("'' if message.role == 'tool' else ", ""), "PF459")
+
+
+def test_each_image_has_a_place_of_its_own() -> None:
+    lost = "a second image leaves no trace in the prompt"
+    images = "message.content | selectattr('type', 'equalto', 'image') | list"
+    assert lost in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
+    assert lost not in messages(ROLES.replace("IMAGES", f"'<image>' * ({images} | length)"), "PF433")
 
 
 JSON_CALL = """{{- '<call>{"name": "' + call.function.name + '", "arguments": ' }}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
@@ -78,6 +79,14 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
                 Severity.WARNING if name == "image" and trial.mentions("image") else Severity.INFO,
             )
             break  # servers make an image of an address before the template sees it
+    once = trial.sent.get("image")
+    if once is not None and (seen := trial.finished(once)) and trial.mentions("image"):
+        asked, *later = once.messages
+        twice = replace(once, messages=[{**asked, "content": [asked["content"][0], *asked["content"]]}, *later])
+        if trial.finished(twice) == seen != trial.text("second-question"):
+            message = "a second image leaves no trace in the prompt"
+            severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
+            yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield finding(

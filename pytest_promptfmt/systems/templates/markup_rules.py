@@ -259,15 +259,18 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
     """
 
     def escapes(conversation: Conversation) -> bool:
-        text = trial.whole(conversation) or ""
-        return "\\n" in text and conversation.is_regular and _ESCAPED.search(text) is not None
+        text, simpler = trial.whole(conversation) or "", trial.conversations.get(conversation.base or "")
+        if "\\n" not in text or not conversation.is_regular or any("\n" in unit.text for unit in conversation.units):
+            return False
+        usual = trial.whole(simpler) if simpler is not None and simpler.tools == conversation.tools else None
+        return _ESCAPED.search(text) is not None or (usual is not None and text.count("\\n") > usual.count("\\n"))
 
     for conversation in trial.simplest(escapes):
         text = trial.whole(conversation) or ""
-        found = next(_ESCAPED.finditer(text))
+        found = _ESCAPED.search(text)
         yield conversation.finding(
             f"a line break is written as backslash and n: {conversation.about}",
-            excerpt(text, found.start(), found.end()),
+            excerpt(text, text.rfind("\\n")) if found is None else excerpt(text, *found.span()),
             trial.place_of("\\\\n", "\\n"),
         )
 
@@ -293,7 +296,11 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             spaces = seen.setdefault(pair, {})
             if space not in spaces:
                 spaces[space] = conversation, excerpt(text, at, at + len(space))
+    by_role: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
     for (one, other), spaces in seen.items():
+        if other.endswith(" text") and len(spaces) == 1:
+            by_role.setdefault((one, "text"), {}).update(spaces)
+    for (one, other), spaces in [*seen.items(), *by_role.items()]:
         if len(spaces) < 2:
             continue
         (_, first), (conversation, saw) = list(spaces.values())[:2]
@@ -301,13 +308,13 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             f"whitespace between {one} and {other} varies: {conversation.about}",
             f"{saw!r}, elsewhere {first!r}",
             trial.place_of(one, other),
-            Severity.INFO if conversation.tools or conversation.has_reasoning else None,
+            Severity.INFO if conversation.tools or conversation.has_reasoning or other == "text" else None,
         )
 
 
 # -- whitespace between neighbours -------------------------------------------------------------------------------------
 
-_KINDS: Final = ("user", "assistant", "system")
+_KINDS: Final = ("user", "assistant", "system", "tool")
 _MOST_WORDS: Final = 3
 """Words between two markers that may be a header; more of them are prose."""
 
