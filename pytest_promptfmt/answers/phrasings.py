@@ -26,6 +26,7 @@ _FINAL_NUMBER: Final = re.compile(
 )
 _MOST_OPTIONS: Final = 10
 
+_MARKS_AT_END: Final = " \n.!。！)]}*$"
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
 _PER_TOKEN: Final = 10
 """Characters of a long token; a word has four or five."""
@@ -324,7 +325,7 @@ class Subject:
         """Return whether an extraction from a few-shot answer is right: all of it, or the part marked as the answer."""
         found = str(extracted).strip()
         ends = (form.written(found).strip(" .") for form in contract_of(self.prompt).wrapped if found)
-        if _marks(text, found) or any(text.strip(" .\n").endswith(end) for end in ends):
+        if _marks(text, found) or _ends_with(text, found) or any(text.strip(" .\n").endswith(end) for end in ends):
             return True
         asked = [part for found in _ASKED_IN_DEMO.findall(text) for part in found if part]
         golds = [text, text.strip(), *[made for part in asked[-1:] for made in (part, f"({part})", part.rstrip("."))]]
@@ -382,6 +383,14 @@ class Subject:
             return text if text[:1].isspace() else f" {text}"
         delimiter = self.task.target_delimiter
         return text if self.instances[0].prompts[0].text[-1:].isspace() else f"{delimiter}{text}"
+
+
+def _ends_with(text: str, extracted: str) -> bool:
+    """Return whether a text ends with an answer, apart from marks, and not with the end of a longer word or number."""
+    end = text.rstrip(_MARKS_AT_END)
+    before = end[: -len(extracted)][-1:]
+    is_inside = before.isdigit() if extracted[:1].isdigit() else before.isascii() and before.isalpha()
+    return bool(extracted) and end.endswith(extracted) and not is_inside
 
 
 def _marks(text: str, extracted: str) -> bool:

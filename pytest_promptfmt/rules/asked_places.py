@@ -13,7 +13,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
-from pytest_promptfmt.rules.page import Page, generating, query
+from pytest_promptfmt.rules.page import Page, generating, given_shots, query
 from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match, words
 from pytest_promptfmt.study.contract import REASONING_TAG
@@ -268,3 +268,19 @@ def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
         places = re.findall(rf"(?a:{cut})", text) if isinstance(text, str) else ()
         if isinstance(text, str) and places and len(places) == text.count(gold):
             yield f"{gold[:30]!r} of {text[:40]!r}"
+
+
+@query(
+    "PF714",
+    "the answer of a few-shot example begins in the middle of a word",
+    given_shots,
+    at="doc_to_target",
+)
+def _shot_cut_in_a_word(page: Page) -> Iterator[str]:
+    docs = page.study.docs.fewshot if page.study.docs is not None else ()
+    texts = [text.strip() for doc in docs for text in doc.values() if isinstance(text, str)]
+    answers = [shot.answer.strip() for shot in page.shots if shot.answer and len(shot.answer.split()) > _ASKED_TWICE]
+    for answer in answers:
+        cut = next((one for one in texts if re.search(rf"(?<=\w)(?=\w){re.escape(answer)}\Z", one)), None)
+        if cut is not None:
+            yield f"{answer[:30]!r} of {cut[:40]!r}"

@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import template_names
-from pytest_promptfmt.rules.page import error_query, query, task
+from pytest_promptfmt.rules.page import error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
 from pytest_promptfmt.rules.task_code import definitions
@@ -28,6 +28,7 @@ _MOST: Final = 20_000
 _ROWS: Final = 500
 _WORDS: Final = re.compile(r"[^\W_]+")
 NOT_ASKED: Final = pattern("data", "not_asked")
+_QUESTION: Final = pattern("shot_layout", "question")
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 _CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
 _LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)
@@ -293,6 +294,18 @@ def _printed_if_empty(study: Study) -> Iterator[Finding]:
         found = re.search(r"\{%-? *if not (\w+) *-?%\}[^{%]*\{\{-? *\1\b", template.source)
         if found is not None:
             yield finding("", found[0][:60], template.keys, field=found[1])
+
+
+@query("PF222", "a question of the data is in the prompts of some docs, but not of others", task)
+def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
+    pages = own(study)
+    for name in pages[0].instance.doc if pages else ():
+        texts = [(page, str(page.instance.doc.get(name) or "").strip().casefold()) for page in pages]
+        are_texts = _QUESTION.fullmatch(name) and all(isinstance(page.instance.doc.get(name), str) for page in pages)
+        shown = [(page, text in page.text.casefold()) for page, text in texts if " " in text and are_texts]
+        lost = next((page for page, is_shown in shown if not is_shown), None)
+        if lost is not None and any(is_shown for _, is_shown in shown):
+            yield finding("", lost.text[:60], "doc_to_text", lost.instance, field=name)
 
 
 @query("PF223", "a text is cut inside a sentence", task)

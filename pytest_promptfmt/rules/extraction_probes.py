@@ -20,11 +20,12 @@ from pytest_promptfmt.rules.extraction import (
     reader_of,
     readers,
     readers_of_numbers,
+    scored_answers,
 )
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
-from pytest_promptfmt.tasks import FilterPipeline
+from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
 
 _WORDS: Final = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*|#{2,}")
 _CLASSES: Final = re.compile(r"\\[A-Za-z]|\[[^\]]*\]|\(\?[a-zA-Z]+\)|\(\?P?<\w+>|\\u[0-9a-fA-F]{4}")
@@ -157,6 +158,39 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) 
         raise
     except Exception:
         return False
+
+
+@error_query(
+    "PF525", "a filter looks for words that gen_prefix has, which completions do not repeat", task, scope="scoring"
+)
+def _prefix_sought_again(study: Study) -> Iterator[Finding]:
+    prefix = str(study.task.gen_prefix or "").rstrip()
+    chain, trials = (scored_answers(study) if prefix and looks_for_answers(study.task) else None) or (None, ())
+    for trial in trials[:1] if chain is not None else ():
+        forms = (f"{trial.gold}", f" {trial.gold}", f" {trial.gold}.", f"\n{trial.gold}")
+        if chain is None or any(
+            chain.reads_right(one, form, trial.question, trial.instance.doc)
+            for one in chain.pipelines
+            for form in forms
+        ):
+            return
+        for number, pipeline in enumerate(chain.pipelines):
+            whole = chain.reads_right(pipeline, f"{prefix} {trial.gold}", trial.question, trial.instance.doc)
+            if whole:
+                saw = f"{prefix[-30:]!r} is the prefix, {forms[1]!r} is not read"
+                yield finding("", saw, ("filter_list", number), trial.instance)
+
+
+@query("PF504", "a filter changes letters of an answer that begins with a capital", task, scores=True)
+def _capital_lost(study: Study) -> Iterator[Finding]:
+    chain, trials = (scored_answers(study) if study.task.filter_list else None) or (None, ())
+    for trial in trials if chain is not None and study.has_real_docs and not study.has_own_scorer else ():
+        forms = (trial.gold, f"{trial.gold[:1].upper()}{trial.gold[1:]}")
+        for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
+            read = [chain.read(pipeline, form, trial.instance.doc, "a gold answer") for form in forms] if chain else []
+            first, last = (str(one.extracted) for one in read)
+            if first == trial.gold != last and first.casefold() == first and last.casefold() == last:
+                yield finding("", f"{forms[1]!r} is read as {last!r}", ("filter_list", number), trial.instance)
 
 
 @error_query("PF504", "a filter reads a part of the reasoning, not the answer", task, scope="scoring")

@@ -17,6 +17,7 @@ from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
     pattern,
+    question_layout,
     question_message,
     scores_exact_match,
     without_delimiter,
@@ -199,28 +200,36 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 @also("PF701")
 def gold_unlike_column(study: Study) -> Iterator[Finding]:
     """Report a gold choice that is not the one whose text is in the column with the answer."""
-    contradicted: list[tuple[Instance, str, str, str]] = []
-    written = study.written.doc_to_choice
+    written, docs = study.written.doc_to_choice, study.real_instances
     are_labels = isinstance(written, list) and follow_each_other([str(one).casefold() for one in written])
-    for instance in study.real_instances:
+    golds: list[str] = []
+    shown: list[Mapping[str, str]] = []
+    for instance in docs:
         choices = [choice.strip().casefold() for choice in choices_of(study, instance)]
-        golds = [request for request in instance.requests if request.gold and request.prompt is not None]
-        if len(golds) != 1 or len(set(choices)) < len(choices) or len(choices) < 2:
+        right = [request for request in instance.requests if request.gold and request.prompt is not None]
+        if len(right) != 1 or len(set(choices)) < len(choices) or len(choices) < 2:
             return
-        gold = choices[instance.requests.index(golds[0])] if golds[0] in instance.requests[: len(choices)] else ""
-        for name, value in instance.doc.items():
-            said = value.strip().casefold() if isinstance(value, str) else ""
-            is_named = _GOLD_COLUMN.fullmatch(name) or (are_labels and len(study.real_instances) > 1)
-            if is_named and said and said in choices and gold and said != gold:
-                contradicted.append((instance, name, str(value), gold))
-                break
-        else:
-            return  # a column that agrees, or none with the answer: not all docs contradict
-    for instance, name, value, gold in contradicted[:1]:
-        saw = f"{value!r} in the column, {gold!r} is gold"
-        yield finding(
-            "the gold choice is not the one that the answer column names", saw, "doc_to_target", instance, field=name
-        )
+        if right[0] not in instance.requests[: len(choices)]:
+            return
+        options = question_layout(instance).listed
+        listed = {option.label.casefold(): option.text.strip().casefold() for option in options}
+        golds.append(choices[instance.requests.index(right[0])])
+        shown.append({one: listed.get(one, one) for one in choices})
+    for name in docs[0].doc if docs else ():
+        said = [str(instance.doc.get(name)).strip().casefold() for instance in docs]
+        is_named = _GOLD_COLUMN.fullmatch(name) is not None
+        known = [{*texts, *(texts.values() if is_named else ())} for texts in shown]
+        are_texts = all(isinstance(instance.doc.get(name), str) for instance in docs)
+        if not are_texts or not all(text in texts for text, texts in zip(said, known, strict=True)):
+            continue  # it does not have the answer, or not in each doc
+        wrong = [
+            at for at, text in enumerate(said) if text not in (golds[at], shown[at][golds[at]] if is_named else "")
+        ]
+        if wrong and (is_named or (are_labels and 1 < len(docs) == len(wrong))):
+            saw = f"{docs[wrong[0]].doc[name]!r} in the column, {golds[wrong[0]]!r} is gold"
+            message = "the gold choice is not the one that the answer column names"
+            yield finding(message, saw, "doc_to_target", docs[wrong[0]], field=name)
+            return
 
 
 @query("PF701", "the gold index is shifted, although its column counts from 0", task, at="doc_to_target")

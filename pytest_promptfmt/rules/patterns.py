@@ -7,7 +7,7 @@ import re
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -31,8 +31,9 @@ from pytest_promptfmt.rules.extraction import (
 )
 from pytest_promptfmt.rules.fixes import nothing, rewritten
 from pytest_promptfmt.rules.page import error_query, query, task
+from pytest_promptfmt.rules.pattern_texts import written_around
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, mapped, words
+from pytest_promptfmt.rules.rule_views import finding, literal_of, mapped, words
 from pytest_promptfmt.rules.task_code import definitions, parsed
 from pytest_promptfmt.tasks import FilterPipeline, functions_of, looks_for_answers, pipelines_of
 
@@ -222,6 +223,24 @@ def word_stripped(study: Study) -> Iterator[Finding]:
                 yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
 
 
+@also("PF502", severity=Severity.ERROR)
+def alternatives_unescaped(study: Study) -> Iterator[Finding]:
+    """Report a list of texts that code joins by `|` to a pattern, if one of them has a `|` itself."""
+    for call, position in _calls_of(study):
+        joined = call.args[0] if _of_re(call) and call.args else None
+        if not isinstance(joined, ast.Call) or ast.unparse(joined.func) != "'|'.join" or not joined.args:
+            continue
+        name = ast.unparse(joined.args[0])
+        trees = (parsed(one) for one in functions_of(study.given) if one.file == position.path)
+        nodes = (node for tree in trees if tree is not None for node in ast.walk(tree))
+        lists = [one.value for one in nodes if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == name]
+        for text in (literal_of(ast.unparse(value)) for value in lists):
+            strange = [one for one in text if "|" in str(one)] if isinstance(text, list | tuple) else []
+            if strange:
+                yield finding("a text with | is a part of a pattern, without re.escape", str(strange[0]), position)
+                return
+
+
 @also("PF502", severity=Severity.ERROR, fix=_WITH_SINGLE_ESCAPES)
 def escape_doubled(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
@@ -279,7 +298,7 @@ def gold_cut(study: Study) -> Iterator[Finding]:
     for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
         if chain is None or not pipeline.patterns:
             continue
-        cut = next(filter(None, (_cut(chain, pipeline, trial) for trial in answers)), None)
+        cut = next(filter(None, (_cut(chain, pipeline, trial, answers) for trial in answers)), None)
         if cut is None:
             return  # one of the pipelines reads all answers
         found.append((number, *cut))
@@ -288,20 +307,23 @@ def gold_cut(study: Study) -> Iterator[Finding]:
         yield finding("a filter reads the gold answer only in part, or not at all", saw, ("filter_list", number), doc)
 
 
-def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[str, str, int] | None:
+def _cut(
+    chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, all_trials: Sequence[AnswerTrial]
+) -> tuple[str, str, int] | None:
     """Return a sentence with the gold answer that is not read, where the same with a simple answer is."""
     gold, doc = trial.gold, trial.instance.doc
     filters = Filters(chain, doc)
     if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not 0 < len(gold) < _LONG:
         return None
-    if re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _PROBES["gold_forms"]):
-        return None
+    around = [form for form in map(written_around, pipeline.patterns) if form is not None]
+    is_plain = re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _PROBES["gold_forms"])
+    forms = around if is_plain else [*around, *_PROBES["gold_forms"]]
     alone = chain.read(pipeline, gold, doc, "the gold answer itself")
     if alone.problem is not None or not is_nothing(alone.extracted, pipeline):
         return None  # a worked solution, which has the cue itself
-    wrong = None
-    for form in _PROBES["gold_forms"]:
-        if not any(filters.read(pipeline, form.format(one)) == one for one in _PROBES["simple_answers"]):
+    wrong, simple = None, (*_PROBES["simple_answers"], *(one.gold for one in all_trials))
+    for form in forms:
+        if not any(filters.read(pipeline, form.format(one)) == one for one in simple):
             continue
         text = form.format(gold)
         stages = chain.read(pipeline, text, doc, "the gold answer")

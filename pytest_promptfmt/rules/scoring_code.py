@@ -27,6 +27,7 @@ _AVERAGES: Final = ("mean", "median", "nanmean")
 _OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", "brier_score")
 """Aggregations of the pairs of gold and answer that a metric gives for each doc."""
 
+_REFERENCE_FIRST: Final = ("bleu", "chrf", "chrf++", "ter")
 _CLASSES_OF_F1: Final = 2
 _PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
 _SECONDS: Final = 2.0
@@ -235,6 +236,20 @@ def _compare(
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+@also("PF615", severity=Severity.ERROR, scores=True)
+def pair_reversed(study: Study) -> Iterator[Finding]:
+    """Report scoring code that returns the answer before the gold answer, where the aggregation is not symmetric."""
+    trials = _trials(study) if study.has_own_scorer and study.has_real_docs else None
+    for trial in trials.answers[:1] if trials is not None else ():
+        values = _values(trials, trial, NONSENSE) or {}
+        for index, entry in enumerate(study.task.metric_list or ()):
+            pair: Any = values.get(str(entry.get("metric")))
+            is_pair = entry.get("aggregation") in _REFERENCE_FIRST and isinstance(pair, tuple) and len(pair) == 2
+            if is_pair and NONSENSE in str(pair[0]) and NONSENSE not in str(pair[1]):
+                message = "process_results gives the answer before the gold answer, which comes first"
+                yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
 @also("PF605", scores=True)
