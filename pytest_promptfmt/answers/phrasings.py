@@ -386,11 +386,11 @@ class Subject:
 
 
 def _ends_with(text: str, extracted: str) -> bool:
-    """Return whether a text ends with an answer, apart from marks, and not with the end of a longer word or number."""
+    """Return whether a longer text ends with an answer, apart from marks, and not with the end of a word or number."""
     end = text.rstrip(_MARKS_AT_END)
     before = end[: -len(extracted)][-1:]
     is_inside = before.isdigit() if extracted[:1].isdigit() else before.isascii() and before.isalpha()
-    return bool(extracted) and end.endswith(extracted) and not is_inside
+    return 0 < len(extracted) < len(text.strip(_MARKS_AT_END)) and end.endswith(extracted) and not is_inside
 
 
 def _marks(text: str, extracted: str) -> bool:
