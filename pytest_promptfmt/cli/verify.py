@@ -116,7 +116,7 @@ def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
 
 
 def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_json: bool, verbose: bool) -> None:
-    differing = [each for each in results if each.compared.differences]
+    differing = [each for each in results if each.compared.differences or each.compared.scores]
     unknown = [each for each in results if each.compared.unknown]
     if as_json:
         print_json([{"file": display_path(Path(each.file)), **each.compared.to_json()} for each in results])
@@ -147,6 +147,10 @@ def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, ve
             yield f"  {where}{at if one.doc else ''}"
             yield text(sides[0], one.old)
             yield text(sides[1], one.new)
+    scored = [(each.name, change) for each in results for change in each.compared.scores]
+    for change, pairs in grouped(scored, lambda pair: pair[1]).items():
+        shown = listed([name for name, _ in pairs], None if verbose else _SHOWN_TASKS)
+        yield f"scores may change, {counted(len(pairs), 'task')}: {shown}: {change}"
     unknown = [each for each in results if each.compared.unknown]
     for reason, tasks in grouped(unknown, lambda each: each.compared.unknown).items():
         shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
@@ -159,6 +163,8 @@ def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, ve
         parts.append(f"{counted(differing, 'task')} {'differs' if differing == 1 else 'differ'}")
     elif len(unknown) < len(results):
         parts.append("all equal")
+    changed = sum(bool(each.compared.scores) for each in results)
+    parts += [f"scores of {counted(changed, 'task')} may change"] if changed else []
     parts += [f"{failures:,} fail on both sides"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"

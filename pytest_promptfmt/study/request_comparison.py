@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any, Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FunctionError, PromptfmtError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.release import LATEST, Release, releases
+from pytest_promptfmt.core.release import LATEST, Release, numbers_of, releases
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.study.study import Study
@@ -75,13 +76,17 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """The result for one task: how many requests were compared, how they differ, or why they could not be compared."""
+    """The result for one task: how many requests were compared, how they differ, or why they could not be compared.
+
+    `scores` are the changes between two releases that may give the same answers other scores.
+    """
 
     task: str
     requests: int = 0
     failures: int = 0
     unknown: str = ""
     differences: Sequence[Difference] = ()
+    scores: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON has it."""
@@ -134,7 +139,20 @@ def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -
 
     reason = "" if study.given.system == "lm-eval" and study.renders_fields else _OTHER_SYSTEM
     draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
-    return _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
+    made = _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
+    return replace(made, scores=() if reason else tuple(_score_changes(study.given, old, new)))
+
+
+def _score_changes(task: Task, old: Release, new: Release) -> Iterator[str]:
+    first, last = sorted(numbers_of(each.version) for each in (old, new))
+    pipelines = task.config.get("filter_list") or ()
+    steps = [step for each in pipelines if isinstance(each, Mapping) for step in each.get("filter") or ()]
+    metrics = [each for each in task.metric_list or () if isinstance(each, Mapping)]
+    used = [each.get("function") for each in steps if isinstance(each, Mapping)]
+    used += [each.get("aggregation") for each in metrics]
+    for version, changes in data_table("score_changes").items():
+        if first < numbers_of(version) <= last:
+            yield from (f"{name} since {version}: {what}" for name, what in changes.items() if name in used)
 
 
 def _by(release: Release) -> Side:

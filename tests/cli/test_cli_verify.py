@@ -166,6 +166,19 @@ def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None
     assert "the keys of fewshot_config that have an effect, 1 task: keyed" in back.stdout
 
 
+def test_filters_that_score_otherwise_in_a_release_are_named(tmp_path: Path) -> None:
+    steps = "[{function: remove_whitespace}, {function: take_first}]"
+    keys = {"filter_list": f"[{{name: strip, filter: {steps}}}]", "generation_kwargs": "{until: [x]}"}
+    write_task(tmp_path, "stripped", **keys)
+    done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
+    change = "remove_whitespace since 0.4.10: whitespace after an answer is removed as well"
+    assert f"scores may change, 1 task: stripped: {change}" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("scores of 1 task may change")
+    later = promptfmt(tmp_path, "diff", "--harness", "0.4.10..0.4.12", "--profile", "plain")
+    assert "may change" not in later.stdout
+    assert later.returncode == 0
+
+
 @pytest.mark.parametrize("written", ["0.4.9", "0.4.9..", "main..0.4.9", "0.4.9..0.5.0"])
 def test_other_ranges_are_refused(tmp_path: Path, written: str) -> None:
     done = promptfmt(project(tmp_path), "diff", "--harness", written)
