@@ -217,7 +217,7 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a variable that a loop sets and later text reads, if this changes a prompt.
 
     Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
-    lost. A variable that nothing reads is often the rest of a condition that was removed (an info).
+    lost. It is an info if nothing reads a variable: often it was part of a removed condition.
 
     Fix: keep the value in a `namespace`, or use a filter such as `selectattr`. Remove what is not read.
 

@@ -222,9 +222,10 @@ def _paired_tags(source: str) -> frozenset[str]:
 
 @template_rule("PF466", "calls-unlike-instructions", severity=Severity.WARNING)
 def calls_unlike_instructions(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tool calls that are written with other tags or keys than the template's own instructions show.
+    """Report tool calls with other tags or keys than those in the instructions of the template.
 
-    Why: The model reads how it shall call a tool, and then sees its earlier calls in another form.
+    Why: The instructions tell the model how to call a tool. Its earlier calls in the conversation then show another
+    form.
 
     Fix: write calls as the instructions show them.
 
