@@ -114,11 +114,10 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes today's date or, as an info, a fixed date.
 
-    Why: in a real run the prompts change every day, and with them the results and all answers that are cached by
-    prompt. The tests of this plugin use a fixed clock.
+    Why: in a real run the prompts change every day, and so do results. Answers that are cached by prompt cannot be used
+    again. The tests of this plugin use a fixed clock.
 
-    Fix: set the date with a template argument if the template has one (`date_string` in Llama's), both in the profile
-    and in the real run.
+    Fix: set the date with a template argument (`date_string` in Llama's), in the profile and in the real run.
 
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
     """

@@ -27,8 +27,9 @@ _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+
 def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report control tokens of the chat template that the tokenizer encodes as plain text.
 
-    Why: `<|im_start|>` is one token for a model that was trained with it and six for any other. Template and tokenizer
-    then belong to different models. It is an info if only some control tokens are unknown: a few models intend this.
+    Why: `<|im_start|>` is one token for a model that was trained with it, and six tokens for any other. Template and
+    tokenizer then belong to different models. It is an info if only some control tokens are unknown: a few models
+    intend this.
 
     Fix: use the chat template and the tokenizer of the same model.
 

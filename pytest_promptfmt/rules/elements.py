@@ -155,8 +155,8 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
 def uneven_labels(text: Text) -> Iterator[str | Finding]:
     """Report labels that are written in different ways, for example with and without a space.
 
-    Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
-    tokenizers read both differently.
+    Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error. In `True.Q:` a line break was lost.
+    Most tokenizers read both differently.
 
     Fix: add the space or the line break.
 

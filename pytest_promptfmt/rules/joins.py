@@ -114,7 +114,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
     """Report too much whitespace between two texts, such as two spaces between question and answer.
 
     Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
-    the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one. Training text
+    two spaces come before the scored `Paris`. Most tokenizers encode two spaces differently from one. Training text
     hardly ever has two spaces there. If the question ends with a newline, the line of the answer begins with a space.
 
     Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.

@@ -79,12 +79,12 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
 
 @rule("PF303", "space-before-choice", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def space_before_choice(view: ProfileView) -> Iterator[Finding]:
-    """Report answers that are scored with an unwanted space before them, or with two.
+    """Report answers that are scored with unwanted spaces before them.
 
-    Why: a choice with a leading space fits after `Answer:`, but not after the generation prompt of a chat template,
-    where answers begin without a space. A target delimiter adds a second space. In most tokenizers `A` with no, one and
-    two spaces before it gives three different tokens. The finding is an info for built-in approximations of a
-    tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
+    Why: a choice with a leading space fits after `Answer:`. It does not fit after the generation prompt of a chat
+    template, where answers begin without a space. A target delimiter adds a second space. In most tokenizers, `A` is
+    another token with no space, one space or two spaces before it. The finding is an info for built-in approximations
+    of a tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
     Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
 
