@@ -41,6 +41,7 @@ _QUOTED_WORD: Final = re.compile(
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
+_HOW_DRAWN: Final = {"temperature", "top_p", "top_k", "min_p", "seed"}
 _ASKED_TWICE: Final = 2
 _NUMBERS: Final = ("3", "81")
 
@@ -230,6 +231,8 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     is_greedy = kwargs.get("do_sample") is False or kwargs.get("temperature") == 0
     if repeats == 1 and "majority_vote" in named:
         yield finding("a majority vote is taken over one completion", f"majority_vote, repeats is {repeats}")
+    elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
+        yield finding("an answer is drawn at random, and nothing says how", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
         yield finding("all repeats are equal, because nothing is sampled", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:

@@ -29,6 +29,9 @@ _ROWS: Final = 500
 _WORDS: Final = re.compile(r"[^\W_]+")
 NOT_ASKED: Final = pattern("data", "not_asked")
 _QUESTION: Final = pattern("shot_layout", "question")
+_GAP: Final = re.compile(r"(?<!\w)_+(?!\w)")
+"""A place to fill in, at which a text is cut."""
+
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 _CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
 _LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)
@@ -217,6 +220,7 @@ def changed_text(study: Study) -> Iterator[Finding]:
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
         texts = [(name, value.strip()) for name, value in _texts(instance.doc) if len(value) <= _MOST]
         left = [(name, value) for name, value in texts if len(value) >= _SOME and value not in whole]
+        left = [(name, value) for name, value in left if not _GAP.search(value)]
         if left:
             yield from _changed(left, {_bare(value) for _, value in texts if value in whole}, whole, instance.index)
         yield from _reordered(instance)

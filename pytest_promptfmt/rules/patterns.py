@@ -223,6 +223,19 @@ def word_stripped(study: Study) -> Iterator[Finding]:
                 yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
 
 
+@also("PF525", severity=Severity.ERROR)
+def prefix_in_pattern(study: Study) -> Iterator[Finding]:
+    """Report code that looks in a completion for the beginning that `gen_prefix` has, which is not generated."""
+    prefix = str(study.task.gen_prefix or "").strip()
+    for call, position in _calls_of(study) if prefix else ():
+        pattern = call.args[0] if _of_re(call) and len(call.args) > 1 else None
+        form = written_around(str(pattern.value)) if isinstance(pattern, ast.Constant) else None
+        lead = form.partition("{}")[0].strip() if form is not None else ""
+        if len(lead) > 1 and lead in prefix and ast.unparse(call.args[1]) == "results[0]":
+            yield finding("code looks for words that gen_prefix has, and no completion repeats", lead, position)
+            return
+
+
 @also("PF502", severity=Severity.ERROR)
 def alternatives_unescaped(study: Study) -> Iterator[Finding]:
     """Report a list of texts that code joins by `|` to a pattern, if one of them has a `|` itself."""

@@ -308,10 +308,12 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
         return
     for trial in trials.answers[:1]:
         gold, doc = trial.gold, trial.instance.doc
-        if not gold.strip() or any(char in gold for char in ".\n") or len(gold) > _LONG:
+        if not gold.strip() or "\n" in gold or len(gold) > _LONG:
             continue
         best, nonsense = (_values(trials, trial, text) for text in (gold, NONSENSE))
         for form, what in ((f"\n{gold}", "after a newline"), (f" {gold}", "after a space"), (f"{gold}.", "before a .")):
+            if "." in gold and form.endswith("."):
+                continue
             stages = [trials.chain.read(one, form, doc, "a form") for one in trials.chain.pipelines]
             if any(one.problem is not None or one.stopped != form for one in stages):
                 continue  # a stop sequence comes first
@@ -326,6 +328,10 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
 
 
 def _is_lost(best: Mapping[str, Any], nonsense: Mapping[str, Any], score: Mapping[str, Any] | None) -> bool:
-    """Return whether a score equals that of nonsense in every metric in which the gold answer's differs."""
-    told = [name for name in best if _number(best[name]) is not None and best[name] != nonsense.get(name)]
-    return bool(told) and score is not None and all(score.get(name) == nonsense.get(name) for name in told)
+    """Return whether a score is no better than that of nonsense in every metric in which the gold answer's differs."""
+    told = []
+    for name in best:
+        right, wrong, each = (_number(one.get(name)) for one in (best, nonsense, score or {}))
+        if right is not None and wrong is not None and each is not None and right != wrong:
+            told.append((each - wrong) * (right - wrong) <= 0)
+    return bool(told) and all(told)
