@@ -66,7 +66,7 @@ def main() -> None:
 def _cause(message: str) -> str:
     """Return a cause without what differs from template to template."""
     cause = message.partition(": ")[2] or message
-    cause = re.sub(r"^where Jinja stops with .*", "it continues where Jinja stops with an error", cause)
+    cause = re.sub(r"^Jinja stops there with .*", "it continues where Jinja stops with an error", cause)
     return re.sub(r"[|`*_<>]", " ", cause.splitlines()[0][:70]).strip()
 
 

@@ -55,7 +55,8 @@ _DATE: Final = re.compile(
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d{1,2}, )?\d{4}\b|\b20\d\d-\d\d(?:-\d\d)?\b"
 )
 _INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-])", re.MULTILINE)  # lists of a text are meant
-_ENTITY: Final = re.compile(r"&(?:lt|#34|#39);")
+_ENTITY: Final = "&(?:lt|#34|#39);"
+_ENCODED: Final = {"twice": r'\\"sample', "escaped": _ENTITY}
 _REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
@@ -253,11 +254,11 @@ class _Probe:
             prefill_lost=prefill_lost,
             keeps_think=THOUGHT in (self.text("reasoning", "reasoning-in-content-earlier") or THOUGHT),
             keeps_reasoning=THOUGHT in (self.text("reasoning", "reasoning-earlier") or THOUGHT),
-            tools=self._tools(),
-            tool_arguments=self._arguments("call-finished"),
-            tool_arguments_text=self._arguments("call-arguments-text"),
-            parts=self._printed("parts", "user-parts", ("'type'", '"type"'), 1),
-            none=self._printed("null content", "answer-null", ("None",)),
+            tools=self._shown("tools", "tools", 1, "assay_metal", escaped=_ENTITY),
+            tool_arguments=self._shown("tool call", "call-finished", 3, "seventh", **_ENCODED),
+            tool_arguments_text=self._shown("tool call", "call-arguments-text", 3, "seventh", **_ENCODED),
+            parts=self._shown("parts", "user-parts", 1, QUESTION, python="['\"]type['\"]"),
+            none=self._shown("null content", "answer-null", None, QUESTION, python="None"),
             undefined=self._undefined(),
             indentation=self._indentation(),
             has_carriage_return="\r" in self.trial.source,
@@ -333,32 +334,15 @@ class _Probe:
         gap = begun[len(self.turns.opened) :].partition(stem)[0]
         return ("gap" if gap else "fits"), gap, lost
 
-    def _tools(self) -> Shown:
-        text = self.text("tools", "tools", 1)
-        if text is None:
-            return "refused"
-        if "assay_metal" not in text:
-            return "missing"
-        return "escaped" if _ENTITY.search(text) else "shown"
-
-    def _arguments(self, name: str) -> Shown:
-        text = self.text("tool call", name, 3)
-        if text is None:
-            return "refused"
-        if "seventh" not in text:
-            return "missing"
-        if '\\"sample' in text:
-            return "encoded twice"
-        listed = self.text("tools", "tools", 1) or ""
-        return "escaped" if len(_ENTITY.findall(text)) > len(_ENTITY.findall(listed)) else "shown"
-
-    def _printed(self, fact: str, name: str, signs: tuple[str, ...], count: int | None = None) -> Shown:
+    def _shown(self, fact: str, name: str, count: int | None, word: str, **signs: str) -> Shown:
+        """Return how something is printed: by the first pattern that is found, where the text has the word."""
         text = self.text(fact, name, count)
         if text is None:
             return "refused"
-        if QUESTION not in text:
+        if word not in text:
             return "missing"
-        return "as Python" if any(sign in text for sign in signs) else "shown"
+        ways: Mapping[str, Shown] = {"python": "as Python", "twice": "encoded twice", "escaped": "escaped"}
+        return next((ways[way] for way, sign in signs.items() if re.search(sign, text)), "shown")
 
     def _undefined(self) -> tuple[UndefinedName, ...]:
         found: dict[UndefinedName, None] = {}

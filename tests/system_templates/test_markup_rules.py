@@ -177,6 +177,20 @@ def test_each_image_has_a_place_of_its_own() -> None:
     assert lost not in messages(ROLES.replace("IMAGES", f"'<image>' * ({images} | length)"), "PF433")
 
 
+def test_the_shown_conversation_is_the_one_that_is_not_balanced() -> None:
+    closes = "{{- '<quote>' if messages[0].role == 'system' }}{{- '</quote>' }}"
+    source = TEMPLATE.replace("{%- for message in messages %}\n", "{%- for message in messages %}\n" + closes, 1)
+    assert not [each for each in messages(source, "PF457") if each.endswith("a system message")]
+
+
+def test_tags_that_a_sentence_names_are_no_turns() -> None:
+    prose = "{{- 'Put your thoughts between <think> </think> tags, always.\\n' }}"
+    source = TEMPLATE.replace(
+        "message.content or ''", "('<think>\\n\\n</think>' if message.role == 'assistant') ~ message.content"
+    )
+    assert not [each for each in messages(prose + source, "PF459") if "<think> and </think>" in each]
+
+
 JSON_CALL = """{{- '<call>{"name": "' + call.function.name + '", "arguments": ' }}
         {{- (call.function.arguments | tojson) + '}</call>' }}"""
 PYTHON_CALL = """{{- '[' + call.function.name + '(' }}

@@ -182,7 +182,11 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         if simpler is None:
             return frozenset()  # the tags may be those of instructions
         usual = _balance(simpler, known, special)
-        return frozenset(name for name, count in _balance(text, known, special).items() if count != usual.get(name, 0))
+        return frozenset(
+            name
+            for name, count in _balance(text, known, special).items()
+            if count != usual.get(name, 0) and (count or name == "{")  # else the simpler one is not balanced
+        )
 
     known, special = _paired_tags(trial.source), frozenset(trial.profile.special_tokens.values())
     simplest: dict[str, Conversation] = {}
@@ -329,8 +333,14 @@ def spaces_between(
     """
     pieces = list(_pieces(text, conversation, trial))
     for (one, _, end), (other, start, _) in pairwise(pieces):
-        if one and other and (_is_marker(one) or _is_marker(other)) and not text[end:start].strip():
+        near = one and other and (_is_marker(one) or _is_marker(other)) and not text[end:start].strip()
+        if near and not _is_in_sentence(text[: end - len(one)], text[start + len(other) :]):
             yield (one, other), text[end:start], end
+
+
+def _is_in_sentence(before: str, after: str) -> bool:
+    """Return whether prose goes on around something, such as an instruction that names two tags."""
+    return before[-1:] == " " and before[-2:-1].isalpha() and after[:1] == " " and after[1:2].isalpha()
 
 
 @lru_cache(maxsize=512)

@@ -158,18 +158,25 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         return frozenset(
             name
             for name, count in balance.items()
-            if count != usual.get(name, 0) and f"/{name}>" in trial.source
+            if count not in (0, usual.get(name, 0)) and f"/{name}>" in trial.source
             if f"<{name}>" in text or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
         )
 
-    header = (layout_of(trial).header or "").rstrip()  # a lone closing tag may be the mark of no reasoning
+    layout, off = layout_of(trial), trial.text("thinking-off", generation_prompt=True) or ""
+    headers = [
+        layout.header or "",
+        *(text.partition(QUESTION)[2].partition(ANSWER)[0] for text in (off, layout.longer or "")),
+    ]
     for conversation, name in trial.attributed(faults):
         text = trial.whole(conversation) or ""
         yield conversation.finding(
             f"tags of reasoning are not balanced: {conversation.about}",
             f"{excerpt(text, text.rfind(f'</{name}>'))}",
             trial.place_of(f"</{name}>"),
-            Severity.INFO if header.endswith(f"</{name}>") and f"<{name}>" not in header else None,
+            # A lone closing tag may be the mark of no reasoning.
+            Severity.INFO
+            if any(each.rstrip().endswith(f"</{name}>") and f"<{name}>" not in each for each in headers)
+            else None,
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
         yield from _lost_reasoning(trial)
