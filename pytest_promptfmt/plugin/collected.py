@@ -264,6 +264,8 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
     found = taker.result.outcomes
     kept = tuple(each for each in found if each.category != "new" or each.file not in taker.first_files)
     missing = len(found) - len(kept)
+    if missing:  # the text of the first is shown for all, and that may be one of those left out
+        kept = tuple(replace(each, detail="") if each.category == "new" else each for each in kept)
     counts = {name: count - missing * (name == "new") for name, count in taker.result.counts.items()}
     is_good = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     return CheckSummary(
