@@ -95,8 +95,8 @@ class Trace:
                 self._opened(arguments[0], 0, listed=True)
         elif not (event == "exec" or event.startswith(_ASKS)) or _is_import(sys._getframe().f_back):
             return  # an import runs code, and keeps what it compiled
-        elif event == "os.rename" and _OWN in str(arguments[0]):
-            return  # a snapshot that is written
+        elif event in ("os.rename", "os.remove") and _OWN in str(arguments[0]):
+            return  # a file of ours that is written, or may not be written
         elif event == "exec":
             asked = asks_for(arguments[0])
             if asked:
