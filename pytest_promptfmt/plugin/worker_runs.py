@@ -111,7 +111,7 @@ class WorkerRuns:
                 counted = [item for item in same if item.cached.is_quiet for _ in range(item.cached.size)]
                 reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._run.cache.plan(session.items)
-        if self._config.get_verbosity() > 1 and reporter is not None:
+        if reporter is not None and self._config.get_verbosity() > 1:
             for path, decision in self._run.cache.decisions.items():
                 reporter.write_line(escape_controls(f"{display_path(Path(path))}: {decision}"))
         wants_times = session.config.option.durations is not None

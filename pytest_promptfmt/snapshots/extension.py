@@ -1,4 +1,4 @@
-"""All contact with syrupy 7: its assertion compares, writes, counts and merges; files are named and found here.
+"""All contact with syrupy, 5.5 to 7: its assertion compares, writes, counts and merges; files are named and found here.
 
 syrupy calls an extension's class methods for other tests too, so each of them returns nothing for a location that is
 not a `PromptLocation`.
@@ -16,6 +16,7 @@ from syrupy.data import Snapshot, SnapshotCollection, SnapshotCollections
 from syrupy.exceptions import TaintedSnapshotError
 from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
+from syrupy.report import SnapshotReport
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.snapshots.changes import SnapshotComparison, State, compare
@@ -103,7 +104,7 @@ def check(
         update = False
         error = SnapshotError(error.message, position=error.position, hint="rewrite it in a run that shows all docs")
     assertion = SnapshotAssertion(
-        session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy 7 keeps its session
+        session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy keeps its session
         extension_class=PromptExtension,
         test_location=PromptLocation(item, place, expected),
         update_snapshots=update,
@@ -111,6 +112,8 @@ def check(
     )
     keep_header = comparison.state == "header-only" and not update
     passed = assertion == (comparison.stored if keep_header else comparison.text)
+    if not hasattr(AbstractSyrupyExtension, "write_immediately"):  # syrupy 5 writes at the end of its process's session
+        config._syrupy.flush_snapshot_write_queue()  # type: ignore[attr-defined]  # as above
     result = assertion.executions[0]
     written = bool(result.created or result.updated)
     if isinstance(result.exception, OSError):
@@ -209,7 +212,8 @@ def compared(path: Path, document: Document, *, narrowed_run: bool) -> SnapshotC
 def obsolete_snapshots(config: pytest.Config) -> tuple[Path, ...]:
     """Return our files that syrupy found unused once the run is over, and has not deleted."""
     report = config._syrupy.report  # type: ignore[attr-defined]  # as above
-    if report is None or report.disable_unused_snapshots or report.should_delete_unused_snapshots:
+    is_off = getattr(report, "disable_unused_snapshots", False)  # new in syrupy 6
+    if report is None or is_off or report.should_delete_unused_snapshots:
         return ()
     places = (found.location for found in report.unused if is_snapshot_location(found.location))
     return tuple(sorted(Path(place) for place in places))
@@ -328,3 +332,13 @@ class PromptExtension(AbstractSyrupyExtension):
 def _unreadable(path: Path, error: OSError) -> Verdict:
     problem = SnapshotError(f"the snapshot cannot be read: {error.strerror or error}", position=Position(path))
     return Verdict(state="damaged", path=path, passed=False, error=problem)
+
+
+if not hasattr(SnapshotReport, "_directory_selection_allows_cleanup"):
+    # Before syrupy 7, a file is unused in a run of given folders only if its name is that of a test file that ran.
+    _by_name = SnapshotReport._ran_items_match_location
+
+    def _match(self: SnapshotReport, snapshot_location: str) -> bool:
+        return is_snapshot_location(snapshot_location) or _by_name(self, snapshot_location)
+
+    SnapshotReport._ran_items_match_location = _match  # type: ignore[method-assign]

@@ -38,7 +38,8 @@ def test_a_copy_of_a_harness_in_another_project_is_tested_only_where_it_is_named
         project.run("--snapshot-update").stdout.fnmatch_lines([f"*{note}*"])
     for paths in (("lm_eval",), ("lm_eval/tasks",), ("lm_eval/tasks/boolq/boolq.yaml",)):
         assert project.collected("--promptfmt", *paths) == copied
-    assert project.collected("--promptfmt", ".", "lm_eval/tasks") == [*copied, *own]
+    if pytest.version_tuple >= (9,):  # of a folder and one below it, pytest 8 collects only the second
+        assert project.collected("--promptfmt", ".", "lm_eval/tasks") == [*copied, *own]
     project.write("pyproject.toml", "[project]\nname = 'lm_eval'\n")
     assert project.collected("--promptfmt") == [*copied, *own], "a fork tests its own tasks"
 

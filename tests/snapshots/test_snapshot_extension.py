@@ -26,7 +26,7 @@ def write(place: PromptLocation, text: str) -> None:
 def test_tests_of_others_have_nothing_here(request: pytest.FixtureRequest) -> None:
     foreign, extension = PyTestLocation(request.node), PromptExtension()
     assert list(extension.discover_snapshots(test_location=foreign)) == []
-    assert extension.discovery_dirname(test_location=foreign) == ""
+    assert extension.dirname(test_location=foreign) == ""
     assert extension.get_location(test_location=foreign, index=0) == ""
     assert not extension.matches_test_location(test_location=foreign, snapshot_location="x/__prompts__/a/a/plain.txt")
     assert not extension.is_snapshot_location(location="tests/__snapshots__/test_x/test_y.txt")
