@@ -55,4 +55,5 @@ def test_the_cache_is_counted_and_cleared(tree: Project) -> None:
 def test_runs_of_other_paths_share_outcomes(tree: Project) -> None:
     assert tree.run("t").parseoutcomes() == {"passed": 1, "unchanged": 2}
     assert tree.run().parseoutcomes() == {"passed": 1, "unchanged": 2}
-    assert tree.run("t/code", "t").parseoutcomes() == {"passed": 1, "unchanged": 2}
+    if pytest.version_tuple >= (9,):  # of a folder and one below it, pytest 8 collects only one
+        assert tree.run("t/code", "t").parseoutcomes() == {"passed": 1, "unchanged": 2}
