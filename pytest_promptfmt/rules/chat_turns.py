@@ -317,11 +317,13 @@ _OTHERWISE: Final = "finished answers begin differently from the generation prom
 
 def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Iterator[tuple[str, str, str]]:
     """Yield the prompt of each answer that begins differently, the finished answer, and how it differs."""
-    for number in conversation.answers if conversation.is_regular else ():
-        opened = trial.render(conversation, State(count=number)).text
-        asked, done = (trial.without_generation_prompt(conversation, State(count=n)) for n in (number, number + 1))
+    whole = trial.finished(conversation) if conversation.is_regular and conversation.answers else None
+    for number in conversation.answers if whole is not None else ():
+        opened, done = trial.render(conversation, State(count=number)).text, whole
+        if opened is not None and not (whole or "").startswith(opened):  # history may be written differently
+            done = trial.without_generation_prompt(conversation, State(count=number + 1))
         said = [unit for unit in conversation.units if unit.message == number]
-        if opened is None or asked is None or done is None or not said:
+        if opened is None or done is None or not said:
             continue
         begun = done[len(opened) :]
         if not done.startswith(opened):
@@ -329,8 +331,9 @@ def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Ite
             plain, finished = ("".join(_THOUGHT.sub("", text).split()) for text in (opened, done))
             if is_space or not finished.startswith(plain):
                 yield opened, done, _SPACE if is_space else _OTHERWISE
-        elif added and opened == asked and begun.lstrip().startswith(added):
-            yield opened, done, _MISSING
+        elif added and begun.lstrip().startswith(added):
+            if opened == trial.without_generation_prompt(conversation, State(count=number)):
+                yield opened, done, _MISSING
         elif begun[:1].isspace() and begun.lstrip().startswith(said[0].text) and said[0].kind == "assistant":
             yield opened, done, _SPACE
 
