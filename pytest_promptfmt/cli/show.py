@@ -196,21 +196,25 @@ def _narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, 
     text = name.encode()
     written = re.compile(rb"(?<![\w.-])" + re.escape(text) + rb"(?![\w-])")
     found: list[Path] = []
+    of_name: list[Path] = [path for path in paths if path.is_file()]
     names: set[str] = set()
-    for file in _candidates(list(paths) or [Path()]):
+    for file in map(Path, _candidates(list(paths) or [Path()], name)):
+        if not file.name.endswith(_SUFFIXES):
+            of_name.append(file)
+            continue
         try:
             content = gate.read_bytes(file)
         except OSError:
-            found.append(Path(file))  # collecting it reports why it cannot be read
+            found.append(file)  # collecting it reports why it cannot be read
             continue
         if text in content and written.search(content):
-            found.append(Path(file))
+            found.append(file)
         names |= {each.decode() for each in _NAMED.findall(content)}
-    return found or None, names
+    return found or list(dict.fromkeys(of_name)) or None, names
 
 
-def _candidates(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the files that may define a task, in the order of their folders."""
+def _candidates(paths: Iterable[Path], name: str) -> Iterator[str]:
+    """Yield the files that may define a task, in the order of their folders; some systems name tasks after files."""
     from pytest_promptfmt.settings.file import FILE_NAMES
     from pytest_promptfmt.snapshots.paths import DIRECTORY
 
@@ -220,9 +224,9 @@ def _candidates(paths: Iterable[Path]) -> Iterator[str]:
             continue
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(each for each in folders if each != DIRECTORY and not each.startswith((".", "__")))
-            for name in sorted(names):
-                if name.endswith(_SUFFIXES) and name not in FILE_NAMES:
-                    yield os.path.join(folder, name)
+            for each in sorted(names):
+                if (each.endswith(_SUFFIXES) or each.rpartition(".")[0] == name) and each not in FILE_NAMES:
+                    yield os.path.join(folder, each)
 
 
 def _is_root(folder: Path) -> bool:

@@ -226,6 +226,7 @@ _REQUESTS: Final[Mapping[OutputType, Callable[[LmEvalAssembler, _Laid], tuple[Re
     "loglikelihood_rolling": LmEvalAssembler._rolling,
     "generate_until": LmEvalAssembler._generation,
     "other": lambda _assembler, _laid: (),
+    "none": lambda _assembler, _laid: (),
 }
 
 

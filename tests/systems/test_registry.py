@@ -8,7 +8,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 from plugin_project import Project
+from promptfmt_command import promptfmt
 
 from pytest_promptfmt.systems import _BUILTIN
 
@@ -57,6 +59,20 @@ def test_a_system_registered_in_a_conftest_has_its_files_collected(project: Proj
         "__prompts__/metals/metals/chat-chatml.txt",
         "__prompts__/metals/metals/plain.txt",
     ]
+
+
+@pytest.mark.parametrize("named", [["metals"], ["metals", "."], ["metals", "metals.cards"]])
+def test_prompts_that_nobody_answers_are_shown_by_the_name_of_their_file(project: Project, named: list[str]) -> None:
+    unanswered = CARDS.replace('doc_to_target="answer"', 'doc_to_target="", output_type="none"')
+    assert unanswered != CARDS
+    project.write("cards.py", unanswered)
+    project.write("conftest.py", REGISTERED)
+    project.pytester.syspathinsert()
+    project.write("metals.cards", "cards:\nWhich metal rusts? | iron\n")
+    done = promptfmt(project.pytester.path, "show", *named, "--profile=plain", "--no-spaces")
+    assert done.returncode == 0, done.stderr
+    assert "metals [plain]" in done.stdout
+    assert "Which metal rusts?" in done.stdout
 
 
 def test_a_system_of_an_installed_package_is_asked_before_lm_eval(project: Project) -> None:
