@@ -58,10 +58,6 @@ _INTO: Final = re.compile(r"\b(?:in)?to ([A-Z]\w+)")
 _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
 _BARE_CUE: Final = re.compile(r"\n([^\W\d_]{1,20})\s*\Z")
 _NAMED_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+) \{\{-? *(\w+) *-?\}\}")
-_OPTION_STARTS: Final = re.compile(r"^[ \t]*[(\[]?([^\W_])[.):\]][ \t]*\0", re.MULTILINE)
-_OPTION_INSIDE: Final = re.compile(r"\0[ \t]+[(\[]?([^\W_])[.):\]][ \t]*\0")
-_CUE_INSIDE: Final = re.compile(r"(?<=\n)[ \t]*[(\[]?[^\W_][.):\]][ \t]*\0[ \t]+[^\W\d_]{2,20}[:：]\s*\Z")
-_LEAST_OPTIONS: Final = 2
 _GLUED_LABEL: Final = pattern("elements", "glued_label")
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))([^\s:\0\1]+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
@@ -210,20 +206,6 @@ def _label_without_colon(study: Study) -> Iterator[str]:
     layout = layout_of(text[: cue.start()] if cue is not None else text)
     if found is not None and (layout.labels or (layout.listed and _languages("answer_labels", found[1]))):
         yield found[0].strip()[:40]
-
-
-@query("PF249", "", texts)
-def _element_in_mid_line(text: Text) -> Iterator[Finding]:
-    """Report an option or a cue in the middle of a line, if the other options are at the start of lines."""
-    starts = _OPTION_STARTS.findall(text.text)
-    inside = _OPTION_INSIDE.search(text.text)
-    if len(starts) < _LEAST_OPTIONS or starts != sorted(set(starts)):
-        return
-    if len(_OPTION_INSIDE.findall(text.text)) == 1 and inside is not None and inside[1] not in starts:
-        yield finding("an option does not begin a line, but the others do", part_of(text.text, inside))
-    cue = _CUE_INSIDE.search(text.text)
-    if cue is not None:
-        yield finding("the label of the answer is on the line of the last option", part_of(text.text, cue))
 
 
 @query("PF240", "a label of the examples has no colon", task)
