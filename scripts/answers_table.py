@@ -27,13 +27,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
-A server reads the answer of a model with a parser, and the next request sends the result back. An answer *comes back*
-if nothing is lost on this way. The parser finds the original message in the text, and the template renders the result
-to the same text again. The text is read as a whole, and in pieces.
+A server reads the answer of a model with a parser, which makes a message of the text. The next request contains this
+message, and the template renders it again. An answer *comes back* if nothing is lost on this way: the parser finds the
+original message in the text, and the template renders the message to the same text. The parser is tested on the whole
+text, and on the text in pieces, as a server streams it.
 
 `scripts/answers_table.py` wrote this page. It has {count} public templates that write tool calls, with the answers of
-the built-in conversations. The column *parser* names the response template of TRL 1.16 that reads most answers. It has
-to read at least the plain answer and the plain call. *Kept* counts answers that later prompts do not change. *Calls
+the built-in conversations. The column *parser* names the parser of TRL 1.16 (TRL calls
+it a response template) that reads the most answers. It has to read at least the conversations `answer` (text only) and
+`call-finished` (one tool call). *Kept* counts answers that later prompts do not change. *Calls
 that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that give the same prompt.
 
 {read} templates have such a parser. {back} of their {answers} answers come back.

@@ -56,8 +56,8 @@ class Possible:
 
     def note(self) -> str:
         """Return what workers can do because the kernel does not restrict it, "" for nothing."""
-        lacking = [] if self.files else ["write all files of yours (restricting that needs Landlock, Linux 6.2)"]
-        lacking += [] if self.network else ["use the network (restricting that needs user namespaces)"]
+        lacking = [] if self.files else ["write all files of yours (preventing this requires Landlock, Linux 6.2)"]
+        lacking += [] if self.network else ["use the network (preventing this requires user namespaces)"]
         return f"workers are not confined: code of tasks can {' and '.join(lacking)}" if lacking else ""
 
 

@@ -170,7 +170,7 @@ def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
         hint = "give the class a task style, or write the task in YAML"
         yield "class", "a Python task class, which makes its prompts by itself", hint
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
-        hint = "formats ask questions; the text of this task is scored as it is"
+        hint = "remove the format: this output type scores plain text and asks no question"
         yield "output_type", f"a task of output_type {task.output_type}", hint
     if task.config.get("use_prompt") is not None:
         hint = "write doc_to_text, doc_to_target and doc_to_choice as columns instead"
@@ -306,7 +306,7 @@ def _declared_entry(task: Task, key: Any, entry: Any) -> _Declared:
     raise FormatError(
         f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields",
         position=task.position(*keys),
-        hint=f"for one format with overrides write formats: {{type: mcqa, {name}: …}}",
+        hint=f"to override fields of one format, write formats: {{type: mcqa, {name}: …}}",
     )
 
 

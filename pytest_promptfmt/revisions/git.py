@@ -46,7 +46,7 @@ class Repository:
         """Return the id of the commit that a revision names; raises SettingsError for an unknown revision."""
         try:
             if not revision or revision.startswith("-"):
-                raise GitError("an option is not a revision")
+                raise GitError("a revision does not begin with '-'")
             return git(self.top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
         except GitError:
             raise SettingsError(f"unknown revision {revision!r}", hint=self._hint(revision)) from None

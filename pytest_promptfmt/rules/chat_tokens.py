@@ -220,7 +220,7 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     count = len(tokenizer.raw_ids)
     yield finding(
         "engines that read only tokenizer.json get other tokens than AutoTokenizer",
-        f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, with tokenizer.json only '
+        f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, from tokenizer.json it is '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; also {count - 1} more texts" * (count > 1)),
         loaded.profile.origin,
     )

@@ -60,7 +60,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding("no end token after a finished answer", layout.tail, trial.place(), severity=Severity.INFO)
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
-            "the token that ends a final answer is missing before another turn",
+            "an answer has no end token if another turn follows it",
             f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,

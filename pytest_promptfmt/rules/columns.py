@@ -206,7 +206,7 @@ def _names(instance: Instance, letter: str) -> bool:
     return re.search(rf"(?<![\w']){re.escape(letter)}(?!\w)", text) is not None
 
 
-@query("PF723", "a template splits a column at a text that no doc has", task, every=True)
+@query("PF723", "a template splits a column at a separator that occurs in no doc", task, every=True)
 def _split_at_nothing(study: Study) -> Iterator[Finding]:
     for keys, spec in study.field_specs() if len(study.real_docs) > 1 else ():
         for name, mark in re.findall(r"\{\{[^{}]*?\b(\w+)\.split\(['\"]([^'\"\\]+)['\"]", str(spec)):

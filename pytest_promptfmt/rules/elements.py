@@ -156,7 +156,7 @@ def uneven_labels(text: Text) -> Iterator[str | Finding]:
 
     Fix: add the space or the line break.
 
-    Real: gpqa of lm-evaluation-harness (`question:` without a space), solved examples in descriptions.
+    Real: gpqa of lm-evaluation-harness (`question:` without a space), examples in descriptions.
     """
     labels = [(found[1], found[2]) for found in _LABEL_COLUMN.finditer(text.text)]
     spaced = {f"{label}:" for label, colon in labels if colon == ": "}
@@ -412,7 +412,7 @@ def _open_bold(text: str) -> tuple[int, bool]:
     return (odd[0].start() + odd[0][0].rfind("**"), is_open) if odd else (0, False)
 
 
-@query("PF235", "a choice has a quote without a partner", asked_first, at="doc_to_choice")
+@query("PF235", "a choice has an unpaired quotation mark", asked_first, at="doc_to_choice")
 def _stray_quote(page: Page) -> Iterator[str | Finding]:
     study, choices = page.study, [text.strip() for text in continuations(page.instance)]
     stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]

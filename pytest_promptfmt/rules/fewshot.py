@@ -50,7 +50,7 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     """Report `fewshot_config.samples` that are never used.
 
     Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. In both
-    cases, the solved examples in the file are in no prompt.
+    cases, no prompt has the examples of the file.
 
     Fix: remove the split, and set `num_fewshot`.
 

@@ -171,7 +171,7 @@ def gold_of_opposite_meaning(study: Study) -> Iterator[Finding]:
     if [_meaning(gold, legend, stem) for gold in golds] == [False, True]:
         saw = f"{column}: {pair[0]!r} is {golds[0]!r}, {pair[1]!r} is {golds[1]!r}"
         at = "doc_to_choice" if study.written.doc_to_choice is not None else "doc_to_target"
-        yield finding("the gold answers say the opposite of the column that selects them", saw, at, field=column)
+        yield finding("the gold answers contradict the values of their column", saw, at, field=column)
 
 
 def _numbered_otherwise(study: Study) -> Iterator[Finding]:

@@ -201,7 +201,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
         if is_only and len(signed) > 1 and not any(signed):
             saw = f"{name}, for every doc"
-            yield finding("the gold answer of another doc scores the same", saw, scored_by(trials))
+            yield finding("the gold answer of another doc scores as high as the doc's own", saw, scored_by(trials))
     for choice in trials.choices:
         _compare(differences, signs, [choice.gold_best], choice.other_best)
     for name, signed in differences.items():

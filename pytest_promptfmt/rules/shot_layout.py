@@ -71,7 +71,7 @@ def _fewer_docs_than_shots(study: Study) -> Iterator[str]:
 
 @query("PF807", "", lambda study: first(study) if not study.is_multimodal else ())
 def _unlike_written_examples(page: Page) -> Iterator[Finding]:
-    """Report a question without the label that the solved examples in the same text have."""
+    """Report a question without a label that the examples in the same text have."""
     written = _written_examples(page.study.instances)
     if written is None or len(page.instance.prompts) != 1:
         return
@@ -79,7 +79,7 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     labels = [label.name.casefold() for label in layout_of(tail).labels]
     for label, where in ((written.question, "before"), (written.answer, "after")):
         if label.casefold() not in labels:
-            message = f"the solved examples have a label that is missing {where} the question"
+            message = f"a label of the examples in the prompt is missing {where} the question"
             yield finding(message, f"{label}: in the examples, then {tail[-60:]}")
 
 
@@ -111,7 +111,7 @@ def _shot_answer_not_a_choice(page: Page) -> Iterator[str]:
         yield f"{other[:40]!r}, scored are {', '.join(sorted(set(map(repr, page.scored))))}"
 
 
-@error_query("PF807", "solved examples have answers that are not scored", task)
+@error_query("PF807", "examples in the prompt have answers that are not choices", task)
 def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     scored = {str(one).strip().casefold() for one in choices} if isinstance(choices, list) else set()

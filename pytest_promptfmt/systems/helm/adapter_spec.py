@@ -143,7 +143,7 @@ class AdapterSpec:
                 f"reference_prefix_characters has {len(given)} characters, but there are {index + 1} references"
             )
         if not given and ord(first) + index > 0x10FFFF:
-            raise ValueError("there are more references than characters for labels")
+            raise ValueError("too many references: no character is left to label them")
         return prefix.replace(first, given[index] if given else chr(ord(first) + index))
 
 
