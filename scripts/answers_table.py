@@ -32,11 +32,11 @@ message, and the template renders it again. An answer *comes back* if nothing is
 original message in the text, and the template renders the message to the same text. The parser is tested on the whole
 text, and on the text in pieces, as a server streams it.
 
-`scripts/answers_table.py` wrote this page. It has {count} public templates that write tool calls, with the answers of
-the built-in conversations. The column *parser* names the parser of TRL 1.16 (TRL calls
-it a response template) that reads the most answers. It has to read at least the conversations `answer` (text only) and
-`call-finished` (one tool call). *Kept* counts answers that later prompts do not change. *Calls
-that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that give the same prompt.
+`scripts/answers_table.py` wrote this page. It lists {count} public chat templates that write tool calls. Each was
+tested with the answers in the built-in conversations of this package. The column *parser* names the parser of TRL
+1.16 (TRL calls it a response template) that reads the most answers. It has to read at least the conversations
+`answer` (text only) and `call-finished` (one tool call). *Kept* counts answers that later prompts do not change.
+*Calls that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that give the same prompt.
 
 {read} templates have such a parser. {back} of their {answers} answers come back.
 

@@ -257,9 +257,7 @@ def _bound(
     found = _function(ref, position, key, trusted, seconds, (str, list, dict) if may_be_value else ())
     if (missing := load_for(found)) is not None:
         what, error = missing
-        resource = missing_resource(error, ref.file) or MissingResource(
-            "data or metrics from the Hugging Face Hub are not available"
-        )
+        resource = missing_resource(error, ref.file) or MissingResource("data or metrics of the hub are not available")
         raise MissingResourceError(f"{key}: !function {ref} uses {what}", resource, position=position) from error
     return found
 
