@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,20 @@ from pytest_promptfmt.tasks import IndexEntry
 Shown = Mapping[str, Any]
 """The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
 
-TaskRow = tuple[str, str, str | None]
-"""A task as id, name and format."""
+TaskRow = tuple[str, str, str | None, int | None, int | None]
+"""A task as id, name, format, and its line and column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Items that are only counted: `passed` are tests, `matched` snapshots, `notable` outcomes that need more."""
+    """Items that are only counted: `passed` are tests, `matched` snapshots.
+
+    `counts` are their outcomes by category, `notable` outcomes by item, which need more than counting.
+    """
 
     passed: int
     matched: int
+    counts: Mapping[str, int]
     notable: tuple[tuple[str, Outcome], ...]
 
     @classmethod
@@ -33,6 +38,7 @@ class Counted:
         return cls(
             passed=int(row["passed"]),
             matched=int(row["matched"]),
+            counts={str(category): int(count) for category, count in row["counts"].items()},
             notable=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["notable"]),
         )
 
@@ -63,7 +69,7 @@ class CachedFile:
     def of(cls, row: Mapping[str, Any], read: Callable[[], object], is_valid: Callable[[Shown], bool]) -> CachedFile:
         """Return the file of a row; raises any error for invalid data."""
         return cls(
-            tasks=tuple((str(id_), str(name), format_) for id_, name, format_ in row["tasks"]),
+            tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
             claims=tuple((str(a), str(b)) for a, b in row["claims"]),
             size=int(row["size"]),
             brings_profiles=row["brings_profiles"] is True,
@@ -128,6 +134,7 @@ def written_entry(entry: IndexEntry) -> list[Any]:
 
 def _counted(items: Mapping[str, Shown]) -> dict[str, Any]:
     """Return the counts of passed items in JSON's types, as `Counted` reads them."""
+    counts: Counter[str] = Counter()
     notable, tokenizers, passed = [], set[str](), 0
     for name, report in ((name, report) for name, shown in items.items() for report in shown["reports"]):
         passed += report["when"] == "call"
@@ -136,9 +143,11 @@ def _counted(items: Mapping[str, Shown]) -> dict[str, Any]:
             used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
             if outcome.is_remarkable or (used and used not in tokenizers):
                 notable.append((name, report["promptfmt"]))
+            else:
+                counts[outcome.category] += 1
             tokenizers.add(used)
     matched = sum(len(shown["counted"]) for shown in items.values())
-    return {"passed": passed, "matched": matched, "notable": notable}
+    return {"passed": passed, "matched": matched, "counts": counts, "notable": notable}
 
 
 def _has_failed(report: Mapping[str, Any]) -> bool:

@@ -1,10 +1,13 @@
-"""The settings, rules and profiles of each folder, and the index of names below the folders of a run."""
+"""The settings, rules and profiles of each folder, and the tasks by name below the folders of a run."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules.rule_registry import Scope, known_rules
@@ -13,12 +16,29 @@ from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
 from pytest_promptfmt.tasks import TaskIndex
 
+KnownTask = tuple[str, Path, int | None, int | None]
+"""A task as id, file, line and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A task of an unchanged file, which this run does not read."""
+
+    path: Path
+    line: int | None
+    column: int | None
+
+    def position(self, *_keys: str) -> Position:
+        """Return the place of the task."""
+        return Position(self.path, self.line, self.column)
+
 
 class Folders:
     """The settings of a run by folder, read once each. Methods raise SettingsError for an invalid file.
 
     `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
-    `know_profiles` is called with all names of profiles when a folder defines more.
+    `know_profiles` is called with all names of profiles when a folder defines more. `overtaken` are unchanged files
+    that were noted before their turn: another file, which comes before them, defines one of their tasks.
     """
 
     def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
@@ -29,6 +49,8 @@ class Folders:
         self._rules = known_rules(() if tree.root.no_code else tree.root.rules)
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
+        self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
+        self.overtaken: set[Path] = set()
         self._select(tree.root)
 
     def settings_for(self, file: Path) -> Settings:
@@ -77,9 +99,10 @@ class Folders:
         return task_profiles(task, settings.profiles, settings.defined)
 
     def root_of(self, file: Path, is_named: Callable[[Path], bool]) -> Path:
-        """Return the folder of the command line above a file, else the file's own folder: names are looked up below it.
+        """Return the folder of the command line above a file, else the file's own folder.
 
-        `is_named` states whether the command line names a folder.
+        Names are looked up below it, and two definitions of one name below it are a mistake. `is_named` states whether
+        the command line names a folder.
         """
         folder = file.parent
         root = self._roots.get(folder)
@@ -87,3 +110,24 @@ class Folders:
             root = self._roots[folder] = next(filter(is_named, file.parents), folder)
             self.index.add(root)
         return root
+
+    def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
+        """Return the earlier task of the same name in another file below the same root, if any."""
+        if task.assembly.brings_profiles and task.path is not None:
+            root = task.path.parent  # folders of models name their files alike
+        first = self._first_named[root].setdefault(task.id, task)
+        if isinstance(first, Unread) and task.path is not None and task.path.parts < first.path.parts:
+            self.overtaken.add(first.path)
+            first = self._first_named[root][task.id] = task
+        return first if first.path != task.path else None
+
+    def is_first(self, task_id: str, file: Path, root: Path) -> bool:
+        """Return whether no earlier file defines a task of an unchanged file."""
+        known = self._first_named[root].get(task_id)
+        return known is None or known.path == file
+
+    def add_known(self, root: Path, tasks: Iterable[KnownTask]) -> None:
+        """Add tasks of an unchanged file."""
+        named = self._first_named[root]
+        for task_id, path, line, column in tasks:
+            named.setdefault(task_id, Unread(path, line, column))

@@ -258,7 +258,7 @@ class WatchedFiles:
         self._contents.take(f"{path.parent}/")
         for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
             paths.update(format_files(folder))
-        watched = WatchedFile(settings, paths, set(), [(task.id, task.name, task.format) for task in made])
+        watched = WatchedFile(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
         watched.asked |= self._folders.index.asked
         watched.brings_profiles = any(task.assembly.brings_profiles for task in made)
         whole = file.yaml.config if file.yaml is not None else {}
@@ -376,6 +376,11 @@ def _read_for(file: TaskFile) -> Collection[str] | None:
         return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
     system = known_systems().get(file.tasks[0].system) if file.tasks else None
     return system.made_of(file.path) if system is not None else None
+
+
+def _line_of(task: Task) -> tuple[int | None, int | None]:
+    position = task.position("task")
+    return (position.line, position.column) if position is not None else (None, None)
 
 
 def _texts_and_modules(configs: Sequence[Mapping[Any, Any]]) -> tuple[set[str], set[str]]:

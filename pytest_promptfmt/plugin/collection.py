@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import (
     OwnPromptsError,
     Position,
@@ -34,7 +33,7 @@ from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems import known_systems, recognized, shapes
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks import IndexEntry, TaskFile, TaskIndex, load_function
+from pytest_promptfmt.tasks import TaskFile, TaskIndex, load_function
 
 
 class PromptfmtWarning(pytest.PytestWarning):
@@ -53,7 +52,7 @@ class TaskFileNode(pytest.File):
         self._refused: list[LoadItem] = []
         run = self.config.stash[RUN]
         folders = run.folders
-        folders.root_of(self.path, self.session.isinitpath)
+        root = folders.root_of(self.path, self.session.isinitpath)
         run.cache.decision(self.path)
         folders.index.asked.clear()
         try:
@@ -81,7 +80,6 @@ class TaskFileNode(pytest.File):
             own = OwnPromptsError(file.notes[-1])
             skipped = ClassItem.from_parent(self, task_name=file.names[0], error=own)
             return [skipped, *self._file_items(file, folders.index)]
-        earlier = first_definition(self.path, self)
         notes: tuple[str, ...] = ()
         if not (settings.lint and file.yaml is not None):  # else PF101 and PF131 report them
             notes = (*file.notes, *_likely_misspelt(file, folders.index))
@@ -91,7 +89,7 @@ class TaskFileNode(pytest.File):
         self._warn(*notes)
         if run.outputs.baseline is not None:
             run.found.defined[str(self.path)] = [*file.names, *(attempt.task.id for attempt in found)]
-        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, earlier, attempt) for attempt in found]
+        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
         if file.yaml is not None:
             view = FileView(path=self.path, yaml=file.yaml, file=file, index=folders.index)
             first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
@@ -141,31 +139,19 @@ class TaskFileNode(pytest.File):
             error = SourceError("this file has snapshots, but defines no task", position=Position(self.path), hint=hint)
         return [LoadItem.from_parent(self, name="load", error=error)]
 
-    def _task_node(self, run: Run, earlier: IndexEntry | None, attempt: Attempt) -> TaskNode:
+    def _task_node(self, run: Run, root: Path, attempt: Attempt) -> TaskNode:
         task, error = attempt.task, attempt.error
         if task.format not in run.settings.formats:  # a format that is merely tried replaces what it must
             lint = run.folders.settings_for(self.path).lint
             self._warn(*layout_notes(task, replaced=not lint))  # PF103 reports it
+        earlier = run.folders.earlier_definition(task, root)
         if earlier is not None:
             error = SourceError(
-                f"task {task.id!r} is also defined in {earlier.position}",
+                f"task {task.id!r} is also defined in {earlier.position('task')}",
                 position=task.position("task"),
                 hint="rename one of them; lm-eval keeps the first and drops the other with only a warning",
             )
         return TaskNode.from_parent(self, name=node_name(task.id), task=task, error=error)
-
-
-def first_definition(path: Path, node: pytest.Collector) -> IndexEntry | None:
-    """Return the earlier definition of a file's task in another file below the folders of the command line, if any."""
-    for each in node.config.stash[RUN].folders.index.duplicates_in(Path(gate.resolved(path))):
-        if "group" not in (each.first.kind, each.dropped.kind) and is_below_named(each.first.path, node.session):
-            return each.first
-    return None
-
-
-def is_below_named(path: Path | None, session: pytest.Session) -> bool:
-    """Return whether a path is below a folder of the command line."""
-    return path is not None and any(map(session.isinitpath, path.parents))
 
 
 def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:

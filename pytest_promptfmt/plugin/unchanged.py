@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems
 from pytest_promptfmt.inputs.store import mapping
-from pytest_promptfmt.plugin.collection import first_definition, is_below_named, task_file_node
+from pytest_promptfmt.plugin.collection import task_file_node
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
@@ -98,26 +98,36 @@ def unchanged(path: Path, parent: pytest.Collector) -> Unchanged | None:
     run, session = parent.config.stash[RUN], parent.session
     if not is_below_named(path, session):
         return None  # pytest passes here on its way to a folder that was named
-    run.folders.root_of(path, session.isinitpath)
+    root = run.folders.root_of(path, session.isinitpath)
     cached = run.cache.decision(path).file
-    if cached is None or first_definition(path, parent) is not None:
+    if cached is None:
         return None
+    tasks = [(task, path, line, column) for task, _, _, line, column in cached.tasks]
+    root = path.parent if cached.brings_profiles else root  # as `earlier_definition`
+    if not all(run.folders.is_first(task, path, root) for task, *_ in tasks):
+        return None
+    run.folders.add_known(root, tasks)
     try:
         for task, profile in cached.claims:
             run.expected.claim(path, task, profile)
     except SnapshotError:
         return None  # another file has one of its snapshots
-    run.expected.define(path, (Defined(*task) for task in cached.tasks))
+    run.expected.define(path, (Defined(*task[:3]) for task in cached.tasks))
     item: Unchanged = Unchanged.from_parent(parent, name=path.name, path=path, cached=cached)
     return item
+
+
+def is_below_named(path: Path, session: pytest.Session) -> bool:
+    """Return whether a path is below a folder of the command line."""
+    return any(session.isinitpath(above) for above in path.parents)
 
 
 def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, with unchanged files replaced by their own items if these have to run again.
 
     These are a file that comes first with other profiles than before, about which it reports the findings; a failure
-    that is stored without its text, because it repeats one of another file, if no earlier item has the text; and a
-    file with a missing snapshot that `may_be_renamed`.
+    that is stored without its text, because it repeats one of another file, if no earlier item has the text; a file
+    with a task that an earlier, changed file defines; and one with a missing snapshot that `may_be_renamed`.
     """
     known: set[str] = set()
     explained: set[tuple[str, str]] = set()
@@ -142,6 +152,8 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 def _first_with(item: Unchanged, known: Set[str]) -> Unchanged | None:
     """Return the item with the outcomes of its file as the first one with all profiles that are not known yet."""
     run, new = item.config.stash[RUN], item.cached.profiles - known
+    if item.path in run.folders.overtaken:
+        return None
     if new == item.cached.introduces:
         return item
     cached = run.cache.decision(item.path, new).file

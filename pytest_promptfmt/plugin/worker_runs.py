@@ -139,7 +139,7 @@ class WorkerRuns:
                 item.cached.pack()
                 if wants_each:
                     continue
-            self._run.tally.counts["passed"] += counted.passed - len(counted.notable)
+            self._run.tally.counts.update(counted.counts)
             for name, outcome in counted.notable:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
             self._matched += counted.matched
