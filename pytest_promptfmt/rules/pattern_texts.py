@@ -46,4 +46,5 @@ def _shortest(items: Iterable[Any]) -> str:
             text += _shortest(value[1])
         elif op in (codes.MAX_REPEAT, codes.MIN_REPEAT):
             text += _shortest(value[2]) * min(value[0], _SHORT)
+        text = text[:_LONGEST]  # repeats of repeats grow without end
     return text
