@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes how much a run took from memory: files, items; and what it ran."""
+"""A plugin of pytest that writes how much a run took from memory: files by folder, files, items; and what it ran."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import RUN
-from pytest_promptfmt.plugin.unchanged import Unchanged
+from pytest_promptfmt.plugin.unchanged import Unchanged, UnchangedFolder
 
 FILE_NAME = "memory.json"
 
@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     counts = session.config.stash[_COUNTS] = Counter[str]()
     for item in items:
         if isinstance(item, Unchanged):
-            counts["files"] += 1
+            is_below = any(isinstance(above, UnchangedFolder) for above in item.listchain())
+            counts["files of folders" if is_below else "files"] += len(item.files)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -20,7 +20,7 @@ from pytest_promptfmt.results.wording import counted, listed
 if TYPE_CHECKING:
     from pytest_promptfmt.study.request_comparison import Compared, Difference
 
-_PLUGIN = ("-p", "pytest_promptfmt.plugin.items.command_items", "--promptfmt-no-cache")
+_PLUGIN = ("-p", "pytest_promptfmt.plugin.items.comparison_items", "--promptfmt-no-cache")
 _SHOWN_TASKS = 6
 
 

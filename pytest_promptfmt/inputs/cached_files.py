@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +22,14 @@ TaskRow = tuple[str, str, str | None, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Items that are only counted: `passed` are tests, `matched` snapshots.
+    """Items that are only counted. `passed` are tests, `matched` snapshots, `failed` reports of a failure.
 
     `counts` are their outcomes by category, `notable` outcomes by item, which need more than counting.
     """
 
     passed: int
     matched: int
+    failed: int
     counts: Mapping[str, int]
     notable: tuple[tuple[str, Outcome], ...]
 
@@ -38,6 +39,7 @@ class Counted:
         return cls(
             passed=int(row["passed"]),
             matched=int(row["matched"]),
+            failed=int(row["failed"]),
             counts={str(category): int(count) for category, count in row["counts"].items()},
             notable=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["notable"]),
         )
@@ -49,9 +51,10 @@ class CachedFile:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
-    are. `read` returns the text of the results of items, of which those that are not `is_valid` are left out. A file
-    that `brings_profiles` does not use the profiles of the run. `profiles` are the keys of those that its items use,
-    `introduces` of those that no file before it had: it has the findings about them.
+    are. `counted` are all items for a run that shows only outcomes, None if some have to be shown. `read` returns the
+    text of the results of items, of which those that are not `is_valid` are left out. A file that `brings_profiles`
+    does not use the profiles of the run. `profiles` are the keys of those that its items use, `introduces` of those
+    that no file before it had: it has the findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -62,12 +65,15 @@ class CachedFile:
     introduces: frozenset[str]
     is_quiet: bool
     quiet: Counted
+    counted: Counted | None
     read: Callable[[], object]
     is_valid: Callable[[Shown], bool]
 
     @classmethod
     def of(cls, row: Mapping[str, Any], read: Callable[[], object], is_valid: Callable[[Shown], bool]) -> CachedFile:
         """Return the file of a row; raises any error for invalid data."""
+        quiet = Counted.read(row["quiet"])
+        counted = row["counted"]
         return cls(
             tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
             claims=tuple((str(a), str(b)) for a, b in row["claims"]),
@@ -76,7 +82,8 @@ class CachedFile:
             profiles=frozenset(map(str, row["profiles"])),
             introduces=frozenset(map(str, row["introduces"])),
             is_quiet=row["is_quiet"] is True,
-            quiet=Counted.read(row["quiet"]),
+            quiet=quiet,
+            counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),
             read=read,
             is_valid=is_valid,
         )
@@ -123,8 +130,25 @@ def problems(shown: Shown) -> Iterator[tuple[tuple[str, str], bool]]:
 
 def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
     """Return the counts of the items of a file, as `CachedFile` reads them."""
-    quiet = {name: shown for name, shown in items.items() if is_quiet(shown)}
-    return {"size": len(items), "is_quiet": len(quiet) == len(items), "quiet": _counted(quiet)}
+    loud = {name: shown for name, shown in items.items() if not is_quiet(shown)}
+    is_explained = True
+    for shown in loud.values():
+        details = (mapping(each.get("promptfmt")).get("detail") for each in shown["reports"] if _has_failed(each))
+        is_explained = is_explained and not shown["warnings"] and all(details)
+    return {
+        "size": len(items),
+        "is_quiet": not loud,
+        "quiet": _counted((name, shown) for name, shown in items.items() if name not in loud),
+        "counted": (_counted(items.items()) if loud else {}) if is_explained else None,
+    }
+
+
+def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the counts of the quiet items of several files; names of items begin with that of their file."""
+    counts = _Counts()
+    for file, row in rows:
+        counts.add_row(file, row["quiet"])
+    return counts.row
 
 
 def written_entry(entry: IndexEntry) -> list[Any]:
@@ -132,23 +156,51 @@ def written_entry(entry: IndexEntry) -> list[Any]:
     return [entry.name, entry.kind, str(entry.path), list(entry.parts), list(entry.tags)]
 
 
-def _counted(items: Mapping[str, Shown]) -> dict[str, Any]:
-    """Return the counts of passed items in JSON's types, as `Counted` reads them."""
-    counts: Counter[str] = Counter()
-    notable, tokenizers, passed = [], set[str](), 0
-    for name, report in ((name, report) for name, shown in items.items() for report in shown["reports"]):
-        passed += report["when"] == "call"
-        if "promptfmt" in report:
-            outcome = Outcome.from_json(report["promptfmt"])
-            used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
-            if outcome.is_remarkable or (used and used not in tokenizers):
-                notable.append((name, report["promptfmt"]))
-            else:
-                counts[outcome.category] += 1
-            tokenizers.add(used)
-    matched = sum(len(shown["counted"]) for shown in items.values())
-    return {"passed": passed, "matched": matched, "counts": counts, "notable": notable}
+def _counted(items: Iterable[tuple[str, Shown]]) -> dict[str, Any]:
+    counts = _Counts()
+    for name, shown in items:
+        counts.add_item(name, shown)
+    return counts.row
+
+
+class _Counts:
+    """Counts of items in JSON's types, as `Counted` reads them."""
+
+    def __init__(self) -> None:
+        self.row: dict[str, Any] = {"passed": 0, "matched": 0, "failed": 0, "counts": Counter(), "notable": []}
+        self._tokenizers: set[str] = set()
+
+    def add_row(self, file: str, row: Mapping[str, Any]) -> None:
+        """Add the counts of a file."""
+        for name in ("passed", "matched", "failed"):
+            self.row[name] += row[name]
+        self.row["counts"].update(row["counts"])
+        for name, written in row["notable"]:
+            self._add_outcome(f"{file}::{name}", written)
+
+    def add_item(self, name: str, shown: Shown) -> None:
+        """Add the result of an item."""
+        self.row["matched"] += len(shown["counted"])
+        for report in shown["reports"]:
+            self.row["passed"] += "passed" in report and report["when"] == "call"
+            self.row["failed"] += _has_failed(report)
+            if "promptfmt" in report:
+                self._add_outcome(name, report["promptfmt"])
+
+    def _add_outcome(self, name: str, written: Any) -> None:
+        outcome = Outcome.from_json(written)
+        used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
+        if outcome.is_remarkable or (used and used not in self._tokenizers):
+            self.row["notable"].append((name, written))
+        else:
+            self.row["counts"][outcome.category] += 1
+        self._tokenizers.add(used)
 
 
 def _has_failed(report: Mapping[str, Any]) -> bool:
     return report.get("outcome") == "failed"
+
+
+def snapshots_in(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the snapshots of the tasks of several files: file, task and profile."""
+    return ((file, task, profile) for file, row in rows for task, profile in row["claims"])

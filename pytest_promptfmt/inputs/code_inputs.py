@@ -18,7 +18,7 @@ from typing import Final
 
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.source_imports import names_in, syntax_tree
-from pytest_promptfmt.inputs.facts import HUB, MACHINE, PLACE, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, program, variable
 from pytest_promptfmt.inputs.set_orders import depends_on_order, shares_sets
 
 _ASKING_MODULES: Final = frozenset(
@@ -230,15 +230,17 @@ class ModuleFacts:
             if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
                 asks = f"pathlib's {node.attr}"
         loads = not _LOADING.isdisjoint(self._names)
+        may_vary = depends_on_order(nodes)
+        order = variable("PYTHONHASHSEED") if may_vary else ""
         constants = (node.value for node in nodes if isinstance(node, ast.Constant))
         return CodeInputs(
             asks=asks,
-            facts=frozenset(filter(None, (*facts.values(), HUB if loads else ""))),
+            facts=frozenset(filter(None, (*facts.values(), HUB if loads else "", order))),
             loads=loads,
             reads=_reads(self._module),
             names=frozenset(parts[0] for level, parts in self.imports if not level) - _OF_PYTHON,
             texts=frozenset(value for value in constants if isinstance(value, str) and _is_short(value)),
-            may_vary=depends_on_order(nodes),
+            may_vary=may_vary,
             shares=shares_sets(self._module),
         )
 
@@ -290,13 +292,15 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             elif _dotted(asked) == "sys.modules" and isinstance(node.ctx, ast.Store):
                 yield asked, ""  # a write
         case ast.Attribute(value=ast.Name(id="platform")):
-            yield node, MACHINE
-        case ast.Attribute(attr=name) if name in _LOCAL_TIMES or _dotted(node) in _PROCESSORS:
-            yield node, MACHINE
+            yield node, PLATFORM
+        case ast.Attribute() as asked if _dotted(asked) in _PROCESSORS:
+            yield asked, PROCESSORS
         case ast.Name(id=name) if name in _SHOWING_PLACES:
             yield node, PLACE
         case ast.Attribute(attr=name) if name in _SHOWING_PLACES:
             yield node, PLACE
+        case ast.Attribute(attr=name) if name in _LOCAL_TIMES:
+            yield node, ZONE
 
 
 def _is_short(value: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -62,6 +62,7 @@ class Contents:
         self._wrote: dict[str, str] = {}
         self._fact = cache(self._digest_of_fact)  # a hub's cache has many names
         self._real = cache(os.path.realpath)
+        self._shared_stamp = cache(lambda path: self._fact(path) if is_fact(path) else _stamp_of(path))
         self.began = time.time_ns()
 
     def take(self, folder: str) -> None:
@@ -127,15 +128,39 @@ class Contents:
         yield from absent
 
     def stamps(self, paths: Iterable[str]) -> str | None:
-        """Return the value of `stamps_now` as long as these files have the content that this run saw, None if not."""
-        found = [self.input(path) for path in paths]
-        if any(stamp is None and digest != ABSENT for _, digest, stamp in found):
-            return None
-        return _digest_of_stamps(ABSENT if stamp is None else _written(stamp) for _, _, stamp in found)
+        """Return the value of `stamps_now` as long as these paths have the content that this run saw, None if unknown.
 
-    def stamps_now(self, paths: Iterable[str]) -> str:
-        """Return the digest of the stamps of files now."""
-        return _digest_of_stamps(map(_stamp_of, paths))
+        It is unknown for a file that has just changed.
+        """
+        parts: list[str] = []
+        for path in paths:
+            is_new = path not in self._found
+            found = self.input(path)
+            if is_new and not self.is_older(path):
+                return None
+            if path in self._taken:  # a run may have added names that do not count
+                now = self._look(path, None)
+                found = now if now[1] == found[1] else (path, OTHER, None)
+            if found[1] == OTHER or (found[2] is None and found[1] != ABSENT and not is_fact(path)):
+                return None
+            parts.append(found[1] if found[2] is None else _written(found[2]))
+        return digest_of("\n".join(parts).encode())
+
+    def stamps_now(self, paths: Iterable[str], is_shared: Callable[[str], bool]) -> str:
+        """Return the digest of the stamps of files and folders now, and of facts as this run found them.
+
+        Stamps of paths that `is_shared` by many are read once; those of the others, which are most, are not kept.
+        """
+        parts = (self._shared_stamp(path) if is_shared(path) else _stamp_of(path) for path in paths)
+        return digest_of("\n".join(parts).encode())
+
+    def is_older(self, path: str) -> bool:
+        """Return whether a path has not changed since this run began."""
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return True
+        return max(status.st_mtime_ns, status.st_ctime_ns) < self.began
 
     def _is_young(self, found: Input) -> bool:
         if found[1] == OTHER or is_fact(found[0]):
@@ -215,10 +240,6 @@ def _stamp_of(path: str) -> str:
         return ABSENT
     except (OSError, ValueError) as error:
         return ABSENT if getattr(error, "errno", None) == errno.ENAMETOOLONG else OTHER
-
-
-def _digest_of_stamps(stamps: Iterable[str]) -> str:
-    return digest_of("\n".join(stamps).encode())
 
 
 def _written(stamp: Stamp) -> str:

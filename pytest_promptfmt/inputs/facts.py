@@ -13,11 +13,17 @@ from pytest_promptfmt.inputs.places import Places, search_path
 
 _FACT: Final = "fact:"
 
-MACHINE: Final = f"{_FACT}machine"
-"""The machine as `platform` describes it, the processors that this process may use, and its time zone."""
+PLATFORM: Final = f"{_FACT}platform"
+"""The machine, as `platform` describes it."""
+
+PROCESSORS: Final = f"{_FACT}processors"
+"""The number of processors, and which of them this process may use."""
 
 HUB: Final = f"{_FACT}hub"
 """The names in the caches of Hugging Face's libraries, and the variables that these libraries read."""
+
+ZONE: Final = f"{_FACT}zone"
+"""The time zone of this process."""
 
 PLACE: Final = f"{_FACT}place"
 """The paths of the checkout and of the working folder, for code that can show them."""
@@ -59,8 +65,16 @@ def shown(fact: str) -> str:
     _, kind, *rest = fact.split(":", 2)
     if rest:
         return f"the {kind} {rest[0]}"
-    shown_by = {MACHINE: "the machine or its time zone", HUB: "the cache of Hugging Face's libraries"}
-    return shown_by.get(fact, "the path of the checkout")
+    return _SHOWN.get(fact, kind)
+
+
+_SHOWN: Final = {
+    PLATFORM: "the machine",
+    PROCESSORS: "the number of processors",
+    HUB: "the cache of Hugging Face's libraries",
+    ZONE: "the time zone",
+    PLACE: "the path of the checkout",
+}
 
 
 def value_of(fact: str, places: Places) -> str:
@@ -74,12 +88,15 @@ def value_of(fact: str, places: Places) -> str:
     if kind == "search path":
         folders = dict.fromkeys(os.path.realpath(each) for each in search_path() if not is_installed(each))
         return places.neutral(repr([folder for folder in folders if _holds(folder, name)]))
-    if fact == MACHINE:
+    if fact == PLATFORM:
+        return repr(platform.uname())
+    if fact == PROCESSORS:
         may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-        zone = os.environ.get("TZ"), os.path.realpath(_ZONE_FILE)
-        return repr((platform.uname(), os.cpu_count(), sorted(may_use), zone))
+        return repr((os.cpu_count(), sorted(may_use)))
     if fact == PLACE:
         return repr((places, os.getcwd()))
+    if fact == ZONE:
+        return repr((os.environ.get("TZ"), os.path.realpath(_ZONE_FILE)))
     names = [
         sorted(os.path.relpath(each, folder) for each in _names_below(folder, _HUB_LEVELS)) for folder in hub_caches()
     ]

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
@@ -18,6 +19,9 @@ from pytest_promptfmt.tasks import TaskIndex
 
 KnownTask = tuple[str, Path, int | None, int | None]
 """A task as id, file, line and column."""
+
+INDEXED: Final = ".yaml"
+"""The ending of the files whose tasks the index knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,9 @@ class Folders:
     """The settings of a run by folder, read once each. Methods raise SettingsError for an invalid file.
 
     `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
-    `know_profiles` is called with all names of profiles when a folder defines more. `overtaken` are unchanged files
-    that were noted before their turn: another file, which comes before them, defines one of their tasks.
+    `know_profiles` is called with all names of profiles when a folder defines more. As long as `names_are_indexed`, the
+    index has all tasks so far by their ids. `overtaken` are unchanged files that were noted before their turn: another
+    file, which comes before them, defines one of their tasks.
     """
 
     def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
@@ -50,6 +55,8 @@ class Folders:
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
         self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
+        self._waiting: list[tuple[Path, Callable[[], Iterable[KnownTask]]]] = []
+        self.names_are_indexed = True
         self.overtaken: set[Path] = set()
         self._select(tree.root)
 
@@ -113,8 +120,10 @@ class Folders:
 
     def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
         """Return the earlier task of the same name in another file below the same root, if any."""
+        self._add_waiting()
         if task.assembly.brings_profiles and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
+        self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == INDEXED
         first = self._first_named[root].setdefault(task.id, task)
         if isinstance(first, Unread) and task.path is not None and task.path.parts < first.path.parts:
             self.overtaken.add(first.path)
@@ -123,11 +132,23 @@ class Folders:
 
     def is_first(self, task_id: str, file: Path, root: Path) -> bool:
         """Return whether no earlier file defines a task of an unchanged file."""
+        self._add_waiting()
         known = self._first_named[root].get(task_id)
         return known is None or known.path == file
 
     def add_known(self, root: Path, tasks: Iterable[KnownTask]) -> None:
-        """Add tasks of an unchanged file."""
+        """Add tasks of unchanged files."""
         named = self._first_named[root]
         for task_id, path, line, column in tasks:
-            named.setdefault(task_id, Unread(path, line, column))
+            self.names_are_indexed &= path.suffix == INDEXED
+            if task_id not in named:
+                named[task_id] = Unread(path, line, column)
+
+    def add_later(self, root: Path, tasks: Callable[[], Iterable[KnownTask]]) -> None:
+        """Add tasks of an unchanged folder, which have no duplicates there; `tasks` is called once they are needed."""
+        self._waiting.append((root, tasks))
+
+    def _add_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for root, tasks in waiting:
+            self.add_known(root, tasks())

@@ -12,21 +12,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs import facts
 from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, read_entry, written_entry
+from pytest_promptfmt.inputs.cached_folders import KINDS, CachedFolders, FileResult
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.folders import Folders
-from pytest_promptfmt.inputs.outcome_rows import ENTRIES, OutcomeRows, PlannedItems
+from pytest_promptfmt.inputs.outcome_rows import BY_CONTEXT, ENTRIES, OutcomeRows, PlannedItems
 from pytest_promptfmt.inputs.places import Places, digest_of
 from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.inputs.task_inputs import Node, RunInputs, SharedInputs, WatchedFile, WatchedFiles, name_of
+from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.paths import Tree, take_written
 from pytest_promptfmt.tasks import IndexEntry
 
+VARYING: Final = "the order of a set, on which its prompts depend"
 SAME: Final = "all its inputs are the same"
 
 
@@ -60,78 +64,89 @@ class OutcomeCache:
         is_valid: Callable[[Shown], bool],
     ) -> None:
         places = Places(run.rootdir)
-        self._folders, self._tree = folders, tree
-        self.store = Store(folder, places)
-        self._shows = shows and self.store.is_on
+        self._run, self._folders, self._tree = run, folders, tree
+        self.store = Store(folder, places, by_context=(*BY_CONTEXT, *KINDS), context=lambda: self._context)
         self._contents = Contents(places)
         self._inputs = StoredInputs(self.store, self._contents)
         self._rows = OutcomeRows(self.store, places, is_valid)
         self.shared = SharedInputs(run, folders, self._contents, self._inputs)
+        self.folders: CachedFolders | None = None
+        if self.store.is_on and shows:
+            self.folders = CachedFolders(run, self.store, self._inputs, self._contents, self.shared, folders)
         self.watched = WatchedFiles(self.shared, folders, self._contents)
         self.decisions: dict[str, Decision] = {}
         self.planned = PlannedItems()
-        self._answers: dict[tuple[str, str, int], str] = {}
 
     @property
     def is_on(self) -> bool:
         """Return whether this run reads and writes the cache."""
         return self.store.is_on
 
+    @cached_property
+    def _context(self) -> str:
+        """Return the inputs shared by all tasks of the rootdir; outcomes of several contexts are side by side."""
+        return self.shared.digest(self._folders.settings)
+
     # -- cached outcomes -----------------------------------------------------------------------------------------------
 
-    def decision(self, path: Path, introduces: Collection[str] | None = None) -> Decision:
-        """Return what to do with a task file: its cached outcomes hold if all its inputs are the same.
+    def decision(self, path: Path) -> Decision:
+        """Return what to do with a task file: its cached outcomes hold if all its inputs are the same."""
+        return self._decide(path, None)
 
-        `introduces` are the profiles about which the file reports the findings in this run, None if that is unknown.
-        """
-        known = self.decisions.get(str(path))
-        if known is None or (known.file is not None and introduces not in (None, known.file.introduces)):
-            known = self.decisions[str(path)] = self._decide(path, introduces)
-        return known
+    def decide(self, path: Path, introduces: Collection[str]) -> Decision:
+        """Return what to do with a task file that reports the findings about these profiles in this run."""
+        return self._decide(path, frozenset(introduces))
 
-    def _decide(self, path: Path, introduces: Collection[str] | None) -> Decision:
-        if not self._shows:
-            return Decision("run", "nothing is cached in this run")
-        context = self._context(path)
-        refusal = self._rows.refusal(str(path))
-        reasons = [f"it runs each time because of {refusal}"] if refusal else []
-        for row in self._rows.states(str(path)):
+    def _decide(self, path: Path, introduces: frozenset[str] | None) -> Decision:
+        name = str(path)
+        known = self.decisions.get(name)
+        if known is not None and (known.file is None or introduces in (None, known.file.introduces)):
+            return known
+        found = None
+        reasons = [] if self.folders is not None else ["nothing is cached in this run"]
+        for variant in self._rows.variants(name) if self.folders is not None else ():
             try:
-                found = self._same(path, row, context, introduces)
+                found = self._same(path, variant, introduces)
+                break
             except _DifferentError as difference:
                 reasons.append(str(difference))
             except Exception:  # invalid data of any kind
                 reasons.append("its cache entry is damaged")
-            else:
-                return Decision("skip" if found.is_quiet else "show", SAME, found)
-        return Decision("run", reasons[0] if reasons else "it has no cached outcomes")
+        if found is not None:
+            made = Decision("skip" if found.is_quiet else "show", SAME, found)
+        else:
+            made = Decision("run", next(iter(reasons), "") or self._why_none(name))
+            self._rows.found.pop(name, None)
+        self.decisions[name] = made
+        return made
 
     def knows(self, path: Path) -> bool:
         """Return whether an earlier run tested a file, so that there are outcomes, or a reason for none."""
         return self._rows.knows(str(path))
 
-    def _context(self, path: Path) -> str:
-        """Return the digest of the inputs that a file shares with the others of its folder; `OTHER` if unknown."""
-        try:
-            return self.shared.digest(self._folders.settings_for(path))
-        except SettingsError:
-            return OTHER
+    def _why_none(self, name: str) -> str:
+        refusal = self._rows.refusal(name)
+        return f"it runs each time because of {refusal[0]}" if refusal else "it has no cached outcomes"
 
-    def _same(self, path: Path, row: Mapping[str, Any], context: str, introduces: Collection[str] | None) -> CachedFile:
+    def _same(self, path: Path, row: Mapping[str, Any], introduces: frozenset[str] | None) -> CachedFile:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
+        context = self.shared.digest(self._folders.settings_for(path))
         if context == OTHER or row["context"] != context:
             raise _DifferentError("the settings of its folder changed")
         for key in row["inputs"]:
             if not self._inputs.is_same(key):
                 raise _DifferentError(f"{self._shown(key)} changed")
-        if not all(self._answered(question, about) == answer for question, about, answer in row["asked"]):
+        if not self._has_same_answers(row):
             raise _DifferentError("the tasks whose names it uses changed")
-        if introduces is not None and set(introduces) != set(row["introduces"]):
+        if introduces is not None and introduces != frozenset(row["introduces"]):
             raise _DifferentError("the file that first uses one of its profiles changed")
-        found = self._rows.file(str(path), row)
+        kept = self._rows.counts(path, self._rows.digest(row))
+        found = self._rows.file(path, kept)
         known = {*map(self._inputs.path, row["inputs"])}
-        if not known.issuperset(self._contents.without_implied(self._own_paths(path, found.claims))):
+        own = self._own_paths(path, found.claims if found is not None else ())
+        if found is None or not known.issuperset(self._contents.without_implied(own)):
             raise _DifferentError("its cache entry is damaged")
+        self._rows.found[str(path)] = row["inputs"], kept
         return found
 
     def _shown(self, key: str) -> str:
@@ -146,16 +161,24 @@ class OutcomeCache:
         """Return the paths that are inputs of each outcome of a file."""
         return {str(path), f"{path.parent}/", *(str(self._tree.path(path, *claim)) for claim in claims)}
 
-    def _answered(self, question: str, about: str) -> str:
-        """Return the digest of the index's answer to a question, as long as no folder is added to the index.
+    def file_with(self, path: Path, made: str) -> CachedFile | None:
+        """Return the cached outcomes of a file with this digest of inputs, None if the stored ones have another."""
+        return self._rows.file(path, self._rows.counts(path, made))
 
-        Some answers are long, and given to many files.
-        """
-        index = self._folders.index
-        key = question, about, len(index.roots)
-        if key not in self._answers:
-            self._answers[key] = self._contents.places.digest(index.answer(question, about))
-        return self._answers[key]
+    def _has_same_answers(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the whole index is the same, or each of its answers to the file."""
+        if not row["asked"] or (row["names"] and row["names"] == self._names()):
+            return True
+        return all(self._answered(question, about) == answer for question, about, answer in row["asked"])
+
+    def _names(self) -> str | None:
+        """Return the digest of the whole index, None if unknown."""
+        is_one = self.folders is not None and len(self._folders.index.roots) == 1
+        return self.folders.digest_of_names() if self.folders is not None and is_one else None
+
+    def _answered(self, question: str, about: str) -> str:
+        """Return the digest of the index's answer to a question; some answers are long, and given to many files."""
+        return self._contents.places.digest(self._folders.index.answer(question, about))
 
     def shown(self, item: Node) -> Shown | None:
         """Return the cached result of an item, if it holds and can be shown."""
@@ -189,6 +212,10 @@ class OutcomeCache:
             written = None if entry is None else written_entry(entry)
             self.store.put(ENTRIES, str(path), {"inputs": inputs, "entry": written})
 
+    def below(self, folder: Path) -> list[IndexEntry] | None:
+        """Return the entries of all files below a folder, None if one may have changed."""
+        return self.folders.entries_below(folder) if self.folders is not None else None
+
     # -- outcomes of this run ------------------------------------------------------------------------------------------
 
     def plan(self, items: Iterable[Node]) -> None:
@@ -200,44 +227,76 @@ class OutcomeCache:
             if str(item.path) in self.decisions:
                 introduced[item.path].update(self._introduced_by(item))
         for path, profiles in introduced.items():
-            self.decision(path, profiles)
+            self.decide(path, profiles)
         self.planned.explain(planned, self.shown)
 
-    def write(self) -> None:
-        """Store the outcomes of this run for the files whose items all ran."""
+    def write(self, expected: ExpectedSnapshots, *, is_cut: bool = False) -> list[Path]:
+        """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
+
+        Returns the files whose outcomes depend on the order of a set; if the run `is_cut` or without code, those that
+        may are not tried, and not stored.
+        """
         if not self.is_on:
-            return
+            return []
         for path, content in take_written().items():  # by this process, such as a lock
             self._contents.wrote(path, digest_of(content))
         self.watched.share_traces()
-        kept: dict[str, Mapping[str, Any]] = {}
+        rows: dict[str, dict[str, Any]] = {}
+        tries = not is_cut and self._run.can_try_orders()
         for name, watched in self.watched.files.items():
             if not watched.items and name in self.decisions and self.decisions[name].file is not None:
                 continue  # its cached items were shown
-            if watched.refused:
-                self._rows.refuse(name, watched.refused)
-            elif self.planned.is_whole(name, watched) and (row := self._row(name, watched)) is not None:
-                self._rows.keep(name, watched, row)
-                kept[name] = row
+            self._rows.found.pop(name, None)
+            context = self.shared.digest(watched.settings)
+            is_settled = not watched.refused and context != OTHER and (tries or not watched.may_vary)
+            row = self._row(name, watched) if is_settled and self.planned.is_whole(name, watched) else None
+            if row is not None:
+                rows[name] = {"context": context, **row}
+        varied = self._refuse_varying(rows)
+        for name, watched in self.watched.files.items():
+            if name in rows and not watched.refused:
+                self._rows.keep(name, watched, rows[name])
+            elif watched.refused:
+                self._rows.refuse(name, watched.refused, rows.get(name))
+        if self.folders is not None:
+            found = {name: self._result_of(name) for name in {*self.watched.files, *self._rows.found}}
+            self.folders.write(found, expected)
+        self.store.keep_context()
         if self.store.is_changed and self.store.is_large:
-            own = (key for row in kept.values() for key in row["inputs"])
-            self._inputs.keep_only(self._rows.shrink(kept).union(own))
+            self.store.forget_others()
+            self._inputs.keep_only(self._rows.remove_missing())
         self.store.write()
+        return varied
+
+    def _refuse_varying(self, rows: Mapping[str, Mapping[str, Any]]) -> list[Path]:
+        """Refuse the files whose outcomes depend on the order of a set, and return them; each state is tried once."""
+        suspects = [name for name in rows if self.watched.files[name].may_vary]
+        known = {name for name in suspects if self._rows.refusal(name) == [VARYING, self._rows.digest(rows[name])]}
+        found = {*map(Path, known), *self._run.varying([Path(name) for name in suspects if name not in known])}
+        for path in found:
+            self.watched.files[str(path)].refuse(VARYING)
+        return sorted(found)
 
     def _row(self, name: str, watched: WatchedFile) -> dict[str, Any] | None:
-        """Return the inputs of a file's outcomes, None if one is unknown, or may have changed during this run."""
-        asked, context = sorted(watched.asked), self.shared.digest(watched.settings)
+        """Return the inputs of a file's outcomes, None if one of them may have changed during this run."""
+        asked = sorted(watched.asked)
         paths = watched.paths | {path for question in asked for path in self._folders.index.files_in(*question)}
         paths.update(self._own_paths(Path(name), watched.claims))  # absent ones, too
         inputs = self._contents.all(paths)
-        if inputs is None or context == OTHER:
+        if inputs is None:
             return None
         return {
-            "context": context,
             "inputs": [self._inputs.keep(each) for each in inputs],
             "asked": [[*question, self._answered(*question)] for question in asked],
+            "names": self._names() if asked else None,
             "introduces": sorted(watched.introduces),
         }
+
+    def _result_of(self, name: str) -> FileResult:
+        if name not in self._rows.found:
+            return FileResult(is_open=not self.watched.files[name].refused)
+        inputs, row = self._rows.found[name]
+        return FileResult(row["made"], [self._inputs.path(key) for key in inputs], row)
 
 
 class _DifferentError(Exception):

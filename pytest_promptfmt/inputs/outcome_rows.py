@@ -1,97 +1,117 @@
-"""The rows of outcomes in the store: the states of each file's inputs with their counts, and for each the items."""
+"""The rows of outcomes in the store: the states of each file's inputs, and for each the counts and the items."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems, summary
+from pytest_promptfmt.inputs.cached_folders import KINDS, folder_of
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import Store, mapping
 from pytest_promptfmt.inputs.task_inputs import Node, WatchedFile, name_of
 
 _OUTCOMES: Final = "outcomes"
+_SUMMARIES: Final = "summaries"
 _ITEMS: Final = "items"
-"""Rows of a file: its states, each with the inputs and counts of its outcomes, and for one state each item's result."""
+"""Rows of a file: the inputs of the outcomes of each variant, and for one variant the counts and each item's result."""
 
 _REFUSED: Final = "refused"
 """The reason why the outcomes of a file are not cached."""
 
 ENTRIES: Final = "entries"
-"""Rows of the index."""
+"""Rows of the index, which do not depend on the context."""
 
-_STATE: Final = "?"
+BY_CONTEXT: Final = (_OUTCOMES, _SUMMARIES, _ITEMS, _REFUSED)
+
+_VARIANT: Final = "?"
 """Between the path of a file and the digest of its inputs."""
 
-_MOST_STATES: Final = 8
-"""The states of a file whose outcomes are side by side, such as those of several branches, settings and Pythons."""
+_MOST_VARIANTS: Final = 6
+"""The states of a file whose outcomes are side by side, such as those of several branches."""
 
 
 class OutcomeRows:
-    """The outcomes of files in a store; one that is not `is_valid` is not used."""
+    """The outcomes of files in a store; one that is not `is_valid` is not used.
+
+    `found` has the inputs and the counts of the files whose outcomes hold, or were made by this run.
+    """
 
     def __init__(self, store: Store, places: Places, is_valid: Callable[[Shown], bool]) -> None:
         self._store = store
         self._places = places
         self._is_valid = is_valid
+        self.found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
 
-    def states(self, name: str) -> list[Mapping[str, Any]]:
+    def variants(self, name: str) -> list[Mapping[str, Any]]:
         """Return the rows of a file for the states of its inputs, the newest first."""
         rows = self._store.row(_OUTCOMES, name)
-        return [mapping(row) for row in rows[:_MOST_STATES]] if isinstance(rows, list) else []
-
-    def file(self, name: str, row: Mapping[str, Any]) -> CachedFile:
-        """Return the cached outcomes of one state of a file; raises any error for invalid data."""
-        if row["made"] != digest_of_inputs(row, self._places):
-            raise ValueError("the outcomes belong to other inputs")
-        key = f"{name}{_STATE}{row['made']}"
-        return CachedFile.of(row, lambda: self._store.text(_ITEMS, key), self._is_valid)
+        return [mapping(row) for row in rows[:_MOST_VARIANTS]] if isinstance(rows, list) else []
 
     def knows(self, name: str) -> bool:
         """Return whether an earlier run stored outcomes of a file, or a reason for none."""
         return any(self._store.row(kind, name) for kind in (_OUTCOMES, _REFUSED))
 
-    def refusal(self, name: str) -> str:
-        """Return why the outcomes of a file are not cached, "" without a reason."""
-        return str(self._store.row(_REFUSED, name) or "")
+    def refusal(self, name: str) -> list[Any]:
+        """Return why the outcomes of a file are not cached and the digest of its inputs, empty without a reason."""
+        row = self._store.row(_REFUSED, name)
+        return row if isinstance(row, list) else []
 
-    def refuse(self, name: str, reason: str) -> None:
+    def refuse(self, name: str, reason: str, row: Mapping[str, Any] | None) -> None:
         """Store why the outcomes of a file are not cached."""
-        if self.refusal(name) != reason:
-            self._store.put(_REFUSED, name, reason)
+        refusal = [reason, None if row is None else self.digest(row)]
+        if self.refusal(name) != refusal:
+            self._store.put(_REFUSED, name, refusal)
+
+    def digest(self, row: Mapping[str, Any]) -> str:
+        """Return the digest of the inputs of a row."""
+        return digest_of_inputs(row, self._places)
+
+    def counts(self, path: Path, made: str) -> Mapping[str, Any]:
+        """Return the row of a file's counts, empty if it belongs to other inputs."""
+        row = mapping(self._store.row(_SUMMARIES, _of_variant(path, made)))
+        return row if row.get("made") == made else {}
+
+    def file(self, path: Path, counts: Mapping[str, Any]) -> CachedFile | None:
+        """Return the cached outcomes of a file with these counts, None for invalid ones."""
+        try:
+            read = partial(self._store.text, _ITEMS, _of_variant(path, counts["made"]))
+            return CachedFile.of(counts, read, self._is_valid)
+        except Exception:  # invalid data of any kind
+            return None
 
     def keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
-        """Store the outcomes of a file; `row` has the context and the inputs."""
-        made = digest_of_inputs(row, self._places)
-        about = {"tasks": watched.tasks, "claims": watched.claims, "profiles": sorted(watched.profiles)}
-        about |= {"brings_profiles": watched.brings_profiles, **summary(watched.items)}
-        others = [each for each in self.states(name) if each.get("made") not in (None, made)]
-        self._keep_states(name, [{"made": made, **row, **about}, *others])
-        self._store.put(_ITEMS, f"{name}{_STATE}{made}", watched.items)
-        if self.refusal(name):
-            self._store.put(_REFUSED, name, None)
+        """Store the outcomes of a file; `row` has their inputs."""
+        made_of = {"made": self.digest(row), "tasks": watched.tasks, "claims": watched.claims}
+        about = {"brings_profiles": watched.brings_profiles, "profiles": sorted(watched.profiles)}
+        found = {**made_of, **about, "introduces": row["introduces"], **summary(watched.items)}
+        self.found[name] = row["inputs"], found
+        others = [each for each in self.variants(name) if each.get("made") not in (None, found["made"])]
+        rows = [{"made": found["made"], **row}, *others[: _MOST_VARIANTS - 1]]
+        self._store.put(_OUTCOMES, name, rows)
+        self._store.put(_REFUSED, name, None)
+        for kind, content in ((_SUMMARIES, found), (_ITEMS, watched.items)):
+            self._store.put(kind, _of_variant(name, found["made"]), content)
+            for other in others[_MOST_VARIANTS - 1 :]:
+                self._store.put(kind, _of_variant(name, str(other["made"])), None)
 
-    def _keep_states(self, name: str, rows: list[Mapping[str, Any]], most: int = _MOST_STATES) -> None:
-        """Store the first rows of a file, and remove the items of the others."""
-        self._store.put(_OUTCOMES, name, rows[:most] or None)
-        for row in rows[most:]:
-            self._store.put(_ITEMS, f"{name}{_STATE}{row.get('made')}", None)
-
-    def shrink(self, kept: Iterable[str]) -> set[str]:
-        """Keep one state of each file that exists, the one that this run `kept` or the newest; return its inputs."""
-        is_missing = cache(lambda path: not os.path.lexists(path))
-        inputs: set[str] = set()
-        for kind in (_REFUSED, ENTRIES):
-            for path in filter(is_missing, self._store.paths(kind)):
-                self._store.put(kind, path, None)
-        for path in {*self._store.paths(_OUTCOMES)} - {*kept}:
-            rows = self.states(path)
-            self._keep_states(path, rows, most=not is_missing(path))
-            inputs.update(key for row in rows[:1] for key in row.get("inputs", ()))
-        return inputs
+    def remove_missing(self) -> set[str]:
+        """Remove the rows of files and folders that no longer exist; return the inputs of the others."""
+        is_missing = cache(lambda path: not os.path.lexists(path))  # a file has several rows
+        for kind in (*BY_CONTEXT, ENTRIES):
+            for path in self._store.paths(kind):
+                if is_missing(path.partition(_VARIANT)[0]):
+                    self._store.put(kind, path, None)
+        for kind in KINDS:
+            for key in self._store.paths(kind):
+                if is_missing(folder_of(key)):
+                    self._store.put(kind, key, None)
+        rows = (row for name in self._store.paths(_OUTCOMES) for row in self.variants(name))
+        return {key for row in rows for key in row.get("inputs", ())}
 
 
 class PlannedItems:
@@ -132,6 +152,10 @@ class PlannedItems:
     def is_whole(self, name: str, watched: WatchedFile) -> bool:
         """Return whether all items of a file ran."""
         return watched.items.keys() == self._offered[name] and len(watched.items) == self._counts[name] > 0
+
+
+def _of_variant(path: Path | str, made: str) -> str:
+    return f"{path}{_VARIANT}{made}"
 
 
 def digest_of_inputs(row: Mapping[str, Any], places: Places) -> str:

@@ -57,13 +57,18 @@ class RunInputs:
     """The inputs that the program which runs the tests gives to all of them; each is read when it is needed.
 
     Paths of node ids begin at `rootdir`. `plugins` are the files of its plugins, `options` what changes the result of a
-    test. `baseline` is the file of accepted findings.
+    test, `collecting` what decides which files are collected in a folder. `baseline` is the file of accepted findings.
+    `varying` returns the files whose outcomes depend on the order of a set, all if that is unknown; files may run again
+    for it if it `can_try_orders`.
     """
 
     rootdir: Path
     plugins: Callable[[], Iterable[str]]
     options: Callable[[], Sequence[object]]
     baseline: Callable[[], Path | None]
+    collecting: Callable[[], Sequence[object]]
+    can_try_orders: Callable[[], bool]
+    varying: Callable[[Collection[Path]], frozenset[Path]]
 
 
 class SharedInputs:
@@ -197,8 +202,6 @@ _PROMPT_KEYS: Final = frozenset(
 )
 """Keys of a task whose texts are parts of prompts and patterns, never paths."""
 
-_ORDER: Final = "code that may show the order of a set, which is another one in each process"
-
 _DATA_KEYS: Final = ("dataset_path", "dataset_kwargs")
 """Keys of a task whose texts may be paths of any form."""
 
@@ -208,8 +211,8 @@ class WatchedFile:
     """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items.
 
     `asked` are its questions to the index. It is `refused` for the first thing that is not an input. The cache of a
-    hub, which its code `loads` from, is not known by the files that are traced. Its items use `profiles`, by their
-    keys, and have the findings about those that it `introduces`.
+    hub, which its code `loads` from, is not known by the files that are traced. Its prompts `may_vary` with the order
+    of a set. Its items use `profiles`, by their keys, and have the findings about those that it `introduces`.
     """
 
     settings: Settings
@@ -220,6 +223,7 @@ class WatchedFile:
     items: dict[str, Shown] = field(default_factory=dict)
     refused: str = ""
     loads: bool = False
+    may_vary: bool = False
     brings_profiles: bool = False
     profiles: set[str] = field(default_factory=set)
     introduces: set[str] = field(default_factory=set)
@@ -269,7 +273,7 @@ class WatchedFiles:
             modules |= registering
             paths |= others
         reached = self._shared.reached_from(modules, settings)
-        watched.refused, watched.loads = reached.asks or (_ORDER if reached.may_vary else ""), reached.loads
+        watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
         if watched.brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):
             watched.refused = "the output of another program"
         by_harness = settings.renderer == "installed" and any(task.system == "lm-eval" for task in made)

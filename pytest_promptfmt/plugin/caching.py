@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
 from pytest_promptfmt.inputs.store import remove_store, store_folder
 from pytest_promptfmt.inputs.task_inputs import RunInputs
+from pytest_promptfmt.plugin.hash_seeds import varying
 from pytest_promptfmt.plugin.item_results import is_stored
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
+
+_COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
+_COLLECTING_INI: Final = ("norecursedirs", "python_files")
+"""Options and settings of pytest that decide which files are collected in a folder."""
 
 
 def inputs_of(config: pytest.Config) -> RunInputs:
@@ -23,11 +31,20 @@ def inputs_of(config: pytest.Config) -> RunInputs:
         filters = config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         return [*filters, config.get_verbosity() > 0, option.promptfmt, written.value("baseline_update")]
 
+    def collecting() -> Sequence[object]:
+        options = [(name, repr(getattr(option, name, None))) for name in _COLLECTING]
+        settings = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
+        named = sorted({os.path.abspath(each.partition("::")[0]) for each in config.args})  # where templates are tested
+        return [named, options, settings]
+
     return RunInputs(
         rootdir=config.rootpath,
         plugins=lambda: (str(getattr(each, "__file__", "") or "") for each in config.pluginmanager.get_plugins()),
         options=options,
         baseline=lambda: written.value("baseline"),
+        collecting=collecting,
+        can_try_orders=lambda: not option.promptfmt_no_code and not option.noconftest,  # else code would run here
+        varying=partial(varying, config),
     )
 
 

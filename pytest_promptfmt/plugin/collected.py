@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import pytest
 
@@ -23,11 +23,11 @@ from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.outcome_cache import Decision
 from pytest_promptfmt.inputs.store import store_folder
-from pytest_promptfmt.plugin.items.item import LoadItem
+from pytest_promptfmt.plugin.items.item import LoadItem, PromptItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
 from pytest_promptfmt.plugin.progress import Progress
-from pytest_promptfmt.plugin.run import RUN
+from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
@@ -83,41 +83,30 @@ class Collection:
     unmatched: Sequence[str] = ()
 
 
-_Taken = TypeVar("_Taken")
+class _Catcher:
+    """A plugin that passes the collected items to a function instead of running them."""
 
-
-class _Instead(Generic[_Taken]):
-    """A plugin that takes something of a session instead of running its tests, or, where it `reads`, of collecting."""
-
-    def __init__(self, take: Callable[[pytest.Session], _Taken], *, reads: bool = False) -> None:
-        self._take = take
-        self._reads = reads
-        self._found: list[_Taken] = []
-        self._raised: PromptfmtError | SystemExit | None = None
-
-    def of_run(self, arguments: Sequence[str]) -> _Taken:
-        """Return what a run gives; raises SettingsError if it ends before that, and the errors of taking it."""
-        status = start(arguments, self)
-        if self._raised is not None:
-            raise self._raised
-        if not self._found:
-            raise SettingsError(f"pytest ended with status {status} before it had collected anything")
-        return self._found[0]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> bool | None:
-        return self._taken(session) if self._reads else None
+    def __init__(self, use: Callable[[Sequence[CollectedPrompts]], None]) -> None:
+        self.use = use
+        self.result = Collection()
+        self.raised: PromptfmtError | SystemExit | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        return self._reads or self._taken(session)
-
-    def _taken(self, session: pytest.Session) -> bool:
+        lints = {item.parent: item for item in session.items if isinstance(item, LintItem)}
+        found = [
+            CollectedPrompts(item, lints.get(item.parent)) for item in session.items if isinstance(item, SnapshotItem)
+        ]
+        self.result = Collection(
+            found=len(found),
+            errors=[item.error for item in session.items if isinstance(item, LoadItem)],
+            unmatched=session.config.stash[RUN].found.unmatched,
+        )
         try:
-            self._found.append(self._take(session))
+            self.use(found)
         except (PromptfmtError, SystemExit) as error:
             # pytest would print either as an internal error; rich exits when its output is closed (`| head`).
-            self._raised = error
+            self.raised = error
         return True
 
 
@@ -129,17 +118,23 @@ def with_collected(
     Returns a summary. The settings are those of the project. Raises SettingsError if pytest refuses to start, and
     errors of `use`.
     """
+    catcher = _Catcher(use)
+    start(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)], catcher)
+    if catcher.raised is not None:
+        raise catcher.raised
+    return catcher.result
 
-    def take(session: pytest.Session) -> Collection:
-        lints = {item.parent: item for item in session.items if isinstance(item, LintItem)}
-        found = [
-            CollectedPrompts(item, lints.get(item.parent)) for item in session.items if isinstance(item, SnapshotItem)
-        ]
-        use(found)
-        errors = [item.error for item in session.items if isinstance(item, LoadItem)]
-        return Collection(len(found), errors, session.config.stash[RUN].found.unmatched)
 
-    return _Instead(take).of_run(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)])
+class _Reader:
+    """A plugin that takes the settings and collects nothing."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        self.settings = session.config.stash[RUN].settings
+        return True
 
 
 def settings_around(path: Path, options: Sequence[str]) -> Settings:
@@ -147,8 +142,11 @@ def settings_around(path: Path, options: Sequence[str]) -> Settings:
 
     Raises SettingsError if pytest refuses to start.
     """
-    reader = _Instead(lambda session: session.config.stash[RUN].settings, reads=True)
-    return reader.of_run(["-p", "no:cacheprovider", "-s", *options, str(path)])
+    reader = _Reader()
+    start(["-p", "no:cacheprovider", "-s", *options, str(path)], reader)
+    if reader.settings is None:
+        raise SettingsError("the run ended before the settings were read")
+    return reader.settings
 
 
 class _Refusal:
@@ -218,15 +216,32 @@ def decisions(paths: Sequence[Path], options: Sequence[str]) -> tuple[Path | Non
 
     Raises SettingsError if pytest cannot run.
     """
+    decider = _Decider()
+    status = start([*options, *map(str, paths)], decider)
+    if decider.found is None:
+        raise SettingsError(f"pytest ended with status {status} before it had collected anything")
+    return decider.found
 
-    def take(session: pytest.Session) -> tuple[Path | None, dict[Path, Decision]]:
+
+class _Decider:
+    """A plugin that takes the decisions about the collected files instead of running them."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Path | None, dict[Path, Decision]] | None = None
+        self._files: dict[Path, None] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        for item in items:
+            if isinstance(item, Unchanged | PromptItem):
+                self._files |= dict.fromkeys(item.paths if isinstance(item, Unchanged) else [item.path])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
         cache = session.config.stash[RUN].cache
+        self.found = store_folder(session.config.rootpath), {path: cache.decision(path) for path in self._files}
         cache.store.is_on = False  # nothing ran, so nothing is written
-        known = {Path(name): decision for name, decision in cache.decisions.items()}
-        tested = {item.path for item in session.items}.union(path for path, each in known.items() if each.file)
-        return store_folder(session.config.rootpath), {path: each for path, each in known.items() if path in tested}
-
-    return _Instead(take).of_run([*options, *map(str, paths)])
+        return True
 
 
 # -- a run of all tests ------------------------------------------------------------------------------------------------
@@ -286,15 +301,21 @@ class _Taker:
         self.files = self.unchanged = self.failed = 0
         self.first_files: frozenset[str] = frozenset()
         self._progress = progress
-        self._read = self._run = 0
+        self._read = self._run = self._all = 0
         self._counts: Counter[str] = Counter()
         self.notes: list[str] = []
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[OUTCOMES_ONLY] = True
+
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session: pytest.Session, items: Sequence[pytest.Item]) -> None:
-        self._session, self._counts = session, session.config.stash[RUN].tally.counts
-        self.unchanged = sum(isinstance(item, Unchanged) for item in items)
-        self.files = len({item.path for item in items})
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+        self._counts = config.stash[RUN].tally.counts
+        same = [item for item in items if isinstance(item, Unchanged)]
+        self.unchanged = sum(len(item.files) for item in same)
+        self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
+        self._all = len(items) - len(same)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.failed = session.testsfailed
@@ -302,7 +323,7 @@ class _Taker:
     def pytest_runtest_logfinish(self) -> None:
         self._run += 1
         failed = sum(self._counts[category] for category in _FAILING)
-        self._progress.show_tests(self._run, self._session.testscollected, failed)
+        self._progress.show_tests(self._run, self._all, failed)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._read += 1

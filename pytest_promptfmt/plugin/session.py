@@ -24,6 +24,7 @@ from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.formats import base_format
+from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
 from pytest_promptfmt.plugin.caching import cache_of, collapses
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
@@ -40,7 +41,15 @@ from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode, load_kinds
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
-from pytest_promptfmt.plugin.unchanged import expanded, unchanged
+from pytest_promptfmt.plugin.unchanged import (
+    Unchanged,
+    UnchangedFolder,
+    children_of,
+    expanded,
+    is_below_named,
+    unchanged,
+    unchanged_folder,
+)
 from pytest_promptfmt.plugin.worker_processes import workers_of
 from pytest_promptfmt.plugin.worker_runs import WorkerRuns
 from pytest_promptfmt.results.terminal import header_lines
@@ -96,6 +105,7 @@ def activate(config: pytest.Config) -> None:
         ReadingLines(config),
         WorkerRuns(run, workers),
         OutcomeReports(config, run.tally),
+        NewFirst(config, run.cache),
         *kinds,
     ]
     for plugin in plugins if is_worker else (*plugins, Interruption(run), Closing(run)):
@@ -177,6 +187,7 @@ class PromptfmtPlugin:
         if is_copied_harness(collection_path) and not self._names(collection_path):
             shown = display_path(collection_path)
             self._run.found.notes.append(f"{shown} is a copy of a library; to test its tasks: promptfmt check {shown}")
+            self._enter(collection_path.parent, None)
             return True
         return str(collection_path) in (self._run.outputs.left_out or ()) or None
 
@@ -185,6 +196,13 @@ class PromptfmtPlugin:
         config = self._run.config
         given = (os.path.normpath(config.invocation_params.dir / arg.partition("::")[0]) for arg in config.args)
         return any(Path(path).is_relative_to(folder) for path in given)
+
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """Return a node for an unchanged folder, which is not searched for files."""
+        outputs = self._run.outputs
+        is_one = len(self._run.config.args) == 1  # else names are looked up below several folders
+        is_ours = self._collapses and is_one and outputs.shard is None and not outputs.left_out
+        return unchanged_folder(path, parent) if is_ours else None
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for every file with the shape of a task or group; other YAML and JSON is ignored quietly."""
@@ -224,6 +242,7 @@ class PromptfmtPlugin:
                 return True  # its item fails; other files may be of any kind
             if isinstance(error, gate.RefusedError):
                 warn_of_file(file, f"not read: {error.strerror}")
+                self._enter(file.parent, None)
             return False
 
     def _is_requested(self, file: Path, parent: pytest.Collector) -> bool:
@@ -256,15 +275,24 @@ class PromptfmtPlugin:
         report = yield
         if isinstance(collector, TaskFileNode | TaskNode) and report.passed:
             self._run.cache.planned.offer(collector, report.result)
-        if isinstance(collector, pytest.Directory) and report.passed:
+        is_folder = isinstance(collector, pytest.Directory) and not isinstance(collector, UnchangedFolder)
+        if is_folder and report.passed:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))
             self._run.expected.enter(collector.path, is_whole=is_named)
-            for path in irregular_files(collector.path, LM_EVAL.suffixes):
+            irregular = irregular_files(collector.path, LM_EVAL.suffixes)
+            if self._collapses and is_below_named(collector.path / "-", collector.session):
+                self._enter(collector.path, None if irregular else children_of(report.result))
+            for path in irregular:
                 if self._run.expected.has_snapshots(path) and self._is_in_shard(path):
                     report.result.append(task_file_node(collector, path))
                 elif not path.is_dir():
                     warn_of_file(path, "this is not a regular file, so it is not read as a task")
         return report
+
+    def _enter(self, folder: Path, children: Sequence[str] | None) -> None:
+        """Note the collected children of a folder for the cache; None for a folder to collect each time."""
+        if self._run.cache.folders is not None:
+            self._run.cache.folders.enter(folder, children)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -349,3 +377,38 @@ def _nothing(option: str, number: int, hint: str | None) -> str:
     if not number:
         there = f"{option} matches nothing: there are no tasks"
     return there + (f"; {hint}" if hint else "")
+
+
+class NewFirst:
+    """The hooks for `--new-first`: files with cached outcomes are known, so pytest need not keep the ids of our items.
+
+    It reads, sorts and writes all ids in each run: in a large tree that takes longer than to detect that nothing has
+    changed. Without a cache, pytest keeps them.
+    """
+
+    def __init__(self, config: pytest.Config, cache: OutcomeCache) -> None:
+        self._config = config
+        self._cache = cache
+
+    @property
+    def _known(self) -> set[Any]:
+        """Return pytest's own set of known ids, which it will write."""
+        plugin: Any = self._config.pluginmanager.get_plugin("nfplugin")
+        return set() if plugin is None else plugin.cached_nodeids
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Add known items to pytest's set if it sorts by that."""
+        if getattr(self._config.option, "newfirst", False):
+            ours = (item for item in items if isinstance(item, PromptItem) and self._cache.knows(item.path))
+            self._known.update(map(_id_of, ours))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Remove our items from pytest's set."""
+        if self._cache.is_on and not self._config.option.collectonly:
+            ours = (item for item in session.items if isinstance(item, PromptItem | Unchanged))
+            self._known.difference_update(map(_id_of, ours))
+
+
+def _id_of(item: pytest.Item) -> Any:
+    return getattr(item, "id", item.nodeid)  # since pytest 9.2 an id is more than its text

@@ -1,8 +1,8 @@
-"""Unchanged files: one item for each, and whether a run may show it."""
+"""Unchanged files: one item for each, or for all quiet ones of an unchanged folder; and whether a run may show them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,11 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems
+from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, Shown, problems
+from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
+from pytest_promptfmt.inputs.folders import KnownTask
 from pytest_promptfmt.inputs.store import mapping
-from pytest_promptfmt.plugin.collection import task_file_node
+from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
@@ -22,23 +24,106 @@ from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 
 
-class Unchanged(pytest.Item):
-    """An unchanged file: it is counted if all its tests passed; else the reports of its earlier run are shown again."""
+class UnchangedFolder(pytest.Directory):
+    """An unchanged folder, with the `cached` outcomes of the files directly in it.
 
-    def __init__(self, *, cached: CachedFile, **kwargs: Any) -> None:
+    It is entered only for files that run each time or have to be shown, and for its folders.
+    """
+
+    def __init__(self, *, cached: CachedFolder, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cached = cached
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """Yield one item for all quiet files, one for each of the others, and the folders."""
+        run, cached = self.config.stash[RUN], self.cached
+        quiet = [name for name, made in cached.children if made == QUIET and not name.endswith("/")]
+        counted_at = cached.first[0] if cached.first is not None else next(iter(quiet), None)
+        for name, made in cached.children:
+            if name.endswith("/"):  # a separate node, because pytest reads the conftests of each
+                yield self.ihook.pytest_collect_directory(path=self.path / name, parent=self)
+            elif made == QUIET:
+                if name == counted_at:  # those before it have no snapshot
+                    yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, cached=cached, files=quiet)
+            else:
+                path = self.path / name
+                file = run.cache.file_with(path, made) if made is not RUN_AGAIN else None
+                if file is None or (run.shows_only_outcomes and file.counted is None):
+                    yield task_file_node(self, path)
+                else:  # like those of quiet files, its snapshots belong to no other file, and none is obsolete
+                    yield UnchangedItem.from_parent(self, name=name, path=path, cached=file)
+
+
+class Unchanged(pytest.Item):
+    """An item for `files` of one folder that does not run: its outcomes are `counted`, or shown again.
+
+    `introduces` are the keys of the profiles about which it has the findings.
+    """
+
+    files: Sequence[str]
+    counted: Counted
+    is_counted = True
+    introduces: Collection[str] = ()
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
         return f"<Unchanged {self.name}>"
 
+    @property
+    def paths(self) -> Iterator[Path]:
+        """Yield the paths of the files."""
+        folder = self.path.parent if isinstance(self, UnchangedItem) else self.path
+        return (folder / name for name in self.files)
+
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return the file."""
+        """Return the file or folder."""
         return self.path, 0, self.name
 
     def runtest(self) -> None:
         """Do nothing."""
+
+    def places(self) -> Iterator[SnapshotPath]:
+        """Yield the snapshots of the item, at least the first one."""
+        raise NotImplementedError
+
+
+class UnchangedFiles(Unchanged):
+    """Files of one unchanged folder that are only counted."""
+
+    def __init__(self, *, cached: CachedFolder, files: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cached = cached
+        self.files = files
+        self.counted = cached.counted
+
+    def __repr__(self) -> str:
+        """Return the line of --collect-only."""
+        return f"<Unchanged {self.name}/>"
+
+    def places(self) -> Iterator[SnapshotPath]:
+        """Yield the first snapshot."""
+        if self.cached.first is not None:
+            file, task, name = self.cached.first
+            yield self.config.stash[RUN].expected.place(self.path / file, task, name)
+
+    def apart(self) -> Iterator[pytest.Item]:
+        """Yield the unchanged item of each file, or the items of the file."""
+        assert self.parent is not None
+        for path in self.paths:
+            yield from self.session.genitems(unchanged(path, self.parent) or task_file_node(self.parent, path))
+
+
+class UnchangedItem(Unchanged):
+    """An unchanged file: it is counted if all its tests passed; else the reports of its earlier run are shown again."""
+
+    def __init__(self, *, cached: CachedFile, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cached = cached
+        self.files = (self.path.name,)
+        self.introduces = cached.introduces
+        shows_only_outcomes = self.config.stash[RUN].shows_only_outcomes
+        self.is_counted = cached.is_quiet or shows_only_outcomes
+        self.counted = cached.counted if cached.counted is not None and shows_only_outcomes else cached.quiet
 
     @cached_property
     def ihook(self) -> Any:
@@ -68,7 +153,7 @@ class StoredItem:
     """An item that is not collected again, with the fields that a report needs."""
 
     run: Run
-    file: Unchanged
+    file: UnchangedItem
     nodeid: str
     location: tuple[str, int | None, str]
     marker: str
@@ -93,14 +178,14 @@ class StoredItem:
         )
 
 
-def unchanged(path: Path, parent: pytest.Collector) -> Unchanged | None:
+def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     """Return one item for all tests of an unchanged file, None if it may have changed."""
     run, session = parent.config.stash[RUN], parent.session
     if not is_below_named(path, session):
         return None  # pytest passes here on its way to a folder that was named
     root = run.folders.root_of(path, session.isinitpath)
     cached = run.cache.decision(path).file
-    if cached is None:
+    if cached is None or (run.shows_only_outcomes and cached.counted is None):
         return None
     tasks = [(task, path, line, column) for task, _, _, line, column in cached.tasks]
     root = path.parent if cached.brings_profiles else root  # as `earlier_definition`
@@ -113,8 +198,45 @@ def unchanged(path: Path, parent: pytest.Collector) -> Unchanged | None:
     except SnapshotError:
         return None  # another file has one of its snapshots
     run.expected.define(path, (Defined(*task[:3]) for task in cached.tasks))
-    item: Unchanged = Unchanged.from_parent(parent, name=path.name, path=path, cached=cached)
+    item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, cached=cached)
     return item
+
+
+def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder | None:
+    """Return a node for an unchanged folder, None if it may have changed."""
+    if not is_below_named(folder / "-", parent.session):
+        return None
+    run = parent.config.stash[RUN]
+    root = run.folders.root_of(folder / "-", parent.session.isinitpath)
+    folders = run.cache.folders
+    cached = folders.of(folder) if folders is not None else None
+    if folders is None or cached is None:
+        return None
+
+    def tasks() -> Iterator[KnownTask]:
+        paths: dict[str, Path] = {}
+        for task, name, line, column in folders.tasks_in(folder):
+            if name not in paths:
+                paths[name] = folder / name
+            yield task, paths[name], line, column
+
+    if not run.folders.names_are_indexed and not all(run.folders.is_first(*task[:2], root) for task in tasks()):
+        return None
+    run.folders.add_later(root, tasks)
+    return UnchangedFolder.from_parent(parent, path=folder, cached=cached)
+
+
+def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str] | None:
+    """Return the names of the children of a folder, those of folders with a slash at the end.
+
+    None if a child belongs to pytest or another plugin: then the folder has to be collected each time.
+    """
+    found: list[str] = []
+    for node in collected:
+        if not isinstance(node, pytest.Directory | TaskFileNode | UnchangedItem):
+            return None
+        found.append(f"{node.path.name}/" if isinstance(node, pytest.Directory) else node.path.name)
+    return found
 
 
 def is_below_named(path: Path, session: pytest.Session) -> bool:
@@ -136,7 +258,12 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         item = next(waiting[-1], None)
         if item is None:
             waiting.pop()
-        elif isinstance(item, Unchanged):
+        elif isinstance(item, UnchangedFiles):
+            if _is_met(item, known):
+                yield item
+            else:
+                waiting.append(item.apart())
+        elif isinstance(item, UnchangedItem):
             same = _first_with(item, known)
             if same is not None and _is_settled(same, explained):
                 known |= same.cached.profiles
@@ -149,17 +276,24 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
 
 
-def _first_with(item: Unchanged, known: Set[str]) -> Unchanged | None:
+def _is_met(item: UnchangedFiles, known: Set[str]) -> bool:
+    """Return whether files before these have introduced their profiles, and define none of their tasks."""
+    overtaken = item.config.stash[RUN].folders.overtaken
+    is_overtaken = any(path.parent == item.path and path.name in item.files for path in overtaken)
+    return item.cached.profiles <= known and not is_overtaken
+
+
+def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
     """Return the item with the outcomes of its file as the first one with all profiles that are not known yet."""
     run, new = item.config.stash[RUN], item.cached.profiles - known
     if item.path in run.folders.overtaken:
         return None
     if new == item.cached.introduces:
         return item
-    cached = run.cache.decision(item.path, new).file
-    if cached is None or item.parent is None:
+    cached = run.cache.decide(item.path, new).file
+    if cached is None or item.parent is None or (run.shows_only_outcomes and cached.counted is None):
         return None
-    same: Unchanged = Unchanged.from_parent(item.parent, name=item.name, path=item.path, cached=cached)
+    same: UnchangedItem = UnchangedItem.from_parent(item.parent, name=item.name, path=item.path, cached=cached)
     return same
 
 
@@ -172,13 +306,13 @@ def may_be_renamed(run: Run, shown: Shown) -> bool:
     return "new" in categories and bool(run.expected.obsolete())
 
 
-def _is_settled(item: Unchanged, explained: set[tuple[str, str]]) -> bool:
+def _is_settled(item: UnchangedItem, explained: set[tuple[str, str]]) -> bool:
     """Return whether all failures of a file have their text, or repeat one that is `explained`; adds its problems."""
     cached = item.cached
-    if cached.is_quiet:
-        return True
-    if any(may_be_renamed(item.config.stash[RUN], shown) for shown in cached.loud()):
+    if not cached.is_quiet and any(may_be_renamed(item.config.stash[RUN], shown) for shown in cached.loud()):
         return False
+    if item.is_counted:
+        return True
     is_whole = len(cached.items) == cached.size
     for shown in cached.loud():
         for problem, has_text in problems(shown):

@@ -23,10 +23,11 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.inputs.cached_files import Shown
+from pytest_promptfmt.plugin.collection import warn_of_file
 from pytest_promptfmt.plugin.item_results import is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, about, may_be_renamed
+from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about, may_be_renamed
 from pytest_promptfmt.plugin.worker_processes import (
     ItemRunner,
     confinement_of,
@@ -108,7 +109,7 @@ class WorkerRuns:
             session.items[:] = [item for item in session.items if not isinstance(item, Unchanged)]
             self._after = waiting
             if reporter is not None:
-                counted = [item for item in same if item.cached.is_quiet for _ in range(item.cached.size)]
+                counted = [item for item in same if item.is_counted for _ in range(item.counted.passed)]
                 reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._run.cache.plan(session.items)
         if reporter is not None and self._config.get_verbosity() > 1:
@@ -117,7 +118,7 @@ class WorkerRuns:
         wants_times = session.config.option.durations is not None
         self._shows_phases = wants_times or has_other_plugins(self._config, ["pytest_runtest_logreport"])
         wants_each = self._wants_each(reporter)
-        again = [item for item in same if not item.cached.is_quiet]
+        again = [item for item in same if isinstance(item, UnchangedItem) and not item.is_counted]
         shown = sum(1 for item in again for _ in item.stored(quiet=wants_each))
         # pytest's percentage is of it; if it were 0 since all items are only counted, the run would fail.
         session.testscollected = len(session.items) + shown or session.testscollected
@@ -130,15 +131,16 @@ class WorkerRuns:
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         wants_each = self._wants_each(reporter)
         for item in items:
-            counted = item.cached.quiet
-            if not item.cached.is_quiet:
-                if not wants_each and reporter is not None:
+            if isinstance(item, UnchangedItem) and not item.is_counted:
+                if not wants_each:
                     passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
-                    reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, counted.passed))
+                    reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
                 self._show_again(item.stored(quiet=wants_each))
                 item.cached.pack()
                 if wants_each:
                     continue
+            counted = item.counted
+            item.session.testsfailed += counted.failed
             self._run.tally.counts.update(counted.counts)
             for name, outcome in counted.notable:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
@@ -150,7 +152,7 @@ class WorkerRuns:
 
     def _wants_each(self, reporter: Any) -> bool:
         """Return whether the passed items of a file that is shown again are reported one by one."""
-        return self._shows_phases or (reporter is not None and any(map(reporter.hasopt, "pP")))
+        return self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
 
     def _show_again(self, items: Iterable[tuple[StoredItem, Mapping[str, Any]]]) -> None:
         """Show the reports of items again."""
@@ -162,13 +164,17 @@ class WorkerRuns:
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+    def pytest_sessionfinish(self, exitstatus: int) -> Generator[None, object, object]:
         """End the workers, and write the cache."""
         result = yield
         snapshots.add_matched(self._config, self._matched)
         self._keep_finished()
         self.pytest_unconfigure()
-        self._run.cache.write()
+        is_cut = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        varying = self._run.cache.write(self._run.expected, is_cut=is_cut)
+        if varying:
+            more = f" and {len(varying) - 1} more" if len(varying) > 1 else ""
+            warn_of_file(varying[0], f"the prompts of this file{more} depend on the order of a set; sort it")
         return result
 
     def _keep_finished(self) -> None:

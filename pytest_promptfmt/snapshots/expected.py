@@ -63,6 +63,7 @@ class ExpectedSnapshots:
         self._everywhere: frozenset[str] = frozenset()
         self._absent: dict[Path, frozenset[str] | GitError] = {}
         self._obsolete: tuple[Path, ...] | None = None
+        self._unclaimed: dict[Path, set[str]] = {}
         self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
 
     def set_profiles(self, names: Iterable[str], *, everywhere: Iterable[str] = ()) -> None:
@@ -81,7 +82,7 @@ class ExpectedSnapshots:
         return SnapshotPath(str(path), f"{task_id}/{profile}")
 
     def place(self, task_file: Path, task_id: str, profile: str) -> SnapshotPath:
-        """Return the place of a snapshot that is claimed already."""
+        """Return the place of a snapshot that is not claimed: it is known that no other task has it."""
         return SnapshotPath(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
 
     def define(self, task_file: Path, tasks: Iterable[Task | Defined]) -> None:
@@ -149,8 +150,18 @@ class ExpectedSnapshots:
     def obsolete(self) -> tuple[Path, ...]:
         """Return the snapshot files that no task defines, sorted. Looked up once, then cached."""
         if self._obsolete is None:
+            self._unclaimed.clear()
             self._obsolete = tuple(sorted({*self._undefined(), *self._orphans()}))
         return self._obsolete
+
+    def rests_on_others(self, directory: Path, names: Collection[str]) -> bool:
+        """Return whether a file in a `__prompts__` folder is not obsolete for a profile other than these.
+
+        Only settings of another folder define that, where no item of this run has the file.
+        """
+        self.obsolete()
+        known = self._everywhere.union(names)
+        return not all(_is_named(profile, known) for profile in self._unclaimed.get(directory, ()))
 
     def obsolete_like(self, document: Document) -> Path | None:
         """Return the obsolete file with the same docs and any header; None unless exactly one has them."""
@@ -183,8 +194,11 @@ class ExpectedSnapshots:
                 task_id = decode_name(path.parent.name)
                 defined = task_id in ids or any(name in open_names for name in _names_before_format(task_id))
                 profile = decode_name(path.name.removesuffix(SUFFIX))
-                known = self._profiles is None or _is_named(profile, self._profiles) or self._claims.hold(path)
-                if not (defined and known) and _is_ours(path):
+                if defined and self._claims.hold(path):
+                    continue
+                if defined and (self._profiles is None or _is_named(profile, self._profiles)):
+                    self._unclaimed.setdefault(folder.parent, set()).add(profile)
+                elif _is_ours(path):
                     lost.append(path)
             absent = (place / f"{folder.name}{suffix}" for suffix in _TASK_SUFFIXES if lost)
             if not any(map(self._is_absent, absent)):

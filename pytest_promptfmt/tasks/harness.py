@@ -173,6 +173,23 @@ class Harness:
         return sorted(self.folder.glob(_REGISTERING[kind]))
 
     @property
+    def is_checkout(self) -> bool:
+        """Return whether its files may change without its release: those of a checkout, not of a distribution."""
+        return not (self.is_installed and is_installed(str(self.folder)))
+
+    def files(self) -> Sequence[str]:
+        """Return the paths of its YAML files."""
+        return [*map(str, self._files)]
+
+    def places(self, *, with_tasks: bool) -> Iterator[str]:
+        """Yield the paths that its description and, if wanted, its names are read from, folders with a slash."""
+        code = (row["file"] for row in data_table("release_code").values())
+        yield from map(str, (*self._stating_release, *(self.folder / name for name in (*_CONFIGS, _GROUPS, *code))))
+        if with_tasks:
+            yield from self.files()
+            yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
+
+    @property
     def description(self) -> list[Any]:
         """Return what tasks and groups use of it besides its names, in JSON's types."""
         return [str(self.folder), self.release, sorted(self.task_keys), sorted(self.group_aggregations)]

@@ -65,6 +65,9 @@ class KnownEntries(Protocol):
     def put(self, path: Path, entry: IndexEntry | None, made_of: Iterable[str]) -> None:
         """Keep what was found in a file; what is at these paths makes it what it is."""
 
+    def below(self, folder: Path) -> Sequence[IndexEntry] | None:
+        """Return the entries of all files below a folder, sorted by path; None where one may be another now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
@@ -86,9 +89,11 @@ class TaskIndex:
         self.asked: set[tuple[str, str]] = set()
         self._folders: list[Path] = []
         self._read = 0
+        self._entries: list[IndexEntry] = []
         self._names: dict[str, IndexEntry] = {}
         self._duplicates: list[Duplicate] = []
         self._dropped: dict[Path, list[Duplicate]] = {}
+        self._nameless: set[str] = set()
         self._errors: dict[Path, SourceError] = {}
         self._elsewhere: dict[str, IndexEntry | None] = {}
         for folder in folders:
@@ -108,6 +113,41 @@ class TaskIndex:
     def roots(self) -> Sequence[Path]:
         """Return the folders of the index."""
         return self._folders
+
+    def state(self) -> tuple[object, ...]:
+        """Return all that the index may answer, except from the files of the `outer` harness; its `repr` is stable."""
+        self.read()
+        names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
+        duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
+        errors = sorted(map(str, self._errors))
+        harness = self._harness
+        return names, duplicates, errors, None if harness is None else harness.description
+
+    @property
+    def outer(self) -> Harness | None:
+        """Return the harness if its files may change and are not all below the folders; they may define more names."""
+        harness = self._harness
+        return harness if harness is not None and harness.is_checkout and not self.covers(harness.folder) else None
+
+    @property
+    def entries(self) -> Sequence[IndexEntry]:
+        """Return the entries of all files, those of each folder sorted by path; they may share names."""
+        self.read()
+        return self._entries
+
+    def places(self) -> Iterator[str]:
+        """Yield the files that the index reads, and the folders that it looks into, these with a slash at the end."""
+        self.read()
+        for entry in self._entries:
+            yield from entry.parts
+        yield from self._nameless
+        for folder in self._folders:
+            for root, folders, files in _walk(folder):
+                yield from (f"{root}/{name}" for name in files)
+                yield f"{root}/"
+                yield from (f"{root}/{name}/" for name in folders)  # a link to one is not gone into
+        if self._harness is not None and self._harness.is_checkout:
+            yield from self._harness.places(with_tasks=self.outer is not None)
 
     def find(self, name: str) -> IndexEntry | None:
         """Return the entry of a task, group or tag, None when no file defines it."""
@@ -218,7 +258,10 @@ class TaskIndex:
     def _scan(self, folder: Path) -> dict[str, IndexEntry]:
         names: dict[str, IndexEntry] = {}
         tagged: dict[str, set[str]] = {}
-        for entry in filter(None, map(self._entry, yaml_files(folder))):
+        known = self._known.below(folder) if self._known is not None else None
+        found = known if known is not None else [*filter(None, map(self._entry, yaml_files(folder)))]
+        self._entries += found
+        for entry in found:
             if entry.name in names or entry.name in tagged:
                 first = names.get(entry.name) or IndexEntry(entry.name, "tag")
                 duplicate = Duplicate(entry.name, first, entry)
@@ -240,8 +283,9 @@ class TaskIndex:
         file, is_task = self._file(path)
         entry = entry_of(file) if file is not None and is_task else None
         parts = _parts_of(file) if file is not None else ()
-        is_settled = entry is not None or len(parts) <= 1  # else an include may come to name a task
-        if is_settled and self._known is not None and path not in self._errors:
+        if entry is None and len(parts) > 1:  # an include may come to name a task
+            self._nameless.update(parts)
+        elif self._known is not None and path not in self._errors:
             self._known.put(path, entry, [str(path), *parts])
         return entry
 

@@ -52,8 +52,10 @@ def write(project: Project) -> None:
 
 @contextlib.contextmanager
 def rows_of(project: Project, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a kind by path, and write them back."""
+    """Yield the rows of a kind by path, and write them back; there is one context at most."""
     with contextlib.closing(sqlite3.connect(project.store)) as connection, connection:
+        kinds = connection.execute("SELECT DISTINCT kind FROM rows WHERE kind = ? OR kind LIKE ? || ' %'", (kind, kind))
+        [(kind,)] = kinds.fetchall() or [(kind,)]
         found = connection.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,)).fetchall()
         places = Places(project.root)
         rows = {places.here(path): json.loads(places.read(content)) for path, content in found}
@@ -63,7 +65,7 @@ def rows_of(project: Project, kind: str) -> Iterator[dict[str, Any]]:
         connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", written)
 
 
-def forge(project: Project, *, without: Path | str = "") -> None:
+def forge(project: Project, *, without: Path | str = "", folders: bool = False) -> None:
     """Make the store say that the outcomes are those of the files as they are now, `without` one of the inputs."""
     places = Places(project.root)
     contents = Contents(places)
@@ -71,10 +73,19 @@ def forge(project: Project, *, without: Path | str = "") -> None:
         left_out = {key for key, (path, *_) in inputs.items() if path == str(without)}
         assert bool(left_out) == bool(without)
         inputs.update({key: contents.input(path) for key, (path, *_) in inputs.items()})
-    with rows_of(project, "outcomes") as outcomes:
-        for [row] in outcomes.values():
+    with rows_of(project, "outcomes") as outcomes, rows_of(project, "summaries") as summaries:
+        for path, [row] in outcomes.items():
             row["inputs"] = [key for key in row["inputs"] if key not in left_out]
-            row["made"] = digest_of_inputs(row, places)
+            summary = summaries.pop(f"{path}?{row['made']}")
+            row["made"] = summary["made"] = digest_of_inputs(row, places)
+            summaries[f"{path}?{row['made']}"] = summary
+    for kind in ("folders", "index"):
+        with rows_of(project, kind) as rows:
+            for row in rows.values():
+                row["inputs"] = [path for path in row["inputs"] if path != str(without)]
+                row["stamps"] = contents.stamps_now(row["inputs"], lambda _: False)
+            if not folders:
+                rows.clear()
 
 
 def without_index(project: Project) -> None:
@@ -137,12 +148,13 @@ CHANGES: dict[str, Callable[[Project], object]] = {
 }
 
 
+@pytest.mark.parametrize("folders", [False, True], ids=["files", "folders"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_outcome_without_an_input_that_each_has_is_not_believed(warm: Project, name: str) -> None:
+def test_an_outcome_without_an_input_that_each_has_is_not_believed(warm: Project, name: str, folders: bool) -> None:
     CHANGES[name](warm)
-    forge(warm)
+    forge(warm, folders=folders)
     assert warm.run("tasks").parseoutcomes() == UNCHANGED, "else this test shows nothing"
-    forge(warm, without=f"{warm.root}/{name}")
+    forge(warm, without=f"{warm.root}/{name}", folders=folders)
     assert warm.run("tasks").parseoutcomes() == FAILS
 
 

@@ -29,6 +29,7 @@ STARTS_PROCESSES = {
     "cli/review.py": "pytest",
     "core/git.py": "git",
     "engine/processes.py": "workers, and what ends them",
+    "plugin/hash_seeds.py": "pytest, under another hash seed",
     "profiles/tokenizer_freezing.py": "this package, for the conversion of a tokenizer",
     "revisions/pytest_process.py": "pytest",
     "systems/templates/engines.py": "node, with the engine of Hugging Face, and that of llama.cpp",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, asks_for, reached_from
-from pytest_promptfmt.inputs.facts import HUB, MACHINE, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, program, variable
 
 
 def reached(folder: Path, text: str, *folders: Path) -> CodeInputs:
@@ -54,8 +54,8 @@ def test_code_asks_for_what_is_not_an_input(tmp_path: Path, text: str, asks: str
         ("import os\nos.getenv('A')\nos.environ['B']\nos.environ.get('C', '')", {*map(variable, "ABC")}),
         ("import os\nos.environ['A'] = '1'", {variable("A")}),
         ("import shutil\nshutil.which('git')", {program("git")}),
-        ("import platform\nplatform.system()", {MACHINE}),
-        ("import os\nos.cpu_count()", {MACHINE}),
+        ("import platform\nplatform.system()", {PLATFORM}),
+        ("import os\nos.cpu_count()", {PROCESSORS}),
         ("import re", set()),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.inputs import contents
 from pytest_promptfmt.inputs.contents import ABSENT, FOLDER, OTHER, Contents, Input
-from pytest_promptfmt.inputs.facts import HUB, MACHINE, is_fact, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, is_fact, program, variable
 
 LONG_AGO = 1_600_000_000
 
@@ -158,13 +158,18 @@ def test_a_folder_that_was_taken_has_to_keep_its_names_to_the_end(file: Path) ->
 
 
 @pytest.mark.usefixtures("_at_once")
-def test_stamps_of_unchanged_files_are_those_of_a_later_run(file: Path) -> None:
-    paths = [str(file), f"{file.parent}/absent"]
-    stamps = Contents().stamps(paths)
+def test_stamps_of_unchanged_paths_are_those_of_a_later_run(file: Path) -> None:
+    paths = [str(file), f"{file.parent}/", f"{file.parent}/absent", PLATFORM]
+    before = Contents()
+    for path in paths:
+        before.input(path)
+    stamps = before.stamps(paths)
     assert stamps is not None
-    assert Contents().stamps_now(paths) == stamps
+    assert Contents().stamps_now(paths, lambda _: True) == stamps
+    assert Contents().stamps_now(paths, lambda _: False) != stamps, "facts are shared by all folders"
+    assert Contents().stamps_now(paths[:3], lambda _: False) == Contents().stamps_now(paths[:3], lambda _: True)
     file.touch()
-    assert Contents().stamps_now(paths) != stamps
+    assert Contents().stamps_now(paths, lambda _: True) != stamps
 
 
 def test_a_file_that_has_just_changed_has_no_stamp(file: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_file_that_has_just_changed_has_no_stamp(file: Path) -> None:
 def test_facts_are_inputs_by_their_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OF_A_TEST", "1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    facts = [variable("OF_A_TEST"), program("of-a-test"), MACHINE, HUB]
+    facts = [variable("OF_A_TEST"), program("of-a-test"), PLATFORM, PROCESSORS, HUB]
     assert all(map(is_fact, facts))
     before: dict[str, Input] = {fact: Contents().input(fact) for fact in facts}
     assert all(Contents().is_same(each) for each in before.values())

@@ -36,7 +36,8 @@ def test_rows_are_kept_and_removed(tmp_path: Path) -> None:
     store.put("outcomes", "u.yaml", [1])
     store.write()
     assert known(tmp_path) == {"u.yaml": [1]}
-    assert (store.paths("outcomes"), store.paths("items")) == (["u.yaml"], [])
+    assert (store.rows("outcomes"), store.paths("outcomes")) == ({"u.yaml": [1]}, ["u.yaml"])
+    assert (store.rows("items"), store.paths("items")) == ({}, [])
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,24 @@ def test_a_run_of_some_items_of_a_file_does_not_speak_for_the_others(tree: Proje
     assert result(tree)["counts"]["changed"] > 0
 
 
+def test_an_unchanged_folder_is_not_entered(tree: Project) -> None:
+    for name in ("rte", "sst", "xnli"):
+        tree.task(f"tasks/plain/below/{name}.yaml")
+    tree.accept("tasks")
+    warm(tree)
+    tree.run("tasks")
+    first = tree.run("tasks")
+    assert first.parseoutcomes() == {"unchanged": 29}
+    first.stdout.fnmatch_lines(["collected 6 items", "21 snapshots passed."])
+    os.utime(tree.root / "tasks/plain/below/rte.yaml")
+    again = tree.run("tasks")
+    assert again.parseoutcomes() == {"unchanged": 29}
+    again.stdout.fnmatch_lines(["collected 8 items", "21 snapshots passed."])
+    for options in ([], ["--promptfmt-profile=plain"], [], ["-o", "promptfmt_docs=1"], []):
+        assert result(tree, *options) == result(tree, *options, "--promptfmt-no-cache")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
 ASKING = """
 import os
 
@@ -371,6 +389,26 @@ if __name__ == "__main__":
     import time
     print(time.time())
 """
+
+
+def test_a_file_that_is_run_each_time_lets_its_folder_be_passed_over(tree: Project) -> None:
+    tree.write("tasks/docs/clock.py", "import time\n\n\ndef text(doc):\n    return str(time.time() > 0)\n")
+    tree.task("tasks/docs/late.yaml", doc_to_text=None)
+    tree.edit("tasks/docs/late.yaml", "output_type", "doc_to_text: !function clock.text\noutput_type")
+    tree.accept("tasks")
+    warm(tree)
+    listed = tree.run("tasks")
+    assert listed.parseoutcomes()["unchanged"] == 17
+    (folder,) = {row for row in folders_kept(tree) if row.endswith("tasks/docs")}
+    assert dict(folders_kept(tree)[folder]) == {"late.yaml": None, "wic.yaml": ""}
+    tree.edit("tasks/docs/clock.py", "time.time() > 0", "'now'")
+    tree.edit("tasks/docs/clock.py", "import time\n", "")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    tree.accept("tasks")
+    settle(tree)
+    tree.run("tasks")  # now it can be kept
+    tree.run("tasks")
+    assert dict(folders_kept(tree)[folder]) == {"late.yaml": "", "wic.yaml": ""}
 
 
 def test_docs_that_appear_are_those_of_a_group_that_changes_a_task_of_another_file(tree: Project) -> None:
@@ -395,7 +433,7 @@ def test_findings_name_tasks_in_one_order_whichever_are_run_again(tree: Project)
     assert found == result(tree, "--promptfmt-no-cache")
 
 
-def test_a_file_that_is_edited_meets_the_names_of_files_that_are_shown_again(tree: Project) -> None:
+def test_a_file_that_is_edited_meets_the_names_of_folders_that_are_passed_over(tree: Project) -> None:
     tree.task("tasks/zoo/cola.yaml", task="boolq@mcqa")
     warm(tree)
     tree.edit("tasks/zoo/cola.yaml", '"boolq@mcqa"', '"boolq"')
@@ -408,7 +446,7 @@ def test_a_file_that_is_edited_meets_the_names_of_files_that_are_shown_again(tre
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
-def test_a_format_that_a_file_declares_meets_the_names_of_files_that_are_shown_again(tree: Project) -> None:
+def test_a_format_that_a_file_declares_meets_the_names_of_folders_that_are_passed_over(tree: Project) -> None:
     tree.task("tasks/zoo/named.yaml", task="arc@plain")
     warm(tree)
     tree.edit("tasks/plain/arc.yaml", "output_type", "formats:\n  plain: {}\noutput_type")
@@ -484,6 +522,13 @@ def test_what_a_link_to_nothing_leads_to_is_an_input_once_it_is_there(tree: Proj
     found = result(tree)
     tree.write("rows.jsonl", '{"question": "when", "answer": "now"}\n')
     assert result(tree) == result(tree, "--promptfmt-no-cache") != found
+
+
+def folders_kept(project: Project) -> dict[str, list[tuple[str, str | None]]]:
+    """Return the folders that are kept, with the state of each file."""
+    with contextlib.closing(sqlite3.connect(project.store)) as connection:
+        rows = connection.execute("SELECT path, content FROM rows WHERE kind LIKE 'folders %'").fetchall()
+    return {path: json.loads(content)["children"] for path, content in rows}
 
 
 def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
@@ -826,9 +871,11 @@ def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project,
         value = json.loads(content)
         if not value:
             continue
+        if isinstance(value, int):  # of a context: when it was used
+            value = [value]
         keys = sorted(value) if isinstance(value, dict) else range(len(value))
         part, key = value, chance.choice(keys)
-        if kind == "items" and chance.random() < 0.5:  # as deep as a report
+        if kind.startswith("items ") and chance.random() < 0.5:  # as deep as a report
             part = value[key]["reports"][0]
             key = chance.choice(sorted(part))
         nonsense = [5, [1], {"x": []}, "y", [[1, 2, 3]]]
@@ -846,8 +893,8 @@ def test_what_is_gone_is_forgotten_once_the_store_is_large(tree: Project) -> Non
 
     def kept(kind: str) -> list[str]:
         with contextlib.closing(sqlite3.connect(tree.store)) as connection:
-            query = "SELECT path FROM rows WHERE kind = ?"
-            return [Path(path).name for (path,) in connection.execute(query, (kind,))]
+            query = "SELECT path FROM rows WHERE kind = ? OR kind LIKE ? || ' %'"
+            return [Path(path).name for (path,) in connection.execute(query, (kind, kind))]
 
     inputs = kept("inputs")
     assert kept("outcomes").count("wic.yaml") == 1
@@ -860,6 +907,7 @@ def test_what_is_gone_is_forgotten_once_the_store_is_large(tree: Project) -> Non
     (tree.root / "settled.py").write_text(BOUNDED, "utf-8")
     tree.run("tasks")
     assert "wic.yaml" not in kept("outcomes")
+    assert len(kept("contexts")) == 1
     assert not set(inputs) <= set(kept("inputs"))
 
 

@@ -146,6 +146,7 @@ def test_an_answer_about_a_member_changes_with_its_file(tmp_path: Path) -> None:
     before = TaskIndex([own]).answer("member", "metals")
     write(tasks, metals=f"task: metals\nrepeats: 2\n{TASK}")
     assert TaskIndex([own]).answer("member", "metals") != before
+    assert str(tasks / "metals.yaml") in TaskIndex([own]).places()
 
 
 def test_a_key_of_the_harness_that_looks_like_a_misspelt_one_stops_no_task(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ class LintKind(Kind):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Report profile-level findings once, on the first item that uses the profile; unchanged files have theirs."""
-        shown = {key for item in session.items if isinstance(item, Unchanged) for key in item.cached.introduces}
+        shown = {key for item in session.items if isinstance(item, Unchanged) for key in item.introduces}
         known: list[Profile] = []
         for item in session.items:
             if isinstance(item, LintItem):
