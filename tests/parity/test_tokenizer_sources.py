@@ -99,6 +99,7 @@ def test_gguf_file_of_an_archetype_gives_its_ids(tmp_path: Path, cache_dir: Path
 
 
 def test_tiktoken_file_gives_the_ids_of_its_ranks(tmp_path: Path, cache_dir: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.3", reason="the extra needs it")
     pytest.importorskip("tiktoken")
     file = tmp_path / "tiny.tiktoken"
     pieces = [bytes([byte]) for byte in range(256)] + [b"An", b"sw", b"er", b"Answ", b"Answer", b" A"]
@@ -110,6 +111,7 @@ def test_tiktoken_file_gives_the_ids_of_its_ranks(tmp_path: Path, cache_dir: Pat
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the collection of real tokenizers is not here")
 def test_sentencepiece_file_alone_is_what_transformers_makes_of_it_alone(tmp_path: Path, cache_dir: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.3", reason="the extra needs it")
     pytest.importorskip("sentencepiece")
     pytest.importorskip("google.protobuf")
     shutil.copy(REAL / "mistral-v1" / "tokenizer.model", tmp_path / "tokenizer.model")
@@ -120,6 +122,7 @@ def test_sentencepiece_file_alone_is_what_transformers_makes_of_it_alone(tmp_pat
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the collection of real tokenizers is not here")
 def test_file_of_mistral_common_is_read_by_it(tmp_path: Path, cache_dir: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.3", reason="the extra needs it")
     file = tmp_path / "tokenizer.model.v1"
     shutil.copy(REAL / "mistral-v1" / "tokenizer.model", file)
     if find_spec("mistral_common") is None:
