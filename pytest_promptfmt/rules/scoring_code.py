@@ -329,9 +329,9 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
 
 def _is_lost(best: Mapping[str, Any], nonsense: Mapping[str, Any], score: Mapping[str, Any] | None) -> bool:
     """Return whether a score is no better than that of nonsense in every metric in which the gold answer's differs."""
-    told = []
+    is_no_better = []
     for name in best:
         right, wrong, each = (_number(one.get(name)) for one in (best, nonsense, score or {}))
         if right is not None and wrong is not None and each is not None and right != wrong:
-            told.append((each - wrong) * (right - wrong) <= 0)
-    return bool(told) and all(told)
+            is_no_better.append((each - wrong) * (right - wrong) <= 0)
+    return bool(is_no_better) and all(is_no_better)

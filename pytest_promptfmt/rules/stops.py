@@ -248,7 +248,7 @@ def _stop_before_answer(study: Study) -> Iterator[Finding]:
 def _no_stop_at_all(study: Study) -> Iterator[str]:
     is_compared = scores_exact_match(study) and not study.has_own_scorer and not looks_for_answers(study.task)
     cues = [layout_of(first_text(instance)).cue for instance in study.instances[:1]]
-    if study.stops == [] and is_compared and any(cues):  # a request without a cue is for chat models, which end
+    if study.stops == [] and is_compared and any(cues):  # without a cue, a chat model ends its answer itself
         yield "until: []"
 
 

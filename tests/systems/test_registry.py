@@ -62,7 +62,7 @@ def test_a_system_registered_in_a_conftest_has_its_files_collected(project: Proj
 
 
 @pytest.mark.parametrize("named", [["metals"], ["metals", "."], ["metals", "metals.cards"]])
-def test_prompts_that_nobody_answers_are_shown_by_the_name_of_their_file(project: Project, named: list[str]) -> None:
+def test_prompts_without_answers_are_shown_by_the_name_of_their_file(project: Project, named: list[str]) -> None:
     unanswered = CARDS.replace('doc_to_target="answer"', 'doc_to_target="", output_type="none"')
     assert unanswered != CARDS
     project.write("cards.py", unanswered)
