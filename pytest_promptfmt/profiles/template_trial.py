@@ -133,13 +133,15 @@ class TemplateTrial:
     @cached_property
     def hidden_failures(self) -> Mapping[str, tuple[Conversation, Rendering]]:
         """Return the conversations that fail also without what simpler ones fail on, and how."""
-        found = {}
+        found: dict[str, tuple[Conversation, Rendering]] = {}
         for name, conversation in self.sent.items():
             base = self.sent.get(conversation.base or "")
             removed = self._relaxed(base)[0] if base is not None else frozenset()
             tried = dict(conversation.relaxations) if removed else {}
             variant = tried.get(removed)
-            if variant is not None and (stopped := self.stopped(variant)) is not None:
+            simpler = [found[each.name][1][2:4] for each in self.bases(conversation) if each.name in found]
+            stopped = self.stopped(variant) if variant is not None else None
+            if variant is not None and stopped is not None and stopped[2:4] not in simpler:
                 found[name] = variant, stopped
         return found
 

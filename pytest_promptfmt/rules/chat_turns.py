@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import islice, pairwise, zip_longest
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
@@ -84,7 +84,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             "a user message is closed in some turns only",
             f"{usual!r} and {other!r}: {where}",
             trial.place_of(usual),
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if is_for_chat(trial) else Severity.INFO,
         )
 
     def faults(conversation: Conversation) -> frozenset[str]:
@@ -154,18 +154,19 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
         yield "user messages are closed, but answers are not", header[0], Severity.ERROR
     system = (trial.text("system-alone-with-question") or "").partition(INSTRUCTION)[2]
     if header and len(gap) == len(header) + 1 and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
-        severity = Severity.ERROR if gap[1:] == header else Severity.WARNING
+        severity = Severity.ERROR if gap[1:] == header else Severity.INFO  # each role has a marker that opens its turn
         yield "answers are closed, but user messages are not", gap[0], severity
 
 
 def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
-    """Yield the marker that follows a user message of plain turns, and the place."""
+    """Yield the marker between a user message of plain turns and what the model writes, and the place."""
     for name in ("turns", "second-question", "question"):
-        text = trial.text(name, generation_prompt=True)
-        for unit in trial.conversations[name].units if text else ():
+        text, units = trial.text(name, generation_prompt=True), trial.conversations[name].units
+        for unit, said in zip_longest(units, units[1:]) if text else ():
             if text and unit.kind == "user" and text.count(unit.text) == 1:
                 end = text.find(unit.text) + len(unit.text)
-                yield from ((marker, excerpt(text, end)) for marker in trial.markers(text[end:])[:1])
+                between = _THOUGHT.sub("", text[end:].partition(said.text)[0] if said is not None else text[end:])
+                yield from ((marker, excerpt(text, end)) for marker in trial.markers(between)[:1])
 
 
 def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
@@ -288,9 +289,9 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     if eos and label and opened.endswith(eos) and opened.removesuffix(eos).rstrip().endswith(label):
         yield finding("an end token follows the generation prompt", excerpt(opened, len(opened)), place)
     if opened != opened.rstrip(" \t"):
-        yield finding(
-            "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
-        )
+        is_format = (closed or "").startswith(opened + ANSWER)  # of the model, which never saw it otherwise
+        severity = Severity.INFO if is_format else Severity.WARNING
+        yield finding("the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=severity)
     yield from _elsewhere(trial, (layout.generation_prompt or "").strip())
 
 
@@ -357,7 +358,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
         how = "with more than" if _begins(plain, finished) else "differently from"
-        less = Severity.INFO if how == "with more than" else Severity.WARNING
+        less = Severity.WARNING if how == "differently from" and is_for_chat(trial) else Severity.INFO
         yield finding(
             f"finished answers begin {how} the generation prompt",
             saw,

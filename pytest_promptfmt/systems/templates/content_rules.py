@@ -71,7 +71,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
     for name, without in _IMAGES.items():
         seen, unseen = trial.text(name), trial.text(without)
-        if seen and unseen and seen.split() == unseen.split() and trial.conversations[name] in trial.applicable():
+        is_given = name in trial.sent and trial.conversations[name].about == trial.given[name].about  # with its image
+        if seen and unseen and seen.split() == unseen.split() and is_given:
             yield trial.conversations[name].finding(
                 f"an image leaves no trace in the prompt: {trial.conversations[name].about}",
                 excerpt(seen),
@@ -161,6 +162,7 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
             f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message: {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
+            None if is_for_chat(trial) else Severity.INFO,
         )
     for name, (what, first, last) in _ORDERED.items():
         text = trial.text(name) or ""
@@ -190,12 +192,14 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """
     calls = trial.text("call-finished") or ""
     is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
+    told = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
         is_scalar = name != MAPPING and not has_null_content
         has_tools = conversation.has_tools or bool(conversation.tools)
-        if is_scalar and is_format and conversation.has_tools:
+        if is_scalar and ((is_format and conversation.has_tools) or (name, conversation.base) in told):
             continue
+        told |= {(name, conversation.base)} if is_scalar else set()
         least = Severity.INFO if name == BOOLEAN and has_tools else Severity.WARNING
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]

@@ -15,6 +15,7 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
+from pytest_promptfmt.profiles.turn_layout import is_for_chat
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
@@ -147,7 +148,7 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
                 f"a marker is written twice in a row: {conversation.about}",
                 f"{excerpt(text, found.start(), found.end())!r}",
                 trial.place_of(marker),
-                conversation.mildest(Severity.WARNING),
+                conversation.mildest(Severity.WARNING if is_for_chat(trial) else Severity.INFO),
             )
 
 
@@ -305,9 +306,11 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
     for (one, other), spaces in seen.items():
         if other.endswith(" text") and len(spaces) == 1:
             by_role.setdefault((one, "text"), {}).update(spaces)
+    told = set[tuple[str, frozenset[str]]]()
     for (one, other), spaces in [*seen.items(), *by_role.items()]:
-        if len(spaces) < 2:
+        if len(spaces) < 2 or (one, frozenset(spaces)) in told:
             continue
+        told.add((one, frozenset(spaces)))
         (_, first), (conversation, saw) = list(spaces.values())[:2]
         yield conversation.finding(
             f"whitespace between {one} and {other} varies: {conversation.about}",

@@ -11,6 +11,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, missing, python_in
+from pytest_promptfmt.profiles.turn_layout import is_for_chat
 from pytest_promptfmt.rules.chat_templates import trial_of
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
@@ -62,7 +63,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
             saw="question",
             conversation="question",
             position=trial.place_of("['text']", ".text", "content"),
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if is_for_chat(trial) else Severity.INFO,
         )
 
 
@@ -140,29 +141,39 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
-    for conversation in trial.applicable():
-        if conversation.same_as is None:
-            continue
-        text, twin = trial.whole(conversation), trial.whole(trial.conversations[conversation.same_as])
-        if text is None or twin is None or text == twin:
-            continue
-        is_space = _spaceless(text) == _spaceless(twin)
-        if missing(trial, conversation) != missing(trial, trial.conversations[conversation.same_as]):
-            continue
-        if python_in(trial, conversation) or _is_encoded_twice(trial, conversation):
-            continue
-        if conversation.base is not None and conversation.base != conversation.same_as:
-            base = trial.conversations[conversation.base]
-            below = trial.conversations[base.same_as] if base.same_as else None
-            if below is not None and trial.whole(base) != trial.whole(below):
-                continue
-        at = first_difference(text, twin)
+
+    def twin(conversation: Conversation) -> str:
+        """Return the prompt of the other shape, empty where it is the same or another rule tells why it differs."""
+        other = trial.conversations[conversation.same_as] if conversation.same_as else conversation
+        text, given = trial.whole(conversation), trial.whole(other)
+        is_told = given is None or text in (None, given) or missing(trial, conversation) != missing(trial, other)
+        if is_told or python_in(trial, conversation) or _is_encoded_twice(trial, conversation):
+            return ""
+        return given or ""
+
+    for conversation in trial.simplest(twin):
+        text, other = trial.whole(conversation) or "", twin(conversation)
+        is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
             f"{'whitespace in ' if is_space else ''}the prompt differs with {conversation.about}",
-            f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(twin, at)!r}",
+            f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
-            Severity.INFO if is_space or "no_result_name" in conversation.shapes else None,
+            Severity.INFO
+            if is_space or "no_result_name" in conversation.shapes or _is_passed_on(text, conversation)
+            else None,
         )
+
+
+def _is_passed_on(text: str, conversation: Conversation) -> bool:
+    """Return whether arguments given as JSON text are in a prompt as they are, in no other braces or quotes."""
+    calls = [call["function"]["arguments"] for each in conversation.messages for call in each.get("tool_calls") or ()]
+    given = [each for each in calls if isinstance(each, str)]
+    return given != [] and not any(
+        text.partition(each)[0].rstrip().endswith(_OPEN) or each not in text for each in given
+    )
+
+
+_OPEN: Final = ("{", "'", '"')
 
 
 def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
