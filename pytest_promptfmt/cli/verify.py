@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +21,7 @@ from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.study.request_comparison import Compared, Difference
+    from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference
 
 _PLUGIN = ("-p", "pytest_promptfmt.plugin.items.comparison_items", "--promptfmt-no-cache")
 _SHOWN_TASKS = 6
@@ -32,6 +35,10 @@ def verify(
     lm_eval: Annotated[
         Path | None, typer.Option("--lm-eval", metavar="FOLDER", help="A checkout of lm-eval to compare with.")
     ] = None,
+    eval_framework: Annotated[
+        Path | None, typer.Option("--eval-framework", metavar="FOLDER", help="A checkout of eval-framework.")
+    ] = None,
+    helm: Annotated[Path | None, typer.Option("--helm", metavar="FOLDER", help="A checkout of HELM.")] = None,
     task: Tasks = None,
     profile: Profiles = None,
     allow_code: AllowCode = None,
@@ -39,25 +46,54 @@ def verify(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare prompts and requests with those of the lm-eval that is installed, byte by byte.
+    """Compare prompts and requests with those of the harness that is installed, byte by byte.
 
-    lm-eval builds each task itself, with the docs of the tests in place of its dataset. Exit code: 0 all are equal,
-    1 some differ, 2 the command was used wrongly, 3 none differs, and none could be compared.
+    lm-eval, eval-framework and HELM make the requests of their tasks themselves, with the docs of the tests in place of
+    their datasets. Exit code: 0 all are equal, 1 some differ, 2 the command was used wrongly, 3 none differs, and none
+    could be compared.
     """
-    from pytest_promptfmt.tasks import installed_harness
+    from pytest_promptfmt.study.request_comparison import AsksHarness
+    from pytest_promptfmt.systems import known_systems
 
-    if lm_eval is not None:
-        if not (lm_eval / "lm_eval").is_dir():
-            raise SettingsError(f"{lm_eval} has no folder lm_eval", hint="name the root folder of an lm-eval checkout")
-        sys.path.insert(0, str(lm_eval.resolve()))
-    found = installed_harness()
-    if found is None or found.folder.name != "lm_eval":
-        raise SettingsError("lm-eval is not installed", hint="install it, or name a checkout with --lm-eval")
+    asked = [each for each in known_systems().values() if isinstance(each, AsksHarness)]
+    folders = {"lm-eval": lm_eval, "eval-framework": eval_framework, "helm": helm}
+    for system in asked:
+        folder = folders.get(system.name)
+        if folder is not None:
+            _add_checkout(folder, system.package)
+    titles = {each.name: title for each in asked if (title := _title(each))}
+    if not titles:
+        raise SettingsError("no harness is installed", hint="install it, or name a checkout, as with --lm-eval")
+    release = titles.get("lm-eval", "").partition(" ")[2]
     options = pytest_options(tasks=task, profiles=profile, allow_code=allow_code, no_code=no_code)
     options += [f"--promptfmt-sample={sample or 0}"]
-    options += [f"--promptfmt-lm-eval={found.release}"] if found.release else []
+    options += [f"--promptfmt-lm-eval={release}"] if release else []
     results = compared(paths or [], options)
-    _show(results, found.title, ("ours", "lm-eval"), as_json=as_json, verbose=verbose)
+    used = {each.compared.system for each in results}
+    title = ", ".join(title for name, title in titles.items() if name in used)
+    _show(results, title or "no harness", ("ours", ""), as_json=as_json, verbose=verbose)
+
+
+def _add_checkout(folder: Path, package: str) -> None:
+    root = next((each for each in (folder, folder / "src") if (each / package).is_dir()), None)
+    if root is None:
+        hint = f"name the root folder of a checkout that has the package {package}"
+        raise SettingsError(f"{folder} has no folder {package}", hint=hint)
+    sys.path.insert(0, str(root.resolve()))
+
+
+def _title(system: AsksHarness) -> str:
+    """Return the name and release of the harness of a system, "" without one."""
+    from pytest_promptfmt.tasks import installed_harness
+
+    if find_spec(system.package) is None:
+        return ""
+    found = installed_harness()
+    if found is not None and found.folder.name == system.package:
+        return found.title
+    with suppress(PackageNotFoundError):
+        return f"{system.name} {version(system.distribution)}"
+    return system.name
 
 
 def diff_releases(
@@ -146,7 +182,7 @@ def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, ve
             at = f", doc {one.doc}, request {one.request}: {one.part}, from character {one.offset}"
             yield f"  {where}{at if one.doc else ''}"
             yield text(sides[0], one.old)
-            yield text(sides[1], one.new)
+            yield text(sides[1] or result.compared.system, one.new)
     scored = [(each.name, change) for each in results for change in each.compared.scores]
     for change, pairs in grouped(scored, lambda pair: pair[1]).items():
         shown = listed([name for name, _ in pairs], None if verbose else _SHOWN_TASKS)

@@ -1,4 +1,4 @@
-"""The requests of a task made in two ways, compared byte by byte: by two releases, or here and by an installed lm-eval.
+"""The requests of a task made in two ways, compared byte by byte: by two releases, or here and by an installed harness.
 
 Tasks without shots are also compared with some. The result can be JSON, since a worker makes it.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import TaskDocs
@@ -19,9 +20,9 @@ from pytest_promptfmt.core.release import LATEST, Release, numbers_of, releases
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.study.study import Study
+from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import (
     Arguments,
-    HarnessTask,
     load_docs,
     render_task,
     renderer_with_shots,
@@ -29,6 +30,7 @@ from pytest_promptfmt.tasks import (
     with_pool,
 )
 
+_LM_EVAL: Final = "lm-eval"
 _TRIED_SHOTS: Final = 2
 _BEFORE: Final = 30
 _SHOWN: Final = 90
@@ -78,10 +80,12 @@ class Difference:
 class Compared:
     """The result for one task: how many requests were compared, how they differ, or why they could not be compared.
 
-    `scores` are the changes between two releases that may give the same answers other scores.
+    `scores` are the changes between two releases that may give the same answers other scores, `system` the name of
+    what made the requests to compare with.
     """
 
     task: str
+    system: str = ""
     requests: int = 0
     failures: int = 0
     unknown: str = ""
@@ -102,26 +106,70 @@ Side = Callable[[Task, TaskDocs, int], Callable[[Profile], Requests]]
 """From a task, its docs and a number of shots to what makes the requests for a profile."""
 
 
+@runtime_checkable
+class AsksHarness(Protocol):
+    """A system whose harness, where it is installed, makes the requests of a task from the same docs."""
+
+    name: str
+    """The name of the system."""
+
+    package: str
+    """The package of the harness."""
+
+    distribution: str
+    """The name under which the harness is installed."""
+
+    sends_whole: bool
+    """Whether a continuation is sent as the end of its prompt."""
+
+    def harness_sees(self, task: Task, profile: Profile, /) -> bool:
+        """Return whether the harness has requests of a task for a profile."""
+        ...
+
+    def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
+        """Return what makes them; raises FunctionError if they are unknown, RenderError if the harness fails."""
+        ...
+
+
 def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared:
-    """Return how our requests differ from those that the installed lm-eval makes of the same docs."""
+    """Return how our requests differ from those that the harness of the task makes of the same docs."""
+    system = known_systems().get(study.given.system)
+    if not isinstance(system, AsksHarness):
+        return Compared(task=study.given.id, unknown="no harness has such tasks")
+    asks: AsksHarness = system
+    name = asks.name
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         followed = study.settings.release
-        for name, behaviour in CAUSES.items():
-            for value in dict.fromkeys(getattr(each, name) for each in releases()):
-                changed = replace(followed, **{name: value})
+        for field, behaviour in CAUSES.items() if name == _LM_EVAL else ():
+            for value in dict.fromkeys(getattr(each, field) for each in releases()):
+                changed = replace(followed, **{field: value})
                 if _result(_requests_by, changed, task, docs, shots, profile) == theirs:
                     return f"it differs from lm-eval {followed.version} in {behaviour}"
-        for release in reversed(releases()):
+        for release in reversed(releases()) if name == _LM_EVAL else ():
             if _result(_requests_by, release, task, docs, shots, profile) == theirs:
                 return f"it makes the requests of lm-eval {release.version}"
-        return f"lm-eval raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
+        return f"{name} raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
+
+    def ours(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
+        made = _by(study.settings.release)(task, docs, shots)
+        return (lambda profile: _joined(made(profile))) if asks.sends_whole else made
 
     def theirs(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        return HarnessTask(task, _followed(study.settings.release, task, docs, shots)[1], shots).requests
+        return asks.harness_requests(task, _followed(study.settings.release, task, docs, shots)[1], shots)
 
-    ours = _by(study.settings.release)
-    return _compared(study, profiles, _obstacle(study), (ours, theirs), cause, draws_own=True)
+    seen = [each for each in profiles if asks.harness_sees(study.given, each)]
+    reason = "images or audio are not rendered" if study.is_multimodal else ""
+    if find_spec(asks.package) is None:
+        reason = f"{name} is not installed"
+    elif not seen:
+        reason = f"{name} makes no requests for these profiles"
+    return replace(_compared(study, seen, reason, (ours, theirs), cause, draws_own=True), system=name)
+
+
+def _joined(requests: Requests) -> Requests:
+    """Return requests whose continuation is the end of the prompt."""
+    return [[("".join(each),) if isinstance(each[-1], str) else each for each in own] for own in requests]
 
 
 def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -> Compared:
@@ -137,7 +185,7 @@ def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -
         before = changed()
         return next((CAUSES[name] for name in names if name in CAUSES and changed(name) != before), "several changes")
 
-    reason = "" if study.given.system == "lm-eval" and study.renders_fields else _OTHER_SYSTEM
+    reason = "" if study.given.system == _LM_EVAL and study.renders_fields else _OTHER_SYSTEM
     draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
     made = _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
     return replace(made, scores=() if reason else tuple(_score_changes(study.given, old, new)))
@@ -184,13 +232,6 @@ def _requests_by(release: Release, task: Task, docs: TaskDocs, shots: int, profi
 _OTHER_SYSTEM: Final = "its prompts do not come from lm-eval's fields"
 
 
-def _obstacle(study: Study) -> str:
-    task = study.given
-    if task.system != "lm-eval" or not (study.renders_fields or task.assembly.is_class):
-        return _OTHER_SYSTEM
-    return "images or audio are not rendered" if study.is_multimodal else ""
-
-
 def _compared(
     study: Study,
     profiles: Sequence[Profile],
@@ -206,14 +247,17 @@ def _compared(
     whole = Study(study.collected, replace(study.settings, lm_eval=LATEST.version, renderer="fast"))
     try:
         ways = list(_ways(whole, draws_own))
-        loaded = [study.load(each).profile for each in profiles if each.shows_text and each.formatter is None]
+        loaded = [study.load(each).profile for each in profiles if each.shows_text]
     except PromptfmtError as error:
         return Compared(task=name, unknown=error.message)
     found, requests, failures = [], 0, 0
     for way in ways:
         makers = [_result(side, *way) for side in sides]
-        if unknown := next((each for each in makers if isinstance(each, FunctionError)), None):
+        unknown = next((each for each in makers if isinstance(each, FunctionError)), None)
+        if unknown is not None and way is ways[0]:
             return Compared(task=name, unknown=unknown.message)
+        if unknown is not None:  # with more shots than the task asks for
+            break
         for profile in loaded:
             old, new = (each if isinstance(each, PromptfmtError) else _result(each, profile) for each in makers)
             both_fail = isinstance(old, PromptfmtError) and isinstance(new, PromptfmtError)

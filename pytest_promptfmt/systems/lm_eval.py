@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt import tasks
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import FunctionError
 from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, ReadsClasses, System, known_systems
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.tasks import TaskFile, YamlFile
 
@@ -21,6 +24,9 @@ class LmEval(System):
     name = "lm-eval"
     suffixes = (".yaml", ".yml")
     shape = "a task has a `task` key, a group `group` and `task`"
+    package = "lm_eval"
+    distribution = "lm-eval"
+    sends_whole = False
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return whether the top-level keys are those of a task, group or class, wherever in the file they are."""
@@ -38,6 +44,16 @@ class LmEval(System):
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield every `*.yaml`, as lm-eval finds them; the other ending is for files that are named."""
         return tasks.yaml_files(folder)
+
+    def harness_sees(self, _task: Task, profile: Profile) -> bool:
+        """Return whether lm-eval has prompts for a profile; formatters are eval-framework's."""
+        return profile.formatter is None
+
+    def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
+        """Return what makes the requests by the installed lm-eval; raises FunctionError, RenderError."""
+        if not (task.assembly.renders_fields or task.assembly.is_class):
+            raise FunctionError("its prompts do not come from lm-eval's fields")
+        return tasks.HarnessTask(task, docs, shots).requests
 
 
 SYSTEM: Final = LmEval()

@@ -39,12 +39,14 @@ class ClassDocs(TaskDocs):
 
     `rows` is the whole sample split in the order of its file, of which `evaluated` is the beginning: eval-framework
     shuffles and draws over all of it. `shares_split`: shots are drawn from the same rows, `is_loaded` that the
-    class's own loader has put them in order, and `random_state` what it left of `self.rnd`, from which shots are drawn.
+    class's own loader has put them in order, `given` the splits that this loader read where there are any, and
+    `random_state` what it left of `self.rnd`, from which shots are drawn.
     """
 
     rows: tuple[Doc, ...]
     shares_split: bool
     is_loaded: bool = False
+    given: Mapping[str, Sequence[Doc]] = field(default_factory=dict)
     random_state: Any = None
 
 
@@ -71,9 +73,10 @@ def class_docs(task: Task, found: TaskClass, count: int | None, shots: int) -> T
     if found.kind != "hooks":
         return _samples(task, found, wanted, shots)
     constants = found.constants()
-    drawn = None
+    drawn: Any = None
+    given: Mapping[str, Sequence[Doc]] = {}
     if "_load_dataset" in found.own:
-        rows, pool, origin, pool_origin, drawn = _loaded(task, found, constants, shots)
+        rows, pool, origin, pool_origin, drawn, given = _loaded(task, found, constants, shots)
         shares = constants.sample_split == constants.fewshot_split
     else:
         rows, origin = _rows(task)
@@ -90,6 +93,7 @@ def class_docs(task: Task, found: TaskClass, count: int | None, shots: int) -> T
         rows=rows,
         shares_split=shares,
         is_loaded="_load_dataset" in found.own,
+        given=given,
         random_state=drawn,
     )
 
@@ -170,10 +174,11 @@ def _pool(
 
 def _loaded(
     task: Task, found: TaskClass, constants: Constants, shots: int
-) -> tuple[tuple[Doc, ...], tuple[Doc, ...], str, str, Any]:
+) -> tuple[tuple[Doc, ...], tuple[Doc, ...], str, str, Any, dict[str, Sequence[Doc]]]:
     """Return the docs and pool that the class's own `_load_dataset` makes, from given rows where there are any.
 
-    The last is the state that it leaves `self.rnd` in: a loader that shuffles draws before the shots do.
+    The last are the state that it leaves `self.rnd` in, as a loader that shuffles draws before the shots do, and the
+    given rows by split.
     """
     try:
         given, origin = _rows(task)
@@ -181,8 +186,10 @@ def _loaded(
     except SyntheticDocsError:
         given, origin, pool, pool_origin = (), "", (), ""
     instance = found.make(shots)
+    splits: dict[str, Sequence[Doc]] = {}
     if given:
-        replace_loader(instance, {constants.sample_split: given, constants.fewshot_split: pool or given})
+        splits = {constants.sample_split: given, constants.fewshot_split: pool or given}
+        replace_loader(instance, splits)
     subject = subject_of(given[0], constants.subjects) if given else constants.subjects[0]
     found.call(instance._load_dataset, subject, hook="_load_dataset")
     dataset = getattr(instance, "dataset", None)
@@ -197,10 +204,10 @@ def _loaded(
     own_random = getattr(instance, "rnd", None)
     state = own_random.getstate() if isinstance(own_random, random.Random) else None
     if shots <= 0:
-        return rows, (), made, "none needed", state
+        return rows, (), made, "none needed", state, splits
     drawn = tuple(_checked(dataset.get(constants.fewshot_split, ()), found))
     drawn_from = f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
-    return rows, drawn, made, drawn_from, state
+    return rows, drawn, made, drawn_from, state, splits
 
 
 def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:

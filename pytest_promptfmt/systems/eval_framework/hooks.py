@@ -297,7 +297,12 @@ def _is_own(found: Any, hook: str) -> bool:
 
 def misses_lock_file(found: Any) -> bool:
     """Return whether a class derives from eval-framework's base and lacks what 0.15.4 needs to build it."""
-    return isinstance(found, type) and any(map(_is_base, found.__mro__)) and not hasattr(found, "REVISION_LOCKFILE")
+    return is_on_base(found) and not hasattr(found, "REVISION_LOCKFILE")
+
+
+def is_on_base(found: Any) -> bool:
+    """Return whether something is a class that derives from eval-framework's base."""
+    return isinstance(found, type) and any((each.__module__, each.__name__) == _BASE for each in found.__mro__)
 
 
 def _is_base(each: type) -> bool:

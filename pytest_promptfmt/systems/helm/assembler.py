@@ -33,9 +33,9 @@ class HelmAssembler:
 
     def __init__(self, task: Task, file: AdapterFile, docs: TaskDocs, num_fewshot: int | None, *, trials: int) -> None:
         self._task = task
-        self._spec = replace(file.spec, max_train_instances=task.shots(num_fewshot))
+        self.spec = replace(file.spec, max_train_instances=task.shots(num_fewshot))
         self._train = [HelmInstance.of(doc, split="train") for doc in docs.fewshot]
-        self._recorded = recorded_shots(file) if self._spec.max_train_instances > 0 else {}
+        self._recorded = recorded_shots(file) if self.spec.max_train_instances > 0 else {}
         self._trials = trials
         self._window = _window_settings(task)
         self._adapters: dict[str | None, HelmAdapter] = {}
@@ -52,11 +52,10 @@ class HelmAssembler:
         """Return the doc for a profile; a chat template gets each prompt as one user message, as HELM's clients do."""
         row, made = layout
         if made is None:
-            tokenizer = (self._window or {}).get("tokenizer") or profile.tokenizer
-            made = self._requests(self._adapter(tokenizer), row, number)
+            made = self._requests(self._adapter(self._tokenizer(profile)), row, number)
         where = str(Place(self._task.id, number)) if profile.chat_template is not None else ""
-        prompts, requests = _prompts_and_requests(self._spec, made, row, profile, where)
-        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=_target(self._spec, row))
+        prompts, requests = _prompts_and_requests(self.spec, made, row, profile, where)
+        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=_target(self.spec, row))
 
     def _requests(self, adapter: HelmAdapter, row: HelmInstance, number: int) -> tuple[HelmRequest, ...]:
         try:
@@ -66,10 +65,18 @@ class HelmAssembler:
             position = error.position or self._task.position("request_states")
             raise RenderError(f"{error.message} ({place})", position=position, hint=error.hint) from error
 
+    def window(self, profile: Profile) -> Window | None:
+        """Return the window that requests for a profile are cut to, None without one."""
+        tokenizer = self._tokenizer(profile) if self._window is not None else None
+        return None if tokenizer is None else self._loaded(tokenizer)
+
+    def _tokenizer(self, profile: Profile) -> str | None:
+        return (self._window or {}).get("tokenizer") or profile.tokenizer
+
     def _adapter(self, tokenizer: str | None) -> HelmAdapter:
         if tokenizer not in self._adapters:
             self._adapters[tokenizer] = HelmAdapter(
-                self._spec,
+                self.spec,
                 self._train,
                 window=None if tokenizer is None else self._loaded(tokenizer),
                 trials=len(self._recorded) or self._trials,
