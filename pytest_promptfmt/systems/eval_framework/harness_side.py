@@ -50,7 +50,9 @@ def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], R
     except Exception as error:
         raise FunctionError(f"eval-framework cannot be imported: {type(error).__name__}: {error}") from error
     made, samples = _run(task, lambda: _samples(found, docs, shots))
-    generates = _run(task, lambda: _response_type(found, made) == contract.ResponseType.COMPLETION)
+    if not isinstance(made, contract.Eval):
+        raise FunctionError(f"{found.name} does not derive from a class of eval-framework, and cannot run there")
+    generates = _run(task, made.get_response_type) == contract.ResponseType.COMPLETION
     arguments = {"until": list(made.get_stop_sequences() or [])} if generates else {}
     if generates and (most := made.get_max_tokens()) is not None:
         arguments["max_gen_toks"] = most
@@ -71,11 +73,6 @@ def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], R
     return requests
 
 
-def _response_type(found: TaskClass, made: Any) -> Any:
-    benchmark = getattr(found.found, "response_type", None)
-    return made.get_response_type() if benchmark is None else benchmark()
-
-
 def _run(task: Task, work: Callable[[], Any]) -> Any:
     try:
         return work()
@@ -92,7 +89,7 @@ def _samples(found: TaskClass, docs: TaskDocs, shots: int) -> tuple[Any, list[li
     if given:  # of `iterate_samples`, which is eval-framework's own code or the author's
         return found.make(shots), given
     if not isinstance(docs, ClassDocs) or not is_on_base(found.found):
-        raise FunctionError(f"{found.name} does not derive from eval-framework's BaseTask")
+        return found.make(shots), []
     constants = found.constants()
     if shots and docs.shares_split and constants.fewshot_split != constants.sample_split:
         raise FunctionError(f"there are no docs of {constants.fewshot_split!r}, which eval-framework draws shots from")
