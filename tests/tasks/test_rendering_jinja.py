@@ -309,7 +309,7 @@ def explained(source: str, doc: dict[str, Any]) -> RenderError:
     except Exception as error:
         where = "of 'arc', doc 1"
         place = Position(Path("arc.yaml"), 7, 3)
-        return explain(error, key="doc_to_text", where=where, source=source, columns=tuple(doc), position=place)
+        return explain(error, "doc_to_text", where, source, tuple(doc), place)
     raise AssertionError("it should have failed")
 
 

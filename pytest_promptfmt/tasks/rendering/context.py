@@ -9,12 +9,12 @@ import copy
 import dis
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import Position, PromptfmtError, RenderError, SyntheticDocsError
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SyntheticDocsError
 from pytest_promptfmt.core.prompt import (
     Message,
     Origin,
@@ -31,7 +31,6 @@ from pytest_promptfmt.tasks.rendering.field_mappings import (
     FieldMapping,
     Value,
     choice_field,
-    plain_field,
     target_field,
     text_field,
 )
@@ -198,14 +197,14 @@ class ContextBuilder:
             if prefix.spans:
                 gap = (Span(" ", fields.origin("gen prefix", "fewshot_config.gen_prefix", place.shot)),)
                 answer = joined_spans(prefix.spans, answer, gap)
-            messages.append(Message("assistant", answer, fields.shot_delimiter(place.shot)))
+            messages.append(Message("assistant", answer, fields.delimiter("fewshot delimiter", place.shot)))
             delimited = not prefix.value or meet_without_space(question, prefix.spans)
         else:
             delimited = bool(prefix.value) and meet_without_space(question, prefix.spans)
             if prefix.value:
                 messages.append(Message("assistant", prefix.spans))
         if delimited:
-            messages[0] = Message("user", question, fields.shot_target_delimiter(place.shot))
+            messages[0] = Message("user", question, fields.delimiter("target delimiter", place.shot))
         return Turn.of(tuple(messages))
 
     def _answer(self, choices: Any, target: Value, place: Place) -> Spans:
@@ -255,52 +254,34 @@ class ContextBuilder:
         return tuple(self._question(value, prefix, "", place) for value in values)
 
 
-@dataclass(slots=True)
 class _Fields:
     """The field mappings of a task, for the evaluated doc and for shots."""
 
-    task: Task
-    columns: Sequence[str]
-    text: FieldMapping = field(init=False)
-    target: FieldMapping = field(init=False)
-    choice: FieldMapping | None = field(init=False)
-    description: FieldMapping | None = field(init=False)
-    gen_prefix: FieldMapping | None = field(init=False)
-    shot_text: FieldMapping = field(init=False)
-    shot_target: FieldMapping = field(init=False)
-    shot_choice: FieldMapping | None = field(init=False)
-    shot_gen_prefix: FieldMapping | None = field(init=False)
-    _origins: dict[tuple[str, int | None], tuple[Span, ...]] = field(init=False, default_factory=dict)
+    def __init__(self, task: Task, names: Sequence[str]) -> None:
+        self.task, shots, columns = task, task.fewshot, frozenset(names)
+        self._origins: dict[tuple[str, int | None], Spans] = {}
 
-    def __post_init__(self) -> None:
-        task, shots, columns = self.task, self.task.fewshot, frozenset(self.columns)
-
-        def inherited(spec: Spec, parent: Spec, key: str) -> tuple[Spec, str]:
-            return (parent, key) if isinstance(spec, Unset) or spec is None else (spec, f"fewshot_config.{key}")
+        def inherited(key: str) -> tuple[Spec, str]:
+            own, parent = getattr(shots, key), getattr(task, key)
+            return (parent, key) if isinstance(own, Unset) or own is None else (own, f"fewshot_config.{key}")
 
         self.text = text_field(task, task.doc_to_text, "doc_to_text", columns)
         self.target = target_field(task, task.doc_to_target, "doc_to_target", columns)
-        self.choice = (
-            None if task.doc_to_choice is None else choice_field(task, task.doc_to_choice, "doc_to_choice", columns)
-        )
+        choice = task.doc_to_choice
+        self.choice = None if choice is None else choice_field(task, choice, "doc_to_choice", columns)
         named = None if task.release.makes_turns else ()  # before, a description was always a template
-        self.description = plain_field(task, task.description, "description", "description", named)
-        if not task.description:
-            self.description = None
-        self.gen_prefix = None
-        if task.gen_prefix is not None:
-            self.gen_prefix = plain_field(task, task.gen_prefix, "gen prefix", "gen_prefix", columns)
+        description, prefix = task.description, task.gen_prefix
+        self.description = FieldMapping(task, description, "description", "description", named) if description else None
+        self.gen_prefix = None if prefix is None else FieldMapping(task, prefix, "gen prefix", "gen_prefix", columns)
 
-        self.shot_text = text_field(task, *inherited(shots.doc_to_text, task.doc_to_text, "doc_to_text"), columns)
-        spec, key = inherited(shots.doc_to_target, task.doc_to_target, "doc_to_target")
-        self.shot_target = target_field(task, spec, key, columns)
-        spec, key = inherited(shots.doc_to_choice, task.doc_to_choice, "doc_to_choice")
-        written = task.doc_to_choice if isinstance(shots.doc_to_choice, Unset) else shots.doc_to_choice
-        self.shot_choice = choice_field(task, spec, key, columns) if written else None
+        self.shot_text = text_field(task, *inherited("doc_to_text"), columns)
+        self.shot_target = target_field(task, *inherited("doc_to_target"), columns)
+        written = choice if isinstance(shots.doc_to_choice, Unset) else shots.doc_to_choice
+        self.shot_choice = choice_field(task, *inherited("doc_to_choice"), columns) if written else None
         is_own = not isinstance(shots.gen_prefix, Unset)
         spec = shots.gen_prefix if is_own else task.gen_prefix
         key = "fewshot_config.gen_prefix" if is_own else "gen_prefix"
-        self.shot_gen_prefix = plain_field(task, spec, "gen prefix", key, None) if spec else None
+        self.shot_gen_prefix = FieldMapping(task, spec, "gen prefix", key, None) if spec else None
 
     def are_repeatable(self, num_shots: int) -> bool:
         """Return whether no function runs and nothing is drawn at random while docs are laid out."""
@@ -311,17 +292,11 @@ class _Fields:
 
     def origin(self, part: Part, key: str, shot: int | None) -> Origin:
         """Return the origin of constant text between fields."""
-        return Origin(part, key, self._position(key), shot)
+        return Origin(part, key, self.task.position(*key.split(".")), shot)
 
-    def shot_target_delimiter(self, shot: int | None) -> Spans:
-        """Return the text between the question and the answer of a shot."""
-        return self._delimiter("target delimiter", "target_delimiter", shot)
-
-    def shot_delimiter(self, shot: int | None) -> Spans:
-        """Return the text after a shot."""
-        return self._delimiter("fewshot delimiter", "fewshot_delimiter", shot)
-
-    def _delimiter(self, part: Part, key: str, shot: int | None) -> Spans:
+    def delimiter(self, part: Literal["target delimiter", "fewshot delimiter"], shot: int | None) -> Spans:
+        """Return the text between the question and the answer of a shot, or after it."""
+        key = part.replace(" ", "_")
         spans = self._origins.get((key, shot))
         if spans is None:
             own = getattr(self.task.fewshot, key)
@@ -329,14 +304,11 @@ class _Fields:
             key_path = key if isinstance(own, Unset) else f"fewshot_config.{key}"
             if not isinstance(text, str):
                 message = f"{key_path} of {self.task.name!r} must be a text, not {text!r}"
-                error = RenderError(message, position=self._position(key_path))
+                error = RenderError(message, position=self.task.position(*key_path.split(".")))
                 raise error.naming(repr(self.task.name)) from TypeError(message)
             spans = (Span(text, self.origin(part, key_path, shot)),) if text else ()
             self._origins[key, shot] = spans
         return spans
-
-    def _position(self, key: str) -> Position | None:
-        return self.task.position(*key.split("."))
 
 
 def _may_return(function: object) -> bool:

@@ -66,8 +66,8 @@ class EarlyContextBuilder(ContextBuilder):
             raise self._refusal("doc_to_target", message, TypeError(message))
         return Turn.of(
             (
-                Message("user", question, fields.shot_target_delimiter(place.shot)),
-                Message("assistant", (*before, *answer.spans), fields.shot_delimiter(place.shot)),
+                Message("user", question, fields.delimiter("target delimiter", place.shot)),
+                Message("assistant", (*before, *answer.spans), fields.delimiter("fewshot delimiter", place.shot)),
             )
         )
 

@@ -60,22 +60,17 @@ class FieldMapping:
 
     def __init__(
         self,
+        task: Task,
         spec: Spec,
-        *,
         part: Part,
         key: str,
-        position: Position | None,
         columns: Collection[str] | None,
         convert: Convert | None = None,
         literals: tuple[type, ...] = (),
     ) -> None:
-        self.spec = spec
-        self.part = part
-        self.key = key
-        self.position = position
-        self._columns = columns
-        self._convert = convert
-        self._literals = literals
+        self.spec, self.part, self.key = spec, part, key
+        self.position = task.position(*key.split("."))
+        self._columns, self._convert, self._literals = columns, convert, literals
         self._template: Template | None = None
         self._origins: dict[tuple[int | None, str | None], Origin] = {}
 
@@ -107,7 +102,8 @@ class FieldMapping:
         if isinstance(spec, self._literals):
             return Value(list(spec.values()) if isinstance(spec, dict) else spec)
         if self.is_function:
-            return self.with_span(self._called(doc, place), place.shot)
+            made = call_function(spec, doc, key=self.key, where=str(place), position=self.position)
+            return self.with_span(made, place.shot)
         message = f"{self.key} {place} must be a column, a template or a function, not {spec!r}"
         raise RenderError(message, position=self.position).naming(str(place)) from TypeError(message)
 
@@ -120,22 +116,20 @@ class FieldMapping:
             self._origins[shot, column] = origin
         return origin
 
-    def with_span(self, value: Any, shot: int | None) -> Value:
+    def with_span(self, value: Any, shot: int | None, column: str | None = None) -> Value:
         """Return the value with one span of its text when it is one (an element of a list, a function's result)."""
-        column = self.spec if isinstance(self.spec, str) and self._columns and self.spec in self._columns else None
+        if column is None and isinstance(self.spec, str) and self._columns and self.spec in self._columns:
+            column = self.spec
         if isinstance(value, str) and value:
             return Value(value, (Span(value, self.origin(shot, column)),))
         return Value(value)
 
     def _column(self, doc: Doc, column: str, place: Place) -> Value:
         try:
-            value = doc[column]
+            return self.with_span(doc[column], place.shot, column)
         except KeyError as error:
             message = f"{self.key} {place}: the doc has no column {column!r}"
             raise RenderError(message, position=self.position).naming(str(place)) from error
-        if isinstance(value, str) and value:
-            return Value(value, (Span(value, self.origin(place.shot, column)),))
-        return Value(value)
 
     def _rendered(self, doc: Doc, place: Place) -> Value:
         try:
@@ -143,15 +137,7 @@ class FieldMapping:
                 self._template = compile_template(self.spec)
             pieces = self._template.pieces(doc)
         except Exception as error:
-            explained = explain(
-                error,
-                key=self.key,
-                where=str(place),
-                source=self.spec,
-                columns=tuple(doc),
-                position=self.position,
-            )
-            raise explained from error
+            raise explain(error, self.key, str(place), self.spec, tuple(doc), self.position) from error
         if self._convert is None:
             return self._text(pieces, place.shot)
         text = "".join([piece[0] for piece in pieces])
@@ -175,9 +161,6 @@ class FieldMapping:
                 text = text if text.__class__ is str else str.__str__(text)
                 spans.append(Span(text, origins.get((shot, column)) or self.origin(shot, column)))
         return Value("".join([span.text for span in spans]), tuple(spans))
-
-    def _called(self, doc: Doc, place: Place) -> Any:
-        return call_function(self.spec, doc, key=self.key, where=str(place), position=self.position)
 
 
 def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: Position | None, **options: Any) -> Any:
@@ -211,43 +194,19 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
 def text_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
     """Return the question; digits become an int when the task has choices (lm-eval 0.4.13: multiple inputs)."""
     convert = _digits if task.doc_to_choice is not None and not isinstance(spec, TextTemplate) else None
-    return _field(task, spec, "question", key, columns, convert, (int,))
+    return FieldMapping(task, spec, "question", key, columns, convert, (int,))
 
 
 def target_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
     """Return the gold answer: an index, a text or a list."""
     convert = _digits_or_list if task.doc_to_choice is not None else _list_literal
-    return _field(task, spec, "answer", key, columns, None if isinstance(spec, TextTemplate) else convert, (int, list))
+    given = None if isinstance(spec, TextTemplate) else convert
+    return FieldMapping(task, spec, "answer", key, columns, given, (int, list))
 
 
 def choice_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
     """Return the choices: a list from the column, the literal a template renders to, or the author's own list."""
-    return _field(task, spec, "answer", key, columns, ast.literal_eval, (list, dict))
-
-
-def plain_field(task: Task, spec: Spec, part: Part, key: str, columns: Collection[str] | None) -> FieldMapping:
-    """Return a field whose rendered text stays as it is: description, gen prefix."""
-    return _field(task, spec, part, key, columns, None, ())
-
-
-def _field(
-    task: Task,
-    spec: Spec,
-    part: Part,
-    key: str,
-    columns: Collection[str] | None,
-    convert: Convert | None,
-    literals: tuple[type, ...],
-) -> FieldMapping:
-    return FieldMapping(
-        spec,
-        part=part,
-        key=key,
-        position=task.position(*key.split(".")),
-        columns=columns,
-        convert=convert,
-        literals=literals,
-    )
+    return FieldMapping(task, spec, "answer", key, columns, ast.literal_eval, (list, dict))
 
 
 def _digits(text: str) -> Any:

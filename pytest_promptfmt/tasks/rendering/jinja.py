@@ -180,8 +180,6 @@ class Template:
 
     def line_of(self, error: BaseException) -> int | None:
         """Return the template's line at which rendering failed, from 1; None where it is not known."""
-        if isinstance(error, TemplateSyntaxError):
-            return error.lineno
         if self._compiled is None:
             return None
         line = None
@@ -212,7 +210,6 @@ def compile_template(source: str) -> Template:
 
 def explain(
     error: BaseException,
-    *,
     key: str,
     where: str,
     source: str,
@@ -223,47 +220,40 @@ def explain(
 
     `where` names task and doc, `key` the configuration key that holds the template.
     """
-    return _explained(error, key, where, source, columns, position).naming(where)
-
-
-def _explained(
-    error: BaseException, key: str, where: str, source: str, columns: Sequence[str], position: Position | None
-) -> RenderError:
+    line = _line_of(source, error)
+    at = f"{where}, line {line} of the template" if line is not None and ("\n" in source or "\r" in source) else where
+    made: type[RenderError] = RenderError
+    hint: str | None = None
     if isinstance(error, LimitExceededError):
-        return LimitExceededError(f"{key} {where}: {error.message}", position=position, hint=error.hint)
-    line = error.lineno if isinstance(error, TemplateSyntaxError) else _line_of(source, error)
-    at = f", line {line} of the template" if line is not None and ("\n" in source or "\r" in source) else ""
-    if isinstance(error, TemplateSyntaxError):
-        return RenderError(f"{key} {where} is not valid Jinja{at}: {error.message}", position=position)
-    if isinstance(error, UndefinedError):
+        made, message, hint = LimitExceededError, f"{key} {where}: {error.message}", error.hint
+    elif isinstance(error, TemplateSyntaxError):
+        message = f"{key} {where} is not valid Jinja{at.removeprefix(where)}: {error.message}"
+    elif isinstance(error, UndefinedError):
+        message = f"{key} {at}: {error.message}"
         missing = re.fullmatch(r"'(.+)' is undefined", error.message or "")
         if missing and missing[1].isidentifier():
+            message = f"{key} uses {missing[1]!r}, which no doc has ({at})"
             hint = did_you_mean(missing[1], columns) or (f"the docs have {_listing(columns)}" if columns else None)
-            return RenderError(
-                f"{key} uses {missing[1]!r}, which no doc has ({where}{at})", position=position, hint=hint
-            )
-        return RenderError(f"{key} {where}{at}: {error.message}", position=position)
-    if isinstance(error, OverflowError) and str(error).startswith("Range too big"):
-        return LimitExceededError(f"{key} {where}{at}: a range of more than {MAX_RANGE:,} numbers", position=position)
-    if isinstance(error, SecurityError):
-        return RenderError(
-            f"{key} {where}{at}: the sandbox refuses what lm-eval would allow: {error.message}",
-            position=position,
-            hint="templates cannot change the doc or access Python's internals",
-        )
-    if type(error) is TemplateRuntimeError:
-        return RenderError(f"{key} {where}: {shortened(error.message or '')}", position=position)
-    if isinstance(error, MemoryError):
-        problem = "needs more memory (MemoryError) than a worker may have"
-        return RenderError(f"{key} {where}{at} {problem}", position=position, hint=OUT_OF_MEMORY)
-    what = shortened(f"{type(error).__name__}: {error}")
-    return RenderError(f"{key} {where}{at} failed with {what}", position=position)
+    elif isinstance(error, OverflowError) and str(error).startswith("Range too big"):
+        made, message = LimitExceededError, f"{key} {at}: a range of more than {MAX_RANGE:,} numbers"
+    elif isinstance(error, SecurityError):
+        message = f"{key} {at}: the sandbox refuses what lm-eval would allow: {error.message}"
+        hint = "templates cannot change the doc or access Python's internals"
+    elif type(error) is TemplateRuntimeError:
+        message = f"{key} {where}: {shortened(error.message or '')}"
+    elif isinstance(error, MemoryError):
+        message, hint = f"{key} {at} needs more memory (MemoryError) than a worker may have", OUT_OF_MEMORY
+    else:
+        message = f"{key} {at} failed with {shortened(f'{type(error).__name__}: {error}')}"
+    return made(message, position=position, hint=hint).naming(where)
 
 
 def _line_of(source: str, error: BaseException) -> int | None:
+    if isinstance(error, TemplateSyntaxError):
+        return error.lineno
     try:
         return compile_template(source).line_of(error)
-    except TemplateSyntaxError:
+    except (TemplateSyntaxError, LimitExceededError):
         return None
 
 

@@ -358,7 +358,7 @@ class _Trial:
             case "doc_to_choice":
                 applied = rendering.choice_field(self._task, spec, found.role, doc)
             case _:
-                applied = rendering.plain_field(self._task, spec, "description", found.role, doc)
+                applied = rendering.FieldMapping(self._task, spec, "description", found.role, doc)
         try:
             value = applied(own, Place("synthetic docs", 0)).value
         except (LimitExceededError, RecursionError) as error:
