@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from threading import Event, Timer
 from typing import IO, Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 
 MAX_BYTES: Final = 512 * 2**20
@@ -29,40 +30,7 @@ MAX_SECONDS: Final = 600.0
 _MAX_MESSAGE: Final = 4000
 _CHUNK: Final = 2**20
 
-_SETTINGS: Final = {
-    "core.fsmonitor": "false",  # may name a program that lists changed files
-    "core.hooksPath": "/dev/null",  # the folder with hooks; post-index-change runs when an index is written
-    "core.splitIndex": "false",  # an index of ours would write its shared part into the repository
-    "core.sshCommand": "false",
-    "core.askPass": "",
-    "credential.helper": "",
-    "protocol.allow": "never",
-    "diff.external": "",
-    "log.showSignature": "false",  # would run gpg.program
-    "safe.bareRepository": "explicit",  # a clone can contain one as ordinary files
-    "submodule.recurse": "false",
-}
-"""Settings of every call, which replace those of the repository; https://git-scm.com/docs/git-config describes each."""
-
 _NAMED: Final = re.compile(r"(filter|hook)\..*\.[^.]*")
-_TURNED_OFF: Final = {
-    # https://git-scm.com/docs/gitattributes, "filter": an empty command passes the content through.
-    "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
-    # https://git-scm.com/docs/git-hook, "CONFIGURATION": hooks by name, since git 2.54.
-    "hook": {"enabled": "false"},
-}
-"""Settings for each filter and hook that is configured by a name of its own."""
-
-_VARIABLES: Final = {
-    "GIT_ALLOW_PROTOCOL": "none",  # overrides protocol.<name>.allow of the repository
-    "GIT_LITERAL_PATHSPECS": "1",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",
-}
-"""Variables of every call; https://git-scm.com/docs/git describes each."""
-
 _PASSED_ON: Final = re.compile(
     r"(?!GIT_).*|GIT_(?:CONFIG_(?:COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)|EXEC_PATH|CEILING_DIRECTORIES"
     r"|DISCOVERY_ACROSS_FILESYSTEM|TEST_ASSUME_DIFFERENT_OWNER)"
@@ -91,7 +59,7 @@ def git(
     output, and more than `seconds`, are errors.
     """
     _top_of(folder)
-    settings = {**_SETTINGS, **_settings_of_named(folder, seconds)}
+    settings = {**data_table("git")["settings"], **_settings_of_named(folder, seconds)}
     code, output, message = _run(folder, settings, arguments, variables or {}, given, limit, seconds)
     if code:
         raise _refused(arguments[0], code, message)
@@ -133,15 +101,16 @@ def _top_of(folder: Path) -> Path:
 def _settings_of_named(folder: Path, seconds: float) -> dict[str, str]:
     """Return settings that turn off all configured filters and hooks, which have names of their own."""
     listing = ("config", "--null", "--name-only", "--get-regexp", r"^(filter|hook)\.")
-    code, output, message = _run(folder, _SETTINGS, listing, seconds=seconds)
+    code, output, message = _run(folder, data_table("git")["settings"], listing, seconds=seconds)
     if code not in (0, 1):  # 1: there are none
         raise _refused("config", code, message)
     settings: dict[str, str] = {}
+    turned_off = data_table("git")["named"]
     for name in os.fsdecode(output).split("\0"):
         if found := _NAMED.fullmatch(name):
             if "=" in name:  # git -c would split it there
                 raise GitError(f"the repository configures {name}, which cannot be turned off")
-            settings |= {f"{name.rpartition('.')[0]}.{key}": off for key, off in _TURNED_OFF[found[1]].items()}
+            settings |= {f"{name.rpartition('.')[0]}.{key}": off for key, off in turned_off[found[1]].items()}
     return settings
 
 
@@ -169,7 +138,7 @@ def _run(
     """Return exit code, output and message of one process. Raises GitError where it does not end by itself."""
     command = [_program(), "--no-pager", *(word for pair in settings.items() for word in ("-c", "=".join(pair)))]
     environment = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
-    environment |= {**_VARIABLES, **(variables or {})}
+    environment |= {**data_table("git")["variables"], **(variables or {})}
     is_late = Event()
     with TemporaryFile() as typed, TemporaryFile() as errors:
         typed.write(given)

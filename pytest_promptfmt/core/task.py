@@ -87,6 +87,15 @@ def leaves(config: object) -> Iterator[object]:
             waiting += reversed([*value.values()] if isinstance(value, Mapping) else value)
 
 
+def with_leaves(value: Any, change: Callable[..., Any], *keys: str | int) -> Any:
+    """Return mappings and lists with other leaves: what `change` gives for each of them and the path of its key."""
+    if isinstance(value, Mapping):
+        return {key: with_leaves(item, change, *keys, key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_leaves(item, change, *keys, index) for index, item in enumerate(value)]
+    return change(value, *keys)
+
+
 Spec = Any
 """A field mapping: column name, Jinja template, int, list, dict, `FunctionRef`, callable or None."""
 

@@ -33,7 +33,7 @@ from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems import known_systems, recognized, shapes
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks import TaskFile, TaskIndex, load_function
+from pytest_promptfmt.tasks import CodeImporter, TaskFile, TaskIndex
 
 
 class PromptfmtWarning(pytest.PytestWarning):
@@ -206,7 +206,7 @@ def _raise_first(found: Iterable[Attempt]) -> None:
 
 def _attempts(tasks: Iterable[Task], settings: Settings) -> list[Attempt]:
     """Return the tasks in every format and variant that is tested; one that brings its profiles has none."""
-    resolve = partial(load_function, trusted=settings.trusts, time_limit=settings.import_limit)
+    resolve = CodeImporter(settings.trusts, settings.import_limit).function
     found: list[Attempt] = []
     for task in tasks:
         if task.assembly.brings_profiles:

@@ -17,7 +17,7 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, listed_labels, literal_of, words
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.study.study import constant_spans
-from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
+from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
 _INDEX: Final = re.compile(r"\[ *\d+ *\]|\| *first\b")
 COMMON: Final = words("columns")
@@ -174,7 +174,7 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
     if not listed:
         return
     try:
-        function = load_function(code, trusted=study.settings.trusts, time_limit=study.settings.import_limit)
+        function = CodeImporter(study.settings.trusts, study.settings.import_limit).function(code)
     except PromptfmtError:
         return  # reported where the function is needed
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}

@@ -13,7 +13,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -33,7 +32,7 @@ from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks import TaskIndex, load_function
+from pytest_promptfmt.tasks import CodeImporter, TaskIndex
 
 _MOST_ROUNDS: Final = 8
 """How often a file is linted again after a fix, which may uncover another finding."""
@@ -258,7 +257,7 @@ class _Fixing:
             return
         self._parts[path] = frozenset(part.path for part in file.yaml.parts)
         view: FileView | None = FileView(path=path, yaml=file.yaml, file=file, index=self._folders.index)
-        resolve = partial(load_function, trusted=settings.trusts)
+        resolve = CodeImporter(settings.trusts).function
         for base in file.tasks:
             if base.assembly.brings_profiles:
                 continue

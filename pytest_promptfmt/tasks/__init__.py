@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     )
     from pytest_promptfmt.tasks.functions import (
         IMPORT_SECONDS,
+        CodeImporter,
         bind_functions,
         bind_scoring,
         functions_of,
-        load_function,
-        load_module,
-        load_object,
         missing_for,
     )
     from pytest_promptfmt.tasks.harness import (

@@ -29,20 +29,6 @@ _MAX_NESTING: Final = 50
 _MAX_MEMBERS: Final = 100_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupTasks:
-    """The tasks that a group file adds to those that exist without it.
-
-    `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
-    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing,
-    and whether a member is lost there.
-    """
-
-    tasks: tuple[Task, ...] = ()
-    unresolved: tuple[str, ...] = ()
-    notes: Mapping[str, bool] = field(default_factory=dict)
-
-
 def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate, index: TaskIndex) -> GroupTasks:
     """Return the tasks that a group's merged mapping defines or changes.
 
@@ -53,13 +39,9 @@ def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate,
     if not isinstance(name, str) or not name:
         hint = "since lm-eval 0.4.4 sets of tasks are tags: write `tag:`" if isinstance(name, list) else None
         raise SourceError("the name of a group must be text", position=_at(path, locate, "group"), hint=hint)
-    builder = _Builder(index, path)
-    builder.group(name, config, _Origins(locate, ()), {}, (name,))
-    return GroupTasks(
-        tasks=tuple(builder.tasks.values()),
-        unresolved=tuple(dict.fromkeys(builder.unresolved)),
-        notes=builder.notes,
-    )
+    found = GroupTasks(index, path)
+    found.group(name, config, _Origins(locate, ()), {}, (name,))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +71,18 @@ class _Spot:
 
 
 @dataclass
-class _Builder:
-    """One walk over a group: what was found so far."""
+class GroupTasks:
+    """The tasks that a group file adds to those that exist without it, found in one walk over it.
+
+    `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
+    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing,
+    and whether a member is lost there.
+    """
 
     index: TaskIndex
     path: Path | None
     tasks: dict[str, Task] = field(default_factory=dict)
-    unresolved: list[str] = field(default_factory=list)
+    unresolved: dict[str, None] = field(default_factory=dict)
     notes: dict[str, bool] = field(default_factory=dict)
     without_circles: set[str] = field(default_factory=set)
     visits: int = 0
@@ -240,7 +227,7 @@ class _Builder:
             keys = {**included.config, **keys}
         whole = "dataset_path" in keys or "custom_dataset" in keys or {"doc_to_text", "doc_to_target"} <= keys.keys()
         if not own or (included is None and not whole):
-            self.unresolved.append(member)
+            self.unresolved[member] = None
             return
         beneath = included.locate if included is not None else locate_nowhere
         config = {**keys, "task": member}

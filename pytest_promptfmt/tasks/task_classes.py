@@ -27,7 +27,7 @@ from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.tasks.functions import load_object
+from pytest_promptfmt.tasks.functions import CodeImporter
 from pytest_promptfmt.tasks.harness import harness_around, installed_harness
 from pytest_promptfmt.tasks.harness_renderer import HarnessAssembler
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler
@@ -126,7 +126,7 @@ class LmEvalClass(Assembly):
         """
         try:
             what = f"class: !function {self.ref}"
-            found = load_object(self.ref, what=what, position=self.ref.position, trusted=trusted, time_limit=time_limit)
+            found = CodeImporter(trusted, time_limit).find(self.ref, what, self.ref.position)
         except FunctionError as error:
             if isinstance(error, UnavailableError) or not error.lacks_resource:
                 raise

@@ -66,11 +66,11 @@ def read_task_yaml(
             return TaskFile(
                 path=path,
                 kind="group",
-                tasks=found.tasks,
+                tasks=tuple(found.tasks.values()),
                 names=(file.config["group"],),
                 notes=(*notes, *found.notes),
                 group_notes=found.notes,
-                unresolved=found.unresolved,
+                unresolved=tuple(found.unresolved),
                 yaml=file,
             )
         case _:
@@ -81,7 +81,7 @@ def read_task_yaml(
 def tasks_of_mapping(config: Mapping[str, Any]) -> tuple[Task, ...]:
     """Return the task, or the tasks of the group, whose keys a mapping holds; raises SourceError."""
     if kind_of(config) == "group":
-        return group_tasks(config, path=None, locate=locate_nowhere, index=TaskIndex()).tasks
+        return tuple(group_tasks(config, path=None, locate=locate_nowhere, index=TaskIndex()).tasks.values())
     return (task_from_config(config, path=None, locate=locate_nowhere),)
 
 

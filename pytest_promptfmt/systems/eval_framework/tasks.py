@@ -28,7 +28,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.task import Assembly, Dataset, FunctionRef, Locate, Task
 from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs
 from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
-from pytest_promptfmt.tasks import IMPORT_SECONDS, YamlFile, is_of_lm_eval, load_module, load_object
+from pytest_promptfmt.tasks import IMPORT_SECONDS, CodeImporter, YamlFile, is_of_lm_eval
 
 if TYPE_CHECKING:
     from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler
@@ -88,7 +88,7 @@ class ClassAssembly(Assembly):
         found = self.found
         if found is None:
             position = task.position("class")
-            made = load_object(self.ref, what=self.written, position=position, trusted=trusted, time_limit=time_limit)
+            made = CodeImporter(trusted, time_limit).find(self.ref, self.written, position)
             if is_lm_eval_class(made):
                 raise OwnPromptsError(
                     f"{task.name} is a Python task class ({self.ref}): its prompts are made by its own code",
@@ -290,7 +290,7 @@ def tasks_of_module(
     Names with a leading underscore, abstract classes and what was imported are left out. Raises CodeNotAllowedError,
     FunctionError for a file that does not import, SourceError for one without tasks.
     """
-    module = load_module(path, trusted=trusted, time_limit=time_limit)
+    module = CodeImporter(trusted, time_limit).module(path)
     found = tuple(_found_in(module, path))
     if not found:
         raise SourceError(

@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.randomness import OwnRandomness
-from pytest_promptfmt.core.task import FunctionRef, Task, leaves
+from pytest_promptfmt.core.task import FunctionRef, Task, leaves, with_leaves
 from pytest_promptfmt.tasks.docs.data_files import needs_datasets
 from pytest_promptfmt.tasks.import_failures import lacking
 
@@ -43,15 +43,14 @@ def with_made_names(task: Task) -> Task:
         return task
 
     def made(value: Any, *keys: str) -> Any:
-        if isinstance(value, Mapping):
-            return {key: made(item, *keys, key) for key, item in value.items()}
         if isinstance(value, FunctionRef):
             raise not_allowed(value, task, keys)
         return run_code(value, task, keys) if callable(value) else value
 
     given = dict(task.dataset.kwargs or {})
     try:
-        kwargs: Any = {**given, "data_files": made(given["data_files"], "dataset_kwargs", "data_files")}
+        files = with_leaves(given["data_files"], made, "dataset_kwargs", "data_files")
+        kwargs: Any = {**given, "data_files": files}
     except (DocsError, MissingResourceError):
         kwargs = None
     return replace(task, dataset=replace(task.dataset, kwargs=kwargs))

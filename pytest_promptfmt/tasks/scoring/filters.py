@@ -41,19 +41,27 @@ class Filter(Protocol):
         """Return the filtered responses, in the order of the docs."""
 
 
-class RegexFilter:
+class EachResponse:
+    """Applies a function to each response, at once."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.change = change
+
+    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
+        """Return one list for each doc."""
+        return [[self.change(response) for response in repeats] for repeats in resps]
+
+
+class RegexFilter(EachResponse):
     """Gives the chosen match of a pattern in each response, stripped; the fallback without a match."""
 
     def __init__(
         self, regex_pattern: str = NUMBER_AFTER_HASHES, group_select: int = 0, fallback: Any = NOT_FOUND
     ) -> None:
+        super().__init__(self._extracted)
         self.pattern = re.compile(regex_pattern)
         self.group_select = group_select
         self.fallback = fallback
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return [[self._extracted(response) for response in repeats] for repeats in resps]
 
     def _extracted(self, response: Any) -> Any:
         found = self._chosen(self.pattern, response)
@@ -155,17 +163,6 @@ class PartOfSpeechFilter:
     def _tags(self, response: Any) -> Any:
         pairs = self._PAIR.findall(response) if isinstance(response, str) else response
         return [tag for _, tag in pairs] or self.fallback
-
-
-class EachResponse:
-    """Applies a function to each response, at once."""
-
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self.change = change
-
-    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
-        """Return one list for each doc."""
-        return [[self.change(response) for response in repeats] for repeats in resps]
 
 
 class EachDoc:

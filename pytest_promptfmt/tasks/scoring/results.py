@@ -62,23 +62,23 @@ def questions_of(task: Task, docs: Sequence[Doc]) -> list[Question]:
     text = text_field(task, task.doc_to_text, "doc_to_text", columns)
     target = target_field(task, task.doc_to_target, "doc_to_target", columns)
     choice = None if task.doc_to_choice is None else choice_field(task, task.doc_to_choice, "doc_to_choice", columns)
+    several_targets = several_inputs = False
     questions: list[Question] = []
     for number, doc in enumerate(docs):
         place = Place(task.id, number)
-        values = (text(doc, place).value, target(doc, place).value, choice(doc, place).value if choice else None)
-        first = questions[0] if questions else None
+        asked, gold = text(doc, place).value, target(doc, place).value
+        offered = choice(doc, place).value if choice else None
+        if number == 0:
+            several_targets = isinstance(gold, list) and len(gold) > 0
+            several_inputs = choice is not None and isinstance(asked, int) and bool(offered)
         questions.append(
             Question(
                 output_type=task.output_type,
-                text=values[0],
-                target=values[1],
-                choices=values[2],
-                has_several_targets=first.has_several_targets
-                if first
-                else isinstance(values[1], list) and len(values[1]) > 0,
-                has_several_inputs=first.has_several_inputs
-                if first
-                else choice is not None and isinstance(values[0], int) and bool(values[2]),
+                text=asked,
+                target=gold,
+                choices=offered,
+                has_several_targets=several_targets,
+                has_several_inputs=several_inputs,
             )
         )
     return questions

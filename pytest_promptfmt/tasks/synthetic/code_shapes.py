@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import FunctionType
@@ -388,7 +388,7 @@ class _Walk(ast.NodeVisitor):
 class ReadDoc(dict[str, Any]):
     """A doc that records the names it is read by, of columns it has or lacks, in `names` in that order.
 
-    Who takes the whole doc has read all of it.
+    Who takes the whole doc has read all of it. Copies are ordinary docs.
     """
 
     def __init__(self, doc: Mapping[str, Any], names: dict[str, None]) -> None:
@@ -396,50 +396,23 @@ class ReadDoc(dict[str, Any]):
         super().__init__(doc)
         self._names = names
 
-    def _note(self, name: Any) -> None:
-        if isinstance(name, str):
-            self._names[name] = None
-
-    def _note_all(self) -> None:
-        self._names.update(dict.fromkeys(name for name in dict.keys(self) if isinstance(name, str)))
-
-    def __getitem__(self, name: Any) -> Any:
-        self._note(name)
-        return super().__getitem__(name)
-
-    def __contains__(self, name: Any) -> bool:
-        self._note(name)
-        return super().__contains__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self._note_all()
-        return super().__iter__()
+    def _note(self, names: Iterable[Any]) -> None:
+        self._names.update(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Return how to copy it: as an ordinary doc."""
         return dict, (self.copy(),)
 
-    def get(self, name: Any, default: Any = None) -> Any:
-        """Return a column, as of any doc."""
-        self._note(name)
-        return super().get(name, default)
+    @staticmethod
+    def _noting(method: str) -> Any:
+        """Return a method of `dict` that notes the name that it is given, else all names."""
+        own = getattr(dict, method)
 
-    def pop(self, name: Any, *default: Any) -> Any:
-        """Return a column and remove it, as of any doc."""
-        self._note(name)
-        return super().pop(name, *default)
+        def noting(self: ReadDoc, *given: Any) -> Any:
+            self._note(given[:1] or dict.keys(self))
+            return own(self, *given)
 
-    def copy(self) -> dict[str, Any]:
-        """Return an ordinary doc."""
-        self._note_all()
-        return dict(super().items())
+        return noting
 
-    def items(self) -> Any:
-        """Return all columns with their values, as of any doc."""
-        self._note_all()
-        return super().items()
-
-    def values(self) -> Any:
-        """Return all values, as of any doc."""
-        self._note_all()
-        return super().values()
+    __getitem__, __contains__, get, pop = map(_noting, ("__getitem__", "__contains__", "get", "pop"))
+    __iter__, items, values, copy = map(_noting, ("__iter__", "items", "values", "copy"))

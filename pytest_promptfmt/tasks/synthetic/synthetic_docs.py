@@ -20,7 +20,6 @@ from jinja2 import TemplateError, UndefinedError
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
-    CodeNotAllowedError,
     LimitExceededError,
     PromptfmtError,
     RenderError,
@@ -28,6 +27,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
+from pytest_promptfmt.tasks.docs.doc_functions import not_allowed
 from pytest_promptfmt.tasks.rendering import field_mappings as rendering
 from pytest_promptfmt.tasks.synthetic.code_shapes import ReadDoc, code_facts
 from pytest_promptfmt.tasks.synthetic.doc_values import ChoiceShape, DocPlan, Guess, Guesses
@@ -100,11 +100,7 @@ def _plan_for(task: Task) -> DocPlan:
     fields = _fields_of(task)
     for found in fields:
         if isinstance(found.spec, FunctionRef):
-            raise CodeNotAllowedError(
-                f"{found.role} is the Python function {found.spec}, which is not allowed to run",
-                position=task.position(*found.keys),
-                hint="allow the task's code if you trust it",
-            )
+            raise not_allowed(found.spec, task, found.keys)
     try:
         return _plan(fields)
     except _NoFitError as failed:
@@ -166,8 +162,8 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
     inputs = next((_alone(f) for f in fields if f.keys == ("doc_to_text",)), None)
     guesses = _guess_ladder(DocPlan.build(facts, (), choices), inputs, target, has_choices)
     for guess in islice(guesses, _MAX_TRIALS):
-        plan = DocPlan.build(facts, guess, choices)
         while True:
+            plan = DocPlan.build(facts, guess, choices)
             try:
                 fit = trial.fit(plan)
             except _MissingColumnError as missing:
@@ -175,7 +171,6 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                     raise _NoFitError(missing.field, KeyError(missing.name)) from missing
                 probed.add(missing.name)
                 facts.append((missing.field.role, Fact((missing.name,), "sized")))
-                plan = DocPlan.build(facts, guess, choices)
             except _NoFitError as failed:
                 if callable(failed.field.spec):
                     known = {*facts}
@@ -188,7 +183,6 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                             raise
                         break
                     facts += [fact for fact in asked if fact not in known]
-                    plan = DocPlan.build(facts, guess, choices)
                     continue
                 if not _is_about_values(failed.error):
                     return plan
@@ -198,7 +192,6 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                 if fit.choices and fit.choices != choices.count and not recounted:
                     recounted = True
                     choices = replace(choices, count=fit.choices)
-                    plan = DocPlan.build(facts, guess, choices)
                     continue
                 plan = replace(plan, reads=fit.reads)
                 if fit.gold_is_valid:
@@ -210,7 +203,6 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                 if {*facts}.issuperset(asked):
                     break
                 facts += [fact for fact in asked if fact not in facts]
-                plan = DocPlan.build(facts, guess, choices)
     if best is None:
         assert first_error is not None
         raise first_error
