@@ -22,11 +22,14 @@ from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.study.study import Study
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import (
+    PLACEHOLDERS,
     Arguments,
     load_docs,
     render_task,
     renderer_with_shots,
+    sent_media,
     shot_split,
+    with_media_columns,
     with_pool,
 )
 
@@ -152,19 +155,30 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
         return f"{name} raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
 
     def ours(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
+        docs = with_media_columns(task, docs)
         made = _by(study.settings.release)(task, docs, shots)
+        if study.is_multimodal:
+            return lambda profile: _with_media(made(profile), task, docs)
         return (lambda profile: _joined(made(profile))) if asks.sends_whole else made
 
     def theirs(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        return asks.harness_requests(task, _followed(study.settings.release, task, docs, shots)[1], shots)
+        own = _followed(study.settings.release, task, with_media_columns(task, docs), shots)[1]
+        return asks.harness_requests(task, own, shots)
 
     seen = [each for each in profiles if asks.harness_sees(study.given, each)]
-    reason = "images or audio are not rendered" if study.is_multimodal else ""
+    unread = [key for key in study.media_keys if key not in PLACEHOLDERS]
+    reason = f"{name} does not read {unread[0]}" if unread else ""
     if find_spec(asks.package) is None:
         reason = f"{name} is not installed"
     elif not seen:
         reason = f"{name} makes no requests for these profiles"
     return replace(_compared(study, seen, reason, (ours, theirs), cause, draws_own=True), system=name)
+
+
+def _with_media(requests: Requests, task: Task, docs: TaskDocs) -> Requests:
+    """Return requests with the images and sound of their docs, as digests."""
+    shown = [sent_media(task, doc) for doc in docs.evaluated]
+    return [[(*each, media) for each in own] for own, media in zip(requests, shown, strict=True)]
 
 
 def _joined(requests: Requests) -> Requests:
@@ -312,6 +326,7 @@ def _first(old: Requests | PromptfmtError, new: Requests | PromptfmtError) -> Di
             for place, (left, right) in enumerate(zip_longest(*arguments)):
                 if left != right:
                     part = "generation arguments" if isinstance(left, Mapping) else _PARTS[min(place, 1)]
+                    part = "images and sound" if isinstance(left, tuple) else part
                     return _around(left, right, Difference(doc=doc, request=number, part=part))
     return Difference()
 

@@ -53,7 +53,8 @@ class LmEval(System):
         """Return what makes the requests by the installed lm-eval; raises FunctionError, RenderError."""
         if not (task.assembly.renders_fields or task.assembly.is_class):
             raise FunctionError("its prompts do not come from lm-eval's fields")
-        return tasks.HarnessTask(task, docs, shots).requests
+        made = tasks.HarnessTask(task, docs, shots)
+        return lambda profile: made.requests(profile, with_media=True)
 
 
 SYSTEM: Final = LmEval()

@@ -32,6 +32,7 @@ from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.tasks.harness import installed_harness
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
 from pytest_promptfmt.tasks.rendering.context import DocParts
+from pytest_promptfmt.tasks.rendering.media import shown_media
 from pytest_promptfmt.tasks.rendering.sampling import FEWSHOT_SEED
 from pytest_promptfmt.tasks.task_config import MAPPINGS, OWN_KEYS, STRUCTURAL_KEYS
 
@@ -81,8 +82,11 @@ class HarnessTask:
         if own is not None:  # most classes take no configuration, and lm-eval sets this key
             self._made.set_config(key="num_fewshot", value=config["num_fewshot"])
 
-    def requests(self, profile: Profile) -> list[list[Arguments]]:
-        """Return the requests of each evaluated doc for a profile; raises RenderError for any that fails."""
+    def requests(self, profile: Profile, *, with_media: bool = False) -> list[list[Arguments]]:
+        """Return the requests of each evaluated doc for a profile; raises RenderError for any that fails.
+
+        `with_media` adds a tuple of their images and sound, as snapshots show them, to those that have some.
+        """
         made, is_chat = self._made, profile.chat_template is not None
         self._random = OwnRandomness(self._task, self._docs.random_states or self._built)
         made.set_fewshot_seed(FEWSHOT_SEED)
@@ -106,7 +110,11 @@ class HarnessTask:
         self._run("makes no requests", lambda: build(**{key: value for key, value in given.items() if key in known}))
         found: list[list[Arguments]] = [[] for _ in self._docs.evaluated]
         for instance in made.instances:
-            found[instance.doc_id].append(tuple(instance.arguments)[:2])  # the third are images and sound
+            arguments = tuple(instance.arguments)
+            if arguments and isinstance(arguments[-1], Mapping) and not {"visual", "audio"}.isdisjoint(arguments[-1]):
+                shown = shown_media([arguments[-1].get(each) for each in ("visual", "audio")], self._task)
+                arguments = (*arguments[:-1], shown) if with_media else arguments[:-1]
+            found[instance.doc_id].append(arguments)
         return found
 
     def _run(self, what: str, work: Callable[[], Any]) -> Any:
@@ -250,7 +258,7 @@ def _config(task: Task) -> dict[str, Any]:
     config["task"] = task.name
     for key, value in config.items():
         if isinstance(value, FunctionRef):
-            config[key] = getattr(task, key, value)
+            config[key] = task.media.get(key, getattr(task, key, value))
     is_laid_out = getattr(task, "written", None) is not None
     if is_laid_out:
         config |= {key: getattr(task, key) for key in _LAID_OUT}

@@ -44,15 +44,48 @@ def project(folder: Path) -> Path:
 
 def test_requests_are_equal_and_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     installed()
-    write_task(tmp_path, "seen", doc_to_image="[picture]")
+    write_task(tmp_path, "shown", doc_to_visual="[picture]")
     write_task(tmp_path, "in_template", template="mcq", doc_to_choice="[x, y]", output_type="multiple_choice")
     made = tmp_path / "tasks/in_template.yaml"
     made.write_text(made.read_text("utf-8").replace("doc_to_target: answer", "doc_to_target: 0"), "utf-8")
     done = promptfmt(project(tmp_path), "verify", "--profile", "plain", "--profile", "chat-chatml")
     assert done.returncode == 0, done.stdout
     *reasons, last = done.stdout.splitlines()
-    assert reasons == ["not compared, 1 task: seen: images or audio are not rendered"]
+    assert reasons == ["not compared, 1 task: shown: lm-eval does not read doc_to_visual"]
     assert last.endswith("requests compared, all equal, 1 not compared")
+
+
+SCAN = """
+task: scan
+test_split: test
+output_type: generate_until
+doc_to_text: "<image> Q: {{question}}"
+doc_to_target: answer
+"""
+ROWS = "{question: one, answer: a, picture: x.png}, {question: two, answer: b, picture: y.png}"
+
+
+def test_images_and_sound_are_compared_by_their_digests(tmp_path: Path) -> None:
+    package = installed()
+    (tmp_path / "x.png").write_bytes(b"an image")
+    (tmp_path / "media.py").write_text("def image(doc):\n    return [doc['picture']]\n", "utf-8")
+    for name, key in {"column": "doc_to_image: [picture]", "code": "doc_to_image: !function media.image"}.items():
+        text = f"{SCAN}{key}\nmetadata: {{promptfmt: {{docs: [{ROWS}]}}}}\n".replace("scan", name)
+        (tmp_path / f"{name}.yaml").write_text(text, "utf-8")
+    (tmp_path / "sound.yaml").write_text(f"{SCAN}doc_to_audio: noise\n".replace("scan", "sound"), "utf-8")
+    done = promptfmt(tmp_path, "verify", "--profile", "plain", "--profile", "chat-chatml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ": 3 tasks, " in done.stdout
+    assert done.stdout.rstrip().endswith("all equal")
+    fork_of(package, tmp_path / "fork")
+    module = tmp_path / "fork/lm_eval/api/task.py"
+    old = 'multimodal_arg = {\n                **multimodal_arg,\n                **{"visual": self.doc_to_image(doc)},'
+    text = module.read_text("utf-8")
+    assert old in text
+    module.write_text(text.replace(old, old.replace("self.doc_to_image(doc)", '["other.png"]')), "utf-8")
+    done = promptfmt(tmp_path, "verify", "--lm-eval", "fork", "--profile", "plain", "column.yaml")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "doc 1, request 1: images and sound, from character" in done.stdout
 
 
 TASK_CLASS = """

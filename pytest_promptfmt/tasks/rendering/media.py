@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -127,6 +128,42 @@ def _called(key: str, function: Any, task: Task, doc: Doc) -> Sequence[Any] | No
         raise
     except PromptfmtError:
         return None
+
+
+def with_media_columns(task: Task, docs: TaskDocs) -> TaskDocs:
+    """Return synthetic docs with the columns of images and sound, which no template names; others as they are."""
+    written = [task.config.get(key) for key in PLACEHOLDERS]
+    names = [name for one in written for name in _listed(one) if isinstance(name, str) and name not in docs.columns]
+    if docs.kind != "synthetic" or not names:
+        return docs
+    more = dict.fromkeys(names, "media")
+    filled = [tuple({**doc, **more} for doc in given) for given in (docs.evaluated, docs.fewshot)]
+    return replace(docs, evaluated=filled[0], fewshot=filled[1], columns=(*docs.columns, *more))
+
+
+def sent_media(task: Task, doc: Doc) -> tuple[str, ...]:
+    """Return the images and sound that requests of lm-eval hold besides texts, as `shown_media` shows them.
+
+    Raises RenderError for a function that fails.
+    """
+    made: list[Any] = []
+    for key in PLACEHOLDERS:
+        written = task.media.get(key, task.config.get(key))
+        for name in written if isinstance(written, list | tuple) else (written,):
+            if callable(name):
+                with OwnRandomness(task).used():
+                    own = copy.deepcopy(dict(doc))
+                    made.append(call_function(name, own, key=key, where=f"of {task.id!r}", position=task.position(key)))
+            elif isinstance(name, str):
+                made.append(doc.get(name))
+    return shown_media(made, task)
+
+
+def shown_media(values: Any, task: Task) -> tuple[str, ...]:
+    """Return each image or sound in nested lists as a file with the digest of its content, or as a digest."""
+    if isinstance(values, list | tuple):
+        return tuple(shown for value in values for shown in shown_media(value, task))
+    return () if values is None else (_shown(values, task),)
 
 
 def _listed(value: Any) -> Any:
