@@ -279,6 +279,7 @@ def _compared(
             requests += 0 if isinstance(old, PromptfmtError) else sum(map(len, old))
             if not both_fail and old != new:
                 why = cause(way[0], way[1], profile, way[2], new)
+                why = why or ("an error here" if isinstance(old, PromptfmtError) else "")
                 found.append(replace(_first(old, new), profile=profile.name, shots=way[2], cause=why))
     return Compared(task=name, requests=requests, failures=failures, differences=tuple(found))
 

@@ -56,6 +56,16 @@ def test_default_generation_arguments_are_those_of_the_release(version: str, arg
     assert requests(version)[0][1] == {**arguments, "until": ["\n\n"]}
 
 
+def test_a_question_that_is_no_text_is_an_error_with_what_the_release_sends() -> None:
+    def in_parentheses(doc: Any) -> Any:
+        return (doc["q"],)
+
+    with pytest.raises(RenderError, match=r"not \('q0',\); lm-eval 0.4.9 leaves the question out, without an error$"):
+        requests("0.4.9", doc_to_text=in_parentheses)
+    with pytest.raises(RenderError, match=r"not \('q0',\)$"):
+        requests("0.4.13", doc_to_text=in_parentheses)
+
+
 def test_a_shot_that_equals_the_doc_is_dropped_without_replacement_before_0410() -> None:
     assert first("0.4.9", shots=6, fewshot_split="train").count("\n\n") == 5
     assert first("0.4.10", shots=6, fewshot_split="train").count("\n\n") == 6
