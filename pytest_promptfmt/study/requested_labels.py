@@ -115,12 +115,16 @@ def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[
 
     The last is whether `or` or slashes join them, so that nothing is missing.
     """
+    folded = {one.casefold() for one in known if one}
+    if not any(one in text.casefold() for one in folded):
+        return
     label = "|".join(map(re.escape, sorted(filter(None, known), key=len, reverse=True)))
-    item = rf"[\"'“‘`*«„(\[]*(?<!\w)(?:{label}|[^\W_][\w-]*)(?!\w)[\"'”’`*»“)\]]*"
+    # a word is no label, because what can be read in two ways takes exponential time
+    word = rf"(?!(?:{label})(?![\w-]))[^\W_][\w-]*"
+    item = rf"[\"'“‘`*«„(\[]*(?<!\w)(?:{label}|{word})(?!\w)[\"'”’`*»“)\]]*"
     joined = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{0,{_MOST_JOINED}}}(?:,? (?:{_ors()}) |、?(?:或|または|또는)){item}"
     listed = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{2,{_MOST_JOINED}}}|{item}(?: ?/ ?{item}){{1,{_MOST_JOINED}}}"
-    folded = {one.casefold() for one in known}
-    for found in re.finditer(f"(?P<joined>{joined})|{listed}", text, re.IGNORECASE) if label else ():
+    for found in re.finditer(f"(?P<joined>{joined})|{listed}", text, re.IGNORECASE):
         parts = re.split(rf",? (?:{_ors()}) |、?(?:或|または|또는)| ?[,/、،;] ?", found[0], flags=re.IGNORECASE)
         named = [part.strip("\"'“‘`*«„([”’»)] ").casefold() for part in parts]
         if folded.intersection(named) and len(set(named)) == len(named):

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_promptfmt.study.contract import contract_of, without_begun
-from pytest_promptfmt.study.requested_labels import joined_by_or
+from pytest_promptfmt.study.requested_labels import enumerations, joined_by_or
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,11 @@ def test_labels_are_read_from_long_texts_in_linear_time() -> None:
     for text in (" " * 60_000, "a, " * 20_000 + "or b?", "answer a or " * 15_000):
         assert len(list(joined_by_or(text))) <= 20
         contract_of(text[:6_000])
+
+
+def test_a_list_of_many_known_labels_without_or_is_read_at_once() -> None:
+    labels = [f"label_{number}" for number in range(26)]
+    ((_, named, is_closed),) = enumerations(f"Choose from this list: [{', '.join(labels[:20])}].", labels)
+    assert named == labels[:20]
+    assert not is_closed
+    assert list(enumerations("Choose red, green, blue, black or white.", labels)) == []
