@@ -114,19 +114,20 @@ def put_off(source: bytes) -> Iterator[None]:
             _importing -= 1
 
 
+_GONE: Final = "lm-eval 0.4.13 has no lm_eval.utils.load_yaml_config"
 _REMOVED: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
     "eval_logger": ("lm_eval.utils", partial(logging.getLogger, "lm-eval")),
     "ALL_TASKS": ("lm_eval.api.registry", set),
-    "load_yaml_config": ("lm_eval.utils", lambda: _gone("lm_eval.utils.load_yaml_config")),
+    "load_yaml_config": ("lm_eval.utils", lambda: _raising(ImportError, _GONE)),
 }
 """Names that modules of tasks import and lm-eval 0.4.13 no longer has, with their module and what they were."""
 
 
-def _gone(name: str) -> Callable[..., NoReturn]:
-    def raise_gone(*_args: Any, **_given: Any) -> NoReturn:
-        raise ImportError(f"lm-eval 0.4.13 has no {name}")
+def _raising(kind: Callable[..., ImportError], *about: str, **names: str) -> Callable[..., NoReturn]:
+    def raise_it(*_args: Any, **_given: Any) -> NoReturn:
+        raise kind(*about, **names)
 
-    return raise_gone
+    return raise_it
 
 
 def restore_removed(source: bytes) -> None:
@@ -281,7 +282,8 @@ class _Absent(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if is_absent else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return cast(ModuleType, Deferred(f"package {spec.name}", partial(_raise_missing, spec.name)))
+        missing = _raising(ModuleNotFoundError, f"No module named {spec.name!r}", name=spec.name)
+        return cast(ModuleType, Deferred(f"package {spec.name}", missing))
 
     def exec_module(self, module: ModuleType) -> None:
         pass
@@ -330,7 +332,3 @@ class _AnyVersion(str):
 
     def startswith(self, *_prefix: Any) -> bool:
         return True
-
-
-def _raise_missing(name: str) -> NoReturn:
-    raise ModuleNotFoundError(f"No module named {name!r}", name=name)

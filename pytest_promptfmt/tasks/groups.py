@@ -38,7 +38,8 @@ def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate,
     name = config.get("group")
     if not isinstance(name, str) or not name:
         hint = "since lm-eval 0.4.4 sets of tasks are tags: write `tag:`" if isinstance(name, list) else None
-        raise SourceError("the name of a group must be text", position=_at(path, locate, "group"), hint=hint)
+        position = locate(("group",)) or (Position(path) if path is not None else None)
+        raise SourceError("the name of a group must be text", position=position, hint=hint)
     found = GroupTasks(index, path)
     found.group(name, config, _Origins(locate, ()), {}, (name,))
     return found
@@ -126,8 +127,9 @@ class GroupTasks:
                 self.group(f"{spot.name}.{inner}", member, spot.place, spot.overrides, self._deeper(spot, inner))
             return
         if "task" not in member:
+            keys = ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"
             raise SourceError(
-                f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {_listed(member)}",
+                f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {keys}",
                 position=self._at(spot),
                 hint="lm-eval 0.4.13 refuses the whole group",
             )
@@ -278,12 +280,9 @@ def _combined(overrides: _Overrides, beneath: Locate) -> Locate:
 
 def _matters(key: Any, before: Any, after: Any) -> bool:
     if key == "metadata":
-        return not _same(_own_metadata(before), _own_metadata(after))
+        own = [each.get("promptfmt") if isinstance(each, Mapping) else None for each in (before, after)]
+        return not _same(*own)
     return key not in _NAMING_KEYS
-
-
-def _own_metadata(metadata: Any) -> Any:
-    return metadata.get("promptfmt") if isinstance(metadata, Mapping) else None
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -295,14 +294,6 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(_same, first, second))
     return type(first) is type(second) and bool(first == second)
-
-
-def _listed(member: Mapping[Any, Any]) -> str:
-    return ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"
-
-
-def _at(path: Path | None, locate: Locate, key: str) -> Position | None:
-    return locate((key,)) or (Position(path) if path is not None else None)
 
 
 def _check_aggregation(config: Mapping[Any, Any], origins: _Origins, index: TaskIndex) -> None:

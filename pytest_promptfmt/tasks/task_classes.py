@@ -269,20 +269,11 @@ def _asked(made: Any, task: Task) -> dict[str, Any]:
 def _shown(own: list[Any], instance: Instance) -> Iterator[Request]:
     golds = [instance.target] if isinstance(instance.target, str) else list(instance.target or ())
     for index, request in enumerate(own):
-        arguments = tuple(request.arguments)
-        context = arguments[0] if len(arguments) > 1 else None
+        *before, last = request.arguments
+        context = before[0] if before else None
         prompt = 0 if context == instance.prompts[0].text else None
+        made = partial(Request, kind=request.request_type, index=index, context=context, prompt=prompt)
         if request.request_type == "generate_until":
-            yield Request(
-                kind="generate_until", index=index, context=context, generation_kwargs=arguments[1], prompt=prompt
-            )
+            yield made(generation_kwargs=last)
         elif request.request_type in ("loglikelihood", "loglikelihood_rolling"):
-            text = arguments[-1]
-            yield Request(
-                kind=request.request_type,
-                index=index,
-                context=context,
-                continuation=text,
-                prompt=prompt,
-                gold=text in golds,
-            )
+            yield made(continuation=last, gold=last in golds)

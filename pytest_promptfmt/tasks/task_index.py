@@ -280,7 +280,13 @@ class TaskIndex:
         known = self._known.get(path) if self._known is not None else None
         if known is not None:
             return known[0]
-        file, is_task = self._file(path)
+        file, is_task = None, False
+        try:
+            file, is_task = read_candidate(path)
+        except SourceError as error:
+            self._errors[path] = error
+        except OSError:
+            pass  # a lookup ignores unreadable files
         entry = entry_of(file) if file is not None and is_task else None
         parts = _parts_of(file) if file is not None else ()
         if entry is None and len(parts) > 1:  # an include may come to name a task
@@ -288,15 +294,6 @@ class TaskIndex:
         elif self._known is not None and path not in self._errors:
             self._known.put(path, entry, [str(path), *parts])
         return entry
-
-    def _file(self, path: Path) -> tuple[YamlFile | None, bool]:
-        try:
-            return read_candidate(path)
-        except SourceError as error:
-            self._errors[path] = error
-        except OSError:
-            pass  # a lookup ignores unreadable files
-        return None, False
 
 
 def entry_of(file: YamlFile) -> IndexEntry | None:

@@ -94,16 +94,12 @@ def missing_file(path: Path, position: Position | None) -> DocsError:
 
 def _read_json(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
     with gate.open_file(path) as file:
-        if options.get("field") is None and _first_byte(file) != b"[":
+        start = file.read(4096).removeprefix(_BYTE_ORDER_MARK).lstrip()
+        file.seek(0)
+        if options.get("field") is None and start[:1] != b"[":
             yield from _json_lines(file, path)
         else:
             yield from _json_array(file, path, options.get("field"))
-
-
-def _first_byte(file: BinaryIO) -> bytes:
-    start = file.read(4096).removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
-    file.seek(0)
-    return start
 
 
 def _json_lines(file: BinaryIO, path: Path) -> Iterator[Doc]:

@@ -116,12 +116,13 @@ def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -
     except Exception as error:
         raise _refusal(task, error) from error
     numbers = rows.among(loaded)
+    stated = getattr(getattr(about, "card_data", None), "license", None)
     origin = {
         "dataset": data.path,
         "name": data.name,
         "split": split,
         "revision": commit or revision or _loaded_commit(loaded.info.download_checksums),
-        "license": loaded.info.license or _license(about),
+        "license": loaded.info.license or (", ".join(map(str, stated)) if isinstance(stated, list) else stated or None),
         "datasets": datasets.__version__,
         "rows": numbers,
     }
@@ -136,11 +137,6 @@ def _about(path: str, revision: str | None) -> Any:
         return HfApi().dataset_info(path, revision=revision)
     except Exception:
         return None  # loading the dataset reports the error
-
-
-def _license(about: Any) -> str | None:
-    stated = getattr(getattr(about, "card_data", None), "license", None)
-    return ", ".join(map(str, stated)) if isinstance(stated, list) else stated or None
 
 
 def _loaded_commit(files: Iterable[str] | None) -> str | None:

@@ -233,7 +233,8 @@ def explain(
         missing = re.fullmatch(r"'(.+)' is undefined", error.message or "")
         if missing and missing[1].isidentifier():
             message = f"{key} uses {missing[1]!r}, which no doc has ({at})"
-            hint = did_you_mean(missing[1], columns) or (f"the docs have {_listing(columns)}" if columns else None)
+            known = ", ".join(map(repr, columns[:12])) + (", …" if len(columns) > 12 else "")
+            hint = did_you_mean(missing[1], columns) or (f"the docs have {known}" if known else None)
     elif isinstance(error, OverflowError) and str(error).startswith("Range too big"):
         made, message = LimitExceededError, f"{key} {at}: a range of more than {MAX_RANGE:,} numbers"
     elif isinstance(error, SecurityError):
@@ -255,7 +256,3 @@ def _line_of(source: str, error: BaseException) -> int | None:
         return compile_template(source).line_of(error)
     except (TemplateSyntaxError, LimitExceededError):
         return None
-
-
-def _listing(columns: Sequence[str]) -> str:
-    return ", ".join(repr(column) for column in columns[:12]) + (", …" if len(columns) > 12 else "")

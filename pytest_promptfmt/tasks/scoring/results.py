@@ -128,12 +128,8 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
     def is_right(chosen: Any) -> float:
         return 1.0 if (chosen in gold if question.has_several_targets else _is_gold(chosen, gold)) else 0.0
 
-    def gold_is_greedy() -> int:
-        if question.has_several_targets:
-            return int(any(greedy[index] if index != OUTSIDE else 0 for index in gold))
-        return int(greedy[gold]) if gold != OUTSIDE else 0
-
-    exact = gold_is_greedy()
+    golds = gold if question.has_several_targets else [gold]
+    exact = int(any(greedy[index] if index != OUTSIDE else 0 for index in golds))
     shifted = [math.exp(each - likelihoods[best]) for each in likelihoods]
     values = {
         "acc": is_right(best),
@@ -164,7 +160,13 @@ def _per(values: Sequence[float], counts: Sequence[int]) -> list[float]:
     """Return values by counts as numpy divides arrays: one of either goes with all, by 0 is infinite or NaN."""
     values, counts = list(values) * (len(counts) if len(values) == 1 else 1), list(counts)
     counts = counts * (len(values) if len(counts) == 1 else 1)
-    return [value / count if count else _by_zero(value) for value, count in zip(values, counts, strict=True)]
+
+    def per(value: float, count: int) -> float:
+        if count:
+            return value / count
+        return math.nan if not value or math.isnan(value) else math.copysign(math.inf, value)
+
+    return [per(value, count) for value, count in zip(values, counts, strict=True)]
 
 
 def _is_gold(chosen: int, gold: Any) -> bool:
@@ -172,10 +174,6 @@ def _is_gold(chosen: int, gold: Any) -> bool:
     if isinstance(gold, list) and len(gold) > 1:
         raise ValueError("several gold answers are compared with a single choice")
     return bool(chosen == (gold[0] if isinstance(gold, list) and gold else gold))
-
-
-def _by_zero(value: float) -> float:
-    return math.nan if not value or math.isnan(value) else math.copysign(math.inf, value)
 
 
 def gold_of(question: Question) -> Any:

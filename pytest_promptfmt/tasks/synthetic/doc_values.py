@@ -213,7 +213,7 @@ class _Maker:
 
     def sized(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
         plural = isinstance(node.path[-1], str) and node.path[-1].lower().endswith("s")
-        return self.whole_list(node, indices) if plural and _names_choices(node.path) else _NOTHING
+        return self.whole_list(node, indices) if plural and names_choices(_names_of(node.path)) else _NOTHING
 
     def text(self, node: ShapeNode, indices: tuple[int, ...]) -> str:
         if node.path[-1] is ELEMENT and node.path[-2] is not ELEMENT and read_name(node.path[-2]).role == LABEL:
@@ -271,7 +271,7 @@ class _Maker:
         if known:
             return known
         word = self.plan.words.get(_names_of(node.path))
-        is_of_choices = _names_choices(node.path) or (word is not None and word.role == CHOICE)
+        is_of_choices = names_choices(_names_of(node.path)) or (word is not None and word.role == CHOICE)
         return self.plan.choices.count if is_of_choices or node.facts.get("contains") else _DEFAULT_LENGTH
 
 
@@ -310,10 +310,6 @@ def _uses_of(root: ShapeNode) -> Iterator[Use]:
 
 def _names_of(path: Path) -> tuple[str, ...]:
     return tuple(step for step in path if step is not ELEMENT)
-
-
-def _names_choices(path: Path) -> bool:
-    return any(names_choices(name) for name in _names_of(path))
 
 
 def _letter(index: int) -> str:
@@ -371,9 +367,10 @@ def read_name(name: str) -> Name:
 
 
 @lru_cache(maxsize=4096)
-def names_choices(name: str) -> bool:
-    """Return whether a name speaks of choices or their labels: `multiple_choice_targets` does."""
-    return any(_ROLES.get(_singular(token.lower())) in (CHOICE, LABEL) for token in _TOKEN.findall(name))
+def names_choices(names: tuple[str, ...]) -> bool:
+    """Return whether one of the names speaks of choices or their labels: `multiple_choice_targets` does."""
+    tokens = (token.lower() for name in names for token in _TOKEN.findall(name))
+    return any(_ROLES.get(_singular(token)) in (CHOICE, LABEL) for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)

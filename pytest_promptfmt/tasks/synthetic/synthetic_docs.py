@@ -62,11 +62,6 @@ def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple
     return tuple(plan.doc(number, mark) for number in range(1, count + 1))
 
 
-def columns_of_functions(task: Task) -> Mapping[tuple[str, ...], tuple[str, ...]]:
-    """Return which columns the task's Python functions read when its synthetic docs were made, by their keys."""
-    return _plan_for(task.doc_source).reads
-
-
 # -- the fields a task uses ------------------------------------------------------------------------------------------
 
 
@@ -109,16 +104,13 @@ def _plan_for(task: Task) -> DocPlan:
             error = failed.error
             position = task.position(*failed.field.keys)
             raise LimitExceededError(error.message, position=position, hint=error.hint) from error
-        what = f"the Python function {_function_name(spec)}" if callable(spec) else f"{failed.field.role}"
+        what = f"the Python function {_function_name(spec)}" if callable(spec) else failed.field.role
+        sidecar = task.path.stem if task.path is not None else task.name
         raise SyntheticDocsError(
             f"synthetic docs do not work with {what} (it raised {_message_of(failed.error)})",
             position=task.position(*failed.field.keys),
-            hint=f"write docs: {_sidecar_name(task)} or metadata.promptfmt.docs",
+            hint=f"write docs: {sidecar}.docs.jsonl or metadata.promptfmt.docs",
         ) from failed.error
-
-
-def _sidecar_name(task: Task) -> str:
-    return f"{task.path.stem if task.path is not None else task.name}.docs.jsonl"
 
 
 def _function_name(function: Any) -> str:
@@ -395,7 +387,7 @@ def columns_read(task: Task, columns: Collection[str]) -> dict[str, tuple[str, .
     """
     if not task.assembly.renders_fields:
         return {}
-    called = columns_of_functions(task)
+    called = _plan_for(task.doc_source).reads  # when the docs were made
     named = {
         ".".join(keys): dict.fromkeys(called.get(keys, ()) if callable(spec) else _names(spec, columns))
         for keys, spec in rendering.fields_of(task, _READING)

@@ -94,12 +94,10 @@ class _Walk(NodeVisitor):
 
     def note(self, node: nodes.Node | None, kind: Kind, argument: Any = None) -> None:
         """Add a fact about the value that `node` names, if it names one."""
-        path = self.names.path_of(node) if node is not None else None
-        if path is not None:
-            self._add(path, kind, argument)
+        self._add(self.names.path_of(node), kind, argument)
 
-    def _add(self, path: Path, kind: Kind, argument: Any = None) -> None:
-        if len(path) > _MAX_DEPTH:
+    def _add(self, path: Path | None, kind: Kind, argument: Any = None) -> None:
+        if path is None or len(path) > _MAX_DEPTH:
             return
         with suppress(TypeError):  # an unhashable constant cannot be a doc's value in a comparison that holds
             hash(argument)
@@ -147,10 +145,9 @@ class _Walk(NodeVisitor):
         while isinstance(iterated, nodes.Filter) and iterated.name in ("list", "sort", "reverse", "unique"):
             iterated = iterated.node
         path = self.names.path_of(iterated)
-        if path is not None:
-            self._add(path, "list", 0)
-            if isinstance(node.target, nodes.Name):
-                self.names.bound[node.target.name] = (*path, ELEMENT)
+        self._add(path, "list", 0)
+        if path is not None and isinstance(node.target, nodes.Name):
+            self.names.bound[node.target.name] = (*path, ELEMENT)
         if node.test is not None:
             self.visit(node.test)
         self.visit_all(node.body)
@@ -218,9 +215,7 @@ class _Walk(NodeVisitor):
             text, separator = split
             self.note(text, "parts", (separator, min(length, _MAX_LENGTH)))
         path = self.names.path_of(container)
-        if path is not None:
-            known = length if path not in self._guarded and length <= _MAX_LENGTH else 0
-            self._add(path, "list", known)
+        self._add(path, "list", length if path not in self._guarded and length <= _MAX_LENGTH else 0)
 
     def _looked_up(self, node: nodes.Getitem) -> None:
         path, shift = self.names.peeled(node.arg)
@@ -228,11 +223,11 @@ class _Walk(NodeVisitor):
         if options is None:
             self.note(node.node, "list", 0)
             container = self.names.path_of(node.node)
-            if path is not None and container is not None:
+            if container is not None:
                 self._add(path, "index of", container)
-        elif path is not None and isinstance(options, Mapping):
+        elif isinstance(options, Mapping):
             self._add(path, "one of", tuple(options))
-        elif path is not None and options:
+        elif options:
             self._add(path, "range", (shift, len(options) + shift))
 
     def visit_Call(self, node: nodes.Call) -> None:
@@ -265,14 +260,13 @@ class _Walk(NodeVisitor):
             suffix, wanted = text, wanted.left
         path = self.names.peeled(wanted)[0]
         if options is not None:
-            if path is not None:
-                self._add(path, "one of", tuple(between(options, prefix, suffix)))
+            self._add(path, "one of", tuple(between(options, prefix, suffix)))
             return
         self.note(container, "list", 0)
         owner = self.names.path_of(container)
         if owner is not None and path is not None:
             self._add(path, "member of", owner)
-        elif owner is not None and isinstance(constant := constant_of(wanted), str | int | float):
+        elif isinstance(constant := constant_of(wanted), str | int | float):
             self._add(owner, "contains", constant)
 
     def visit_Filter(self, node: nodes.Filter) -> None:
@@ -304,11 +298,8 @@ class _Walk(NodeVisitor):
                 self._add((*path, ELEMENT, *attribute.split(".")), "used")
 
     def visit_Test(self, node: nodes.Test) -> None:
-        if (
-            node.name in _PRESENCE_TESTS
-            and self.names.path_of(node.node) is not None
-            and isinstance(node.node, nodes.Name)
-        ):
+        is_named = isinstance(node.node, nodes.Name) and self.names.path_of(node.node) is not None
+        if node.name in _PRESENCE_TESTS and is_named:
             return  # only tested for presence; its use is noted elsewhere
         self.visit_all(node.iter_child_nodes())
         if node.name in _NUMBER_TESTS:
@@ -325,12 +316,10 @@ class _Walk(NodeVisitor):
         operator, right = node.ops[0].op, node.ops[0].expr
         for this, other in ((node.expr, right), (right, node.expr)):
             path, shift = self.names.peeled(this)
-            if path is None:
-                continue
             constant = constant_of(other)
             if operator in ("eq", "ne") and constant is not None:
                 self._add(path, "equals", constant if shift == 0 or isinstance(constant, str) else constant + shift)
-            elif operator in ("lt", "lteq", "gt", "gteq") and isinstance(constant, int | float):
+            elif operator in ("lt", "lteq", "gt", "gteq") and isinstance(constant, int | float) and path is not None:
                 self.note(this, "number")
             elif operator in ("in", "notin") and this is node.expr and (options := options_of(other)):
                 self._add(path, "one of", tuple(options))
