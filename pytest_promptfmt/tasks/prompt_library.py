@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.tasks.yaml_file import read_yaml
 
-BUILTIN_PROMPTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "qa-basic": MappingProxyType(
-            {
-                "question-newline-answer": "Question: {{question}}\nAnswer:",
-                "q-newline-a": "Q: {{question}}\nA:",
-            }
-        )
-    }
-)
+BUILTIN_PROMPTS: Final[Mapping[str, Mapping[str, str]]] = data_table("task_keys")["prompts"]
 
 
 def prompt_fields(

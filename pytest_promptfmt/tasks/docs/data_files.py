@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path
 from pytest_promptfmt.core.files import expanded_home
@@ -183,23 +184,17 @@ def _finite(digits: str) -> float:
 
 # -- CSV -------------------------------------------------------------------------------------------------------------
 
-# What pandas 2 and 3 read as a missing value.
-# fmt: off
-_MISSING: Final = frozenset({
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-    "NULL", "NaN", "None", "n/a", "nan", "null",
-})
-# fmt: on
+_TABLE: Final = data_table("data_files")
+_MISSING: Final = frozenset(_TABLE["missing"])
 _BOOLEANS: Final = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _FLOAT: Final = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 _INFINITE: Final = re.compile(r"\s*[+-]?inf(?:inity)?\s*", re.IGNORECASE)
-_CSV_OPTIONS: Final = frozenset({"sep", "delimiter", "column_names", "names", "quotechar"})
-_OTHER_OPTIONS: Final = frozenset({"data_files", "data_dir", "split", "trust_remote_code", "features", "encoding"})
+_CSV_OPTIONS: Final = frozenset(_TABLE["csv_options"])
 
 
 def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
-    unknown = sorted(str(key) for key in set(options) - _CSV_OPTIONS - _OTHER_OPTIONS)
+    unknown = sorted(str(key) for key in set(options) - _CSV_OPTIONS - {*_TABLE["other_options"]})
     if unknown:
         raise DocsError(
             f"cannot read {display_path(path)} with the option {unknown[0]!r}",
@@ -296,14 +291,7 @@ def needs_datasets(what: str, position: Position | None) -> DocsError:
     )
 
 
-SUFFIXES: Final[Mapping[str, str]] = {
-    ".jsonl": "json",
-    ".json": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
+SUFFIXES: Final[Mapping[str, str]] = _TABLE["suffixes"]
 _READERS: Final[Mapping[str, Callable[[Path, Mapping[str, Any]], Iterator[Doc]]]] = {
     "json": _read_json,
     "csv": _read_csv,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import DocsError, Position, display_path
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.docs.data_files import KINDS, kind_of, missing_file, named_file
@@ -21,12 +22,7 @@ from pytest_promptfmt.tasks.docs.data_files import KINDS, kind_of, missing_file,
 _MAX_FILES: Final = 1000
 _SHOWN_FILES: Final = 3
 _DEFAULT_SPLIT: Final = "train"
-# The words by which Hugging Face datasets 5.2 finds the splits of a folder.
-_SPLIT_WORDS: Final[Mapping[str, frozenset[str]]] = {
-    "train": frozenset({"train", "training"}),
-    "validation": frozenset({"validation", "valid", "dev", "val"}),
-    "test": frozenset({"test", "testing", "eval", "evaluation"}),
-}
+_SPLIT_WORDS: Final[Mapping[str, list[str]]] = data_table("data_files")["split_words"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +233,7 @@ def _by_words(folder: Path, files: Iterable[Path]) -> dict[str, tuple[Path, ...]
     rest: tuple[Path, ...] = ()
     for file in files:
         words = set(re.split(r"[-._ /]+", file.relative_to(folder).as_posix().lower()))
-        split = next((split for split, known in _SPLIT_WORDS.items() if words & known), None)
+        split = next((split for split, known in _SPLIT_WORDS.items() if words.intersection(known)), None)
         if split is None:
             rest = (*rest, file)
         else:

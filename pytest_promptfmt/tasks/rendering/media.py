@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.randomness import OwnRandomness
@@ -26,12 +27,6 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {"doc_to_image": IMAGE, "doc_to_audio":
 
 _VISUAL: Final = "doc_to_visual"
 _MESSAGES: Final = "doc_to_messages"
-
-_ENDINGS: Final = {
-    "image": {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tiff", ".webp"},
-    "audio": {".wav", ".mp3", ".m4a", ".aac", ".flac", ".ogg", ".opus", ".webm"},
-}
-"""The ends of names by which lmms-eval tells images and sound from videos."""
 
 _LONGEST_NAME: Final = 200
 
@@ -84,7 +79,7 @@ def _kind(value: Any) -> str:
         return str(value.get("type", "video"))
     if isinstance(value, str | PurePath):
         ending = PurePath(value).suffix.lower()
-        return next((kind for kind, endings in _ENDINGS.items() if ending in endings), "video")
+        return next((kind for kind, endings in data_table("data_files")["media"].items() if ending in endings), "video")
     return "image"
 
 

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean, shortened
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.scoring.budget import plain_key
@@ -107,39 +108,21 @@ class Metric:
     compares_text: bool = False
 
 
+_FUNCTIONS: Final[Mapping[str, MetricFunction]] = {
+    "acc_all": acc_all,
+    "bypass": _nothing,
+    "exact_match": _exact_match_by_name,
+}
+
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
     {
-        "acc": Metric(_as_given),
-        "acc_all": Metric(acc_all),
-        "acc_bytes": Metric(_as_given),
-        "acc_mutual_info": Metric(_as_given),
-        "acc_norm": Metric(_as_given),
-        "bits_per_byte": Metric(_as_given, "bits_per_byte", higher_is_better=False),
-        "bleu": Metric(_as_given, "bleu", compares_text=True),
-        "brier_score": Metric(_as_given, "brier_score", higher_is_better=False),
-        "bypass": Metric(_nothing, "bypass"),
-        "byte_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
-        "chrf": Metric(_as_given, "chrf", compares_text=True),
-        "chrf++": Metric(_as_given, "chrf++", compares_text=True),
-        "exact_match": Metric(_exact_match_by_name, compares_text=True),
-        "f1": Metric(_as_given, "f1", compares_text=True),
-        "likelihood": Metric(_as_given),
-        "mcc": Metric(_as_given, "matthews_corrcoef"),
-        "perplexity": Metric(_as_given, "perplexity", higher_is_better=False),
-        "ter": Metric(_as_given, "ter", higher_is_better=False, compares_text=True),
-        "word_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
+        name: Metric(_FUNCTIONS.get(name, _as_given), **registered)
+        for name, registered in data_table("metrics")["metrics"].items()
     }
 )
 """Every metric of lm-eval 0.4.13 by the name it is registered under."""
 
-DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "loglikelihood": ("perplexity", "acc"),
-        "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
-        "multiple_choice": ("acc", "acc_norm"),
-        "generate_until": ("exact_match",),
-    }
-)
+DEFAULT_METRICS: Final[Mapping[str, Sequence[str]]] = data_table("metrics")["defaults"]
 """The metrics of a task without `metric_list`, by output type."""
 
 _OWN_KEYS: Final = frozenset({"metric", "aggregation", "higher_is_better", "hf_evaluate"})

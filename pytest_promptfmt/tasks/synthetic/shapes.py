@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 from jinja2 import nodes
 from jinja2.defaults import DEFAULT_NAMESPACE
 
+from pytest_promptfmt.core.data_tables import data_table
+
 ELEMENT: Final = None
 """The step of a path from a list to each of its elements."""
 
@@ -102,14 +104,14 @@ def split_call(node: nodes.Call) -> tuple[nodes.Node, str] | None:
     return None
 
 
-CASTS: Final = frozenset({"int", "float"})
-"""Filters that make numbers of texts."""
-SAME_TEXT_METHODS: Final = frozenset({"strip", "lstrip", "rstrip", "lower", "upper", "capitalize", "title"})
-"""Text methods that keep the content of a text."""
+def names_of(kind: str) -> frozenset[str]:
+    """Return the names of a kind in `data/jinja_uses.yaml`."""
+    return frozenset(data_table("jinja_uses")[kind].split())
 
-_SAME_TEXT_FILTERS: Final = frozenset(
-    {"string", "trim", "upper", "lower", "escape", "e", "safe", "title", "capitalize"}
-)
+
+CASTS: Final = names_of("casts")
+SAME_TEXT_METHODS: Final = names_of("same text methods")
+_SAME_TEXT_FILTERS: Final = names_of("same text filters")
 _NOT_DOC: Final = frozenset(DEFAULT_NAMESPACE) | {"loop", "self", "super", "caller", "varargs", "kwargs"}
 
 

@@ -24,25 +24,17 @@ from pytest_promptfmt.tasks.synthetic.shapes import (
     Shapes,
     between,
     constant_of,
+    names_of,
     options_of,
     split_call,
 )
 
-# fmt: off
-_TEXT_FILTERS: Final = frozenset({
-    "capitalize", "center", "escape", "e", "forceescape", "format", "indent", "lower", "regex_replace", "replace",
-    "safe", "striptags", "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordcount", "wordwrap",
-})
-_LIST_FILTERS: Final = frozenset({
-    "batch", "first", "groupby", "join", "last", "list", "map", "max", "min", "random", "reject", "rejectattr",
-    "reverse", "select", "selectattr", "slice", "sort", "sum", "unique",
-})
-# fmt: on
-_NUMBER_FILTERS: Final = frozenset({"abs", "round", "filesizeformat"})
-_MAPPING_FILTERS: Final = frozenset({"dictsort", "items", "xmlattr"})
-_NUMBER_TESTS: Final = frozenset({"divisibleby", "even", "odd", "number", "integer", "float"})
-_PRESENCE_TESTS: Final = frozenset({"defined", "undefined"})
-_MAPPING_METHODS: Final = frozenset({"items", "keys", "values", "get"})
+_TEXT_FILTERS: Final = names_of("text filters")
+_LIST_FILTERS: Final = names_of("list filters")
+_NUMBER_FILTERS: Final = names_of("number filters")
+_MAPPING_FILTERS: Final = names_of("mapping filters")
+_NUMBER_TESTS: Final = names_of("number tests")
+_MAPPING_METHODS: Final = names_of("mapping methods")
 _MAX_DEPTH: Final = 16
 _MAX_LENGTH: Final = 64
 _MAX_CUT: Final = 400
@@ -299,7 +291,7 @@ class _Walk(NodeVisitor):
 
     def visit_Test(self, node: nodes.Test) -> None:
         is_named = isinstance(node.node, nodes.Name) and self.names.path_of(node.node) is not None
-        if node.name in _PRESENCE_TESTS and is_named:
+        if node.name in ("defined", "undefined") and is_named:
             return  # only tested for presence; its use is noted elsewhere
         self.visit_all(node.iter_child_nodes())
         if node.name in _NUMBER_TESTS:
