@@ -217,7 +217,9 @@ def _gold(choices: FormatChoices, answer: FormatField) -> str:
     A number is the position; a text is the choice of that text, else a position in digits (as lm-eval 0.4.13 reads
     the printed text), else a letter. The meaning of an answer thus never depends on the labels of the format.
     """
-    before, value = _answer_value(answer)
+    before, value = f"{{% set _answer %}}{answer.template}{{% endset %}}", "_answer"
+    if answer.expression is not None:
+        before, value = "", operand(answer.expression)
     text = f"{value}|string"
     expression = (
         f"{value}|int if {value} is number and {value}|int == {value}"
@@ -231,12 +233,6 @@ def _gold(choices: FormatChoices, answer: FormatField) -> str:
         f"{{% if not 0 <= _gold < _texts|length %}}"
         f"{{{{ raise_exception({message} ~ (_texts|length) ~ ' choices') }}}}{{% endif %}}"
     )
-
-
-def _answer_value(answer: FormatField) -> tuple[str, str]:
-    if answer.expression is not None:
-        return "", operand(answer.expression)
-    return f"{{% set _answer %}}{answer.template}{{% endset %}}", "_answer"
 
 
 def _gold_shown(format_: Format, choices: FormatChoices, answer: FormatField) -> str:

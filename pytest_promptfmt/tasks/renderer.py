@@ -181,11 +181,12 @@ class LmEvalAssembler:
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target, notes=notes)
 
     def _likelihood(self, laid: _Laid) -> tuple[Request, ...]:
-        target, context = self._target(laid), laid.prompts[0].text
+        target, context = self._context.target_of(laid.layout, laid.number), laid.prompts[0].text
         return (Request(kind="loglikelihood", index=0, context=context, continuation=target, prompt=0, gold=True),)
 
     def _rolling(self, laid: _Laid) -> tuple[Request, ...]:
-        return (Request(kind="loglikelihood_rolling", index=0, continuation=self._target(laid)),)
+        target = self._context.target_of(laid.layout, laid.number)
+        return (Request(kind="loglikelihood_rolling", index=0, continuation=target),)
 
     def _generation(self, laid: _Laid) -> tuple[Request, ...]:
         arguments, context = copy.deepcopy(self._generation_kwargs), laid.prompts[0].text
@@ -195,7 +196,7 @@ class LmEvalAssembler:
         choices = self._context.choices_of(laid.layout, laid.number)
         delimiter = _chat_delimiter(self._task) if laid.is_chat else self._task.target_delimiter
         if self._context.has_several_inputs:
-            continuation = f"{delimiter}{self._target(laid)}"
+            continuation = f"{delimiter}{self._context.target_of(laid.layout, laid.number)}"
             asked = [(at, prompt.text, continuation, at == laid.layout.text) for at, prompt in enumerate(laid.prompts)]
         else:
             text, gold = laid.prompts[0].text, gold_indices(laid.layout.target, choices)
@@ -208,16 +209,14 @@ class LmEvalAssembler:
             Request(kind="loglikelihood", index=at, context=context, continuation=text, prompt=prompt, gold=gold)
             for at, (prompt, context, text, gold) in enumerate(asked)
         ]
-        if any(_metric_name(metric) == "acc_mutual_info" for metric in self._task.metric_list or ()):
+        metrics = (each.get("metric") if isinstance(each, Mapping) else each for each in self._task.metric_list or ())
+        if "acc_mutual_info" in metrics:
             before = delimiter if self._task.release.delimits_unconditional else ""
             requests += [
                 Request(kind="loglikelihood", index=at, context="", continuation=f"{before}{choice}")
                 for at, choice in enumerate(choices, start=len(requests))
             ]
         return tuple(requests)
-
-    def _target(self, laid: _Laid) -> Any:
-        return self._context.target_of(laid.layout, laid.number)
 
 
 _REQUESTS: Final[Mapping[OutputType, Callable[[LmEvalAssembler, _Laid], tuple[Request, ...]]]] = {
@@ -258,10 +257,6 @@ def _chat_delimiter(task: Task) -> str:
     # lm-eval checks the gen prefix as written, not as rendered.
     follows_prefix = isinstance(written, str) and written != "" and not written[-1].isspace()
     return task.target_delimiter if rule == "kept" or (rule == "with gen_prefix" and follows_prefix) else ""
-
-
-def _metric_name(metric: Any) -> Any:
-    return metric.get("metric") if isinstance(metric, Mapping) else metric
 
 
 def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:

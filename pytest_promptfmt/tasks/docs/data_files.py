@@ -63,11 +63,6 @@ def read_data_file(
         raise DocsError(f"cannot read {display_path(path)}: {error.strerror or error}", position=where) from error
 
 
-def read_named_file(folder: Path, written: str, position: Position | None) -> Iterator[Doc]:
-    """Yield the docs of the file that another one names; raises DocsError also for a name that is not opened."""
-    yield from read_data_file(named_file(folder, written, position), position=position)
-
-
 def named_file(folder: Path, written: str, position: Position | None) -> Path:
     """Return the path of a file that another one names, `~` expanded; raises DocsError for one that is not opened."""
     try:

@@ -20,7 +20,7 @@ from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
 from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
-from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file, read_named_file
+from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, named_file, read_data_file
 from pytest_promptfmt.tasks.docs.doc_functions import (
     Unprocessed,
     as_arrow,
@@ -30,7 +30,7 @@ from pytest_promptfmt.tasks.docs.doc_functions import (
     run_code,
     with_made_names,
 )
-from pytest_promptfmt.tasks.docs.local_data import local_files
+from pytest_promptfmt.tasks.docs.local_data import LocalFiles, local_files
 from pytest_promptfmt.tasks.synthetic.synthetic_docs import SHOT_SPLIT, synthetic_docs
 
 DEFAULT_COUNT: Final = 3
@@ -227,7 +227,11 @@ class _Search:
             return self._custom_source(split)
         if isinstance(given, str):
             folder = position.path.parent if position is not None else Path()
-            return _Source(label=given, position=position, docs=lambda: read_named_file(folder, given, position))
+            return _Source(
+                label=given,
+                position=position,
+                docs=lambda: read_data_file(named_file(folder, given, position), position=position),
+            )
         if isinstance(given, list | tuple):
             return _Source(label=".".join(keys), position=position, docs=lambda: given)
         raise DocsError(
@@ -275,13 +279,8 @@ class _Search:
 
     # -- the task's own data -----------------------------------------------------------------------------------
 
-    def _data(self, split: str | None) -> _Source | None:
-        if split is None:
-            return None
-        return None if self._local is None else self._local_source(split)
-
     @cached_property
-    def _local(self) -> Any:
+    def _local(self) -> LocalFiles | None:
         task = with_made_names(self.task)
         try:
             return local_files(task)
@@ -290,9 +289,9 @@ class _Search:
                 raise
             return None  # names that a function makes for another machine
 
-    def _local_source(self, split: str) -> _Source | None:
-        found = self._local
-        if split not in found.splits and makes_names(self.task):
+    def _data(self, split: str | None) -> _Source | None:
+        found = self._local if split is not None else None
+        if split is None or found is None or (split not in found.splits and makes_names(self.task)):
             return None
         position = self.task.position("dataset_kwargs", "data_files")
         if split not in found.splits:
@@ -320,8 +319,8 @@ class _Search:
 
     def _custom_source(self, split: str) -> _Source:
         position = self.task.position("custom_dataset")
-        if not isinstance(self._custom, Mapping) or split not in self._custom:
-            known = list(self._custom) if isinstance(self._custom, Mapping) else []
+        known = list(self._custom) if isinstance(self._custom, Mapping) else []
+        if split not in known:
             raise DocsError(
                 f"custom_dataset gives no split {split!r}" + (f", only {', '.join(map(str, known))}" if known else ""),
                 position=position,

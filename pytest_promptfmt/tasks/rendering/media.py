@@ -102,14 +102,11 @@ def _lines(key: str, written: Any, task: Task, doc: Doc) -> Iterator[str]:
             if name not in doc:
                 yield f"{name}: not a column"
         elif callable(name):
-            yield from (f"!function {task.config[key]}{made}" for made in _made(key, name, task, doc))
+            given = _called(key, name, task, doc)
+            made = [""] if given is None else [f": {_shown(value, task)}" for value in given]
+            yield from (f"!function {task.config[key]}{each}" for each in made)
         else:
             yield f"!function {name}" if isinstance(name, FunctionRef) else type(name).__name__
-
-
-def _made(key: str, function: Any, task: Task, doc: Doc) -> list[str]:
-    given = _called(key, function, task, doc)
-    return [""] if given is None else [f": {_shown(value, task)}" for value in given]
 
 
 def _called(key: str, function: Any, task: Task, doc: Doc) -> Sequence[Any] | None:
