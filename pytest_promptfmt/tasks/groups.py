@@ -8,7 +8,7 @@ group works here, with a note that lm-eval itself fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -297,15 +297,17 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _check_aggregation(config: Mapping[Any, Any], origins: _Origins, index: TaskIndex) -> None:
-    for entry, keys in _aggregations(config.get("aggregate_metric_list")):
-        position = origins.at("aggregate_metric_list", *keys)
+    written = config.get("aggregate_metric_list")
+    for number, entry in enumerate(written if isinstance(written, list) else [] if written is None else [written]):
+        keys = ("aggregate_metric_list", *((number,) if isinstance(written, list) else ()))
+        position = origins.at(*keys)
         if not isinstance(entry, Mapping) or "metric" not in entry:
             raise SourceError("an entry of aggregate_metric_list is a mapping with the key `metric`", position=position)
         for key in entry:
             if key not in _AGGREGATE_KEYS:
                 raise SourceError(
                     f"unknown key {key!r} in aggregate_metric_list",
-                    position=origins.at("aggregate_metric_list", *keys, key),
+                    position=origins.at(*keys, key),
                     hint=did_you_mean(str(key), _AGGREGATE_KEYS),
                 )
         aggregation = entry.get("aggregation", "mean")
@@ -314,12 +316,5 @@ def _check_aggregation(config: Mapping[Any, Any], origins: _Origins, index: Task
         if index.harness is None or aggregation not in index.harness.group_aggregations:
             raise SourceError(
                 f"aggregation must be mean or a !function, not {aggregation!r}",
-                position=origins.at("aggregate_metric_list", *keys, "aggregation"),
+                position=origins.at(*keys, "aggregation"),
             )
-
-
-def _aggregations(written: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    if isinstance(written, list):
-        yield from ((entry, (number,)) for number, entry in enumerate(written))
-    elif written is not None:
-        yield written, ()

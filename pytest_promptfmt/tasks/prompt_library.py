@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,68 +24,48 @@ def prompt_fields(
     the same template: that is what lm-eval does. `file.yaml:name` replaces doc_to_text and doc_to_target; the file is
     searched in the working directory, as lm-eval does, then in `folder`. Raises SourceError.
     """
+    refusal = partial(SourceError, position=position)
     category, separator, name = use_prompt.partition(":")
     if not separator or ":" in name:
-        raise SourceError(
-            f"use_prompt must be category:name, not {use_prompt!r}",
-            position=position,
-            hint="for example qa-basic:q-newline-a, or prompts.yaml:my_prompt",
-        )
+        hint = "for example qa-basic:q-newline-a, or prompts.yaml:my_prompt"
+        raise refusal(f"use_prompt must be category:name, not {use_prompt!r}", hint=hint)
     if category == "promptsource":
-        raise SourceError(
-            f"use_prompt {use_prompt!r} needs the promptsource package, which is not supported",
-            position=position,
-            hint="write the template into doc_to_text and doc_to_target",
-        )
+        message = f"use_prompt {use_prompt!r} needs the promptsource package, which is not supported"
+        raise refusal(message, hint="write the template into doc_to_text and doc_to_target")
     if ".yaml" in category:
-        return _from_file(category, name, has_choices, folder, position)
+        return _from_file(category, name, has_choices, folder, refusal)
     if category not in BUILTIN_PROMPTS:
-        raise SourceError(
-            f"unknown category {category!r} in use_prompt; built in: {', '.join(BUILTIN_PROMPTS)}",
-            position=position,
-            hint=did_you_mean(category, BUILTIN_PROMPTS),
-        )
+        message = f"unknown category {category!r} in use_prompt; built in: {', '.join(BUILTIN_PROMPTS)}"
+        raise refusal(message, hint=did_you_mean(category, BUILTIN_PROMPTS))
     prompts = BUILTIN_PROMPTS[category]
     if name not in prompts:
-        raise SourceError(
-            f"{category} has no prompt {name!r}; known: {', '.join(prompts)}",
-            position=position,
-            hint=did_you_mean(name, prompts),
-        )
+        message = f"{category} has no prompt {name!r}; known: {', '.join(prompts)}"
+        raise refusal(message, hint=did_you_mean(name, prompts))
     fields = ("doc_to_text", "doc_to_target", "doc_to_choice") if has_choices else ("doc_to_text", "doc_to_target")
     return dict.fromkeys(fields, prompts[name])
 
 
 def _from_file(
-    file: str, name: str, has_choices: bool, folder: Path | None, position: Position | None
+    file: str, name: str, has_choices: bool, folder: Path | None, refusal: Callable[..., SourceError]
 ) -> dict[str, str]:
     try:
         places = [gate.named(each, file) for each in (Path(), *([folder] if folder is not None else []))]
     except gate.RefusedError as error:
-        raise SourceError(f"use_prompt cannot read {file!r}: {error.strerror}", position=position) from error
+        raise refusal(f"use_prompt cannot read {file!r}: {error.strerror}") from error
     path = next((place for place in places if gate.is_there(place) and not place.is_dir()), None)
     if path is None:
-        raise SourceError(
-            f"the prompt file {file!r} of use_prompt does not exist",
-            position=position,
-            hint="lm-eval 0.4.13 looks for it in the working directory",
-        )
+        hint = "lm-eval 0.4.13 looks for it in the working directory"
+        raise refusal(f"the prompt file {file!r} of use_prompt does not exist", hint=hint)
     prompts = read_yaml(path).config.get("prompts")
     if not isinstance(prompts, Mapping):
         raise SourceError("a prompt file has a mapping `prompts` at its top level", position=Position(path))
     prompt = prompts.get(name)
     if not isinstance(prompt, Mapping):
-        raise SourceError(
-            f"{file} has no prompt {name!r}",
-            position=position,
-            hint=did_you_mean(name, [key for key in prompts if isinstance(key, str)]),
-        )
+        known = [key for key in prompts if isinstance(key, str)]
+        raise refusal(f"{file} has no prompt {name!r}", hint=did_you_mean(name, known))
     if has_choices or "doc_to_choice" in prompt:
-        raise SourceError(
-            "lm-eval 0.4.13 cannot combine a prompt file in use_prompt with doc_to_choice",
-            position=position,
-            hint="write the templates into doc_to_text and doc_to_target",
-        )
+        message = "lm-eval 0.4.13 cannot combine a prompt file in use_prompt with doc_to_choice"
+        raise refusal(message, hint="write the templates into doc_to_text and doc_to_target")
     return {key: _template(prompt, key, name, path) for key in ("doc_to_text", "doc_to_target")}
 
 

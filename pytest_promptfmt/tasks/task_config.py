@@ -122,6 +122,10 @@ class _Where:
         harness = harness_of(self._path.parent.resolve()) if self._path is not None else None
         return harness is not None and key in harness.task_keys
 
+    def error(self, message: str, *keys: str | int, hint: str | None = None) -> SourceError:
+        """Return the error about a key, or about the file."""
+        return SourceError(message, position=self(*keys), hint=hint)
+
     def __call__(self, *keys: str | int) -> Position | None:
         found = nearest(self._locate, keys)
         return Position(self._path) if found is None and self._path is not None else found
@@ -137,25 +141,23 @@ def check_name(name: str, position: Position | None) -> None:
 
 def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
     if "task" not in config:
-        raise SourceError("a task needs a name: the key `task` is missing", position=where())
+        raise where.error("a task needs a name: the key `task` is missing")
     known = (*_TASK_KEYS, *OWN_KEYS)
     for key, value in config.items():
         if key in _TASK_KEYS:
-            _check_value(key, value, _TASK_KEYS[key], where(key))
+            _check_value((key,), value, _TASK_KEYS[key], where)
         elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known) and not where.knows(key):
-            raise SourceError(f"unknown task key {key!r}", position=where(key), hint=_unknown_key_hint(key, known))
+            raise where.error(f"unknown task key {key!r}", key, hint=_unknown_key_hint(key, known))
     _check_output_type(config, where)
     for index, tag in enumerate(config["tag"] if isinstance(config.get("tag"), list) else ()):
         if not isinstance(tag, str):
-            raise SourceError(f"a tag must be text, not {_what(tag)}", position=where("tag", index))
+            raise where.error(f"a tag must be text, not {_what(tag)}", "tag", index)
     _check_generation(config.get("generation_kwargs"), where)
     for index, metric in enumerate(config.get("metric_list") or ()):
         if not isinstance(metric, Mapping) or "metric" not in metric:
-            raise SourceError(
-                "an entry of metric_list is a mapping with the key `metric`",
-                position=where("metric_list", index),
-                hint=f"write `- metric: {metric}`" if isinstance(metric, str) else None,
-            )
+            hint = f"write `- metric: {metric}`" if isinstance(metric, str) else None
+            message = "an entry of metric_list is a mapping with the key `metric`"
+            raise where.error(message, "metric_list", index, hint=hint)
     for index, pipeline in enumerate(config.get("filter_list") or ()):
         _check_filters(pipeline, index, where)
 
@@ -175,11 +177,11 @@ def unknown_keys(config: Mapping[Any, Any]) -> Iterator[tuple[str, ...]]:
             yield "fewshot_config", key
 
 
-def _check_value(key: str, value: Any, kinds: frozenset[str], position: Position | None) -> None:
+def _check_value(keys: tuple[str, ...], value: Any, kinds: frozenset[str], where: _Where) -> None:
     if not kinds or any(_KINDS[kind](value) for kind in kinds):
         return
     expected = [kind for kind in _KINDS if kind in kinds and kind != "empty"]
-    hint = None
+    key, hint = ".".join(keys), None
     if isinstance(value, bool) and "text" in kinds:
         hint = "YAML reads yes, no, on and off as true and false; put the word in quotes"
     elif "text" in kinds and not isinstance(value, Mapping | list) and value is not None:
@@ -188,11 +190,8 @@ def _check_value(key: str, value: Any, kinds: frozenset[str], position: Position
         hint = f"write {key}: !function {value if '.' in value else 'utils.' + value}"
     elif key == "task" and isinstance(value, list):
         hint = "a list of tasks makes a group, which needs the key `group` with its name"
-    raise SourceError(
-        f"{key} must be {' or '.join(filter(None, (', '.join(expected[:-1]), expected[-1])))}, not {_what(value)}",
-        position=position,
-        hint=hint,
-    )
+    listed = " or ".join(filter(None, (", ".join(expected[:-1]), expected[-1])))
+    raise where.error(f"{key} must be {listed}, not {_what(value)}", *keys, hint=hint)
 
 
 def _what(value: Any) -> str:
@@ -211,11 +210,8 @@ def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
 def _check_output_type(config: Mapping[Any, Any], where: _Where) -> None:
     written = config.get("output_type", OUTPUT_TYPES[0])
     if written not in OUTPUT_TYPES and is_misspelt(written, OUTPUT_TYPES):
-        raise SourceError(
-            f"unknown output_type {written!r}; known: {', '.join(OUTPUT_TYPES)}",
-            position=where("output_type"),
-            hint=did_you_mean(written, OUTPUT_TYPES),
-        )
+        message = f"unknown output_type {written!r}; known: {', '.join(OUTPUT_TYPES)}"
+        raise where.error(message, "output_type", hint=did_you_mean(written, OUTPUT_TYPES))
 
 
 def _check_generation(kwargs: Mapping[str, Any] | None, where: _Where) -> None:
@@ -224,31 +220,23 @@ def _check_generation(kwargs: Mapping[str, Any] | None, where: _Where) -> None:
     try:
         float(kwargs["temperature"])
     except (TypeError, ValueError):
-        raise SourceError(
-            f"temperature must be a number, not {_what(kwargs['temperature'])}",
-            position=where("generation_kwargs", "temperature"),
-        ) from None
+        message = f"temperature must be a number, not {_what(kwargs['temperature'])}"
+        raise where.error(message, "generation_kwargs", "temperature") from None
 
 
 def _check_filters(pipeline: Any, index: int, where: _Where) -> None:
     for key in ("name", "filter"):
         if not isinstance(pipeline, Mapping) or key not in pipeline:
-            raise SourceError(
-                f"an entry of filter_list is a mapping with the keys `name` and `filter`; {key!r} is missing",
-                position=where("filter_list", index),
-            )
+            message = f"an entry of filter_list is a mapping with the keys `name` and `filter`; {key!r} is missing"
+            raise where.error(message, "filter_list", index)
     steps = pipeline["filter"]
     if not isinstance(steps, list):
-        raise SourceError(
-            f"`filter` must be a list of steps, not {_what(steps)}", position=where("filter_list", index, "filter")
-        )
+        raise where.error(f"`filter` must be a list of steps, not {_what(steps)}", "filter_list", index, "filter")
     for number, step in enumerate(steps):
         if not isinstance(step, Mapping) or "function" not in step:
-            raise SourceError(
-                "a step of a filter is a mapping with the key `function`",
-                position=where("filter_list", index, "filter", number),
-                hint=f"write `- function: {step}`" if isinstance(step, str) else None,
-            )
+            hint = f"write `- function: {step}`" if isinstance(step, str) else None
+            message = "a step of a filter is a mapping with the key `function`"
+            raise where.error(message, "filter_list", index, "filter", number, hint=hint)
 
 
 def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
@@ -261,32 +249,26 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
             hint = did_you_mean(str(key), FEWSHOT_KEYS)
             if key in _TASK_KEYS:
                 hint = f"{key} belongs at the top level of the task, not under fewshot_config"
-            raise SourceError(
-                f"unknown key {key!r} in fewshot_config", position=where("fewshot_config", key), hint=hint
-            )
+            raise where.error(f"unknown key {key!r} in fewshot_config", "fewshot_config", key, hint=hint)
         if key in _FEWSHOT_TYPES:
-            _check_value(f"fewshot_config.{key}", value, _FEWSHOT_TYPES[key], where("fewshot_config", key))
+            _check_value(("fewshot_config", key), value, _FEWSHOT_TYPES[key], where)
         if key != "fewshot_indices":  # accepted and ignored by lm-eval 0.4.13
             fields[key] = value
     _check_sampler(fields.get("sampler", "default"), where)
     split = fields.get("split", config.get("fewshot_split"))
     samples = fields.get("samples")
     if split is None and samples is not None and not (isinstance(samples, list) or _KINDS["a !function"](samples)):
-        raise SourceError(
-            f"fewshot_config.samples must be a list of docs or a !function, not {_what(samples)}",
-            position=where("fewshot_config", "samples"),
-        )
+        message = f"fewshot_config.samples must be a list of docs or a !function, not {_what(samples)}"
+        raise where.error(message, "fewshot_config", "samples")
     return fields
 
 
 def _check_sampler(sampler: Any, where: _Where) -> None:
     if sampler in SAMPLERS if isinstance(sampler, str) else _KINDS["a !function"](sampler):
         return
-    raise SourceError(
-        f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}",
-        position=where("fewshot_config", "sampler"),
-        hint=did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or use a !function with a sampler class",
-    )
+    hint = did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or use a !function with a sampler class"
+    message = f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}"
+    raise where.error(message, "fewshot_config", "sampler", hint=hint)
 
 
 # -- the same tables as JSON Schema, for editors; a `!function` is a text to them --------------------------------------

@@ -207,16 +207,13 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
 
 def _bad_include(entry: str, position: Position | None, target: Path, error: Exception) -> SourceError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return SourceError(f"include {entry!r} does not exist", position=position, hint=_missing_hint(target, entry))
+        relative = "" if target.parent.is_dir() else "; an include is relative to the file that contains it"
+        hint = gate.missing_hint(target) + relative
+        if entry.startswith("~"):
+            hint = "lm-eval 0.4.13 does not expand '~' in an include; write the path relative to this file"
+        return SourceError(f"include {entry!r} does not exist", position=position, hint=hint)
     reason = (error.strerror if isinstance(error, OSError) else None) or error
     return SourceError(f"include {entry!r} cannot be read: {reason}", position=position)
-
-
-def _missing_hint(target: Path, entry: str) -> str:
-    if entry.startswith("~"):
-        return "lm-eval 0.4.13 does not expand '~' in an include; write the path relative to this file"
-    relative = "" if target.parent.is_dir() else "; an include is relative to the file that contains it"
-    return gate.missing_hint(target) + relative
 
 
 def _second_visit(
@@ -224,10 +221,8 @@ def _second_visit(
 ) -> SourceError:
     routes = [" -> ".join(display_path(step) for step in route) for route in (first, second)]
     repeated = f"{display_path(second[-1])} is included twice"
-    if second[-1] in second[:-1]:
-        message = f"circular include: {routes[1]}"
-    else:
-        message = f"{repeated}: {routes[0]} and {routes[1]}"
+    is_circle = second[-1] in second[:-1]
+    message = f"circular include: {routes[1]}" if is_circle else f"{repeated}: {routes[0]} and {routes[1]}"
     error = SourceError(
         message,
         position=parsed.locate(keys),
