@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, GivenDocs, TaskDocs
-from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.release import LATEST, Release
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
+
+_Error = TypeVar("_Error", bound=PromptfmtError)
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
 """The output types of lm-eval 0.4.13."""
@@ -376,6 +378,10 @@ class Task:
         """Return where a key was written; the nearest parent, then the task's name, where it is not written."""
         found = nearest(self.locate, keys) or self.locate(("task",))
         return Position(self.path) if found is None and self.path is not None else found
+
+    def error(self, kind: type[_Error], message: str, *keys: str | int, hint: str | None = None) -> _Error:
+        """Return an error about a key, with the place where that is written."""
+        return kind(message, position=self.position(*keys), hint=hint)
 
     def following(self, release: Release) -> Task:
         """Return the task as a release of lm-eval reads it, without the keys of `fewshot_config` that it ignores.

@@ -103,11 +103,9 @@ def format_of(task: Task, name: str) -> Format:
     is_single = [entry.keys for entry in entries.values()] == [("formats",)]  # then a suffix may name any other
     if entries and not is_single:
         known = name in known_formats(directory)
-        raise FormatError(
-            f"task {task.name!r} has no format {name!r}; it declares {', '.join(entries)}",
-            position=task.position("formats"),
-            hint=f"add `{name}: null` under formats" if known else did_you_mean(name, entries),
-        )
+        message = f"task {task.name!r} has no format {name!r}; it declares {', '.join(entries)}"
+        hint = f"add `{name}: null` under formats" if known else did_you_mean(name, entries)
+        raise task.error(FormatError, message, "formats", hint=hint)
     return find_format(name, directory, task.position("formats") if entries else task.position("task"))
 
 
@@ -128,7 +126,7 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
     """
     task = as_written(task)
     for key, what, hint in _obstacles(task):
-        raise FormatError(f"format {format_.name!r} cannot lay out {what}", position=task.position(key), hint=hint)
+        raise task.error(FormatError, f"format {format_.name!r} cannot lay out {what}", key, hint=hint)
     mappings = _mappings(task, format_)
     templates = _templates(task, format_, mappings)
     scorer = make_scorer(format_.scorer, format_.choice_labels)
@@ -278,17 +276,12 @@ def _declared(task: Task) -> tuple[_Declared, ...]:
     if isinstance(value, str):
         return (_Declared(value, value, {}, ("formats",)),)
     if not isinstance(value, Mapping):
-        raise FormatError(
-            f"formats is a {type(value).__name__}; it must be a name or a mapping",
-            position=task.position("formats"),
-            hint="formats: mcqa"
-            if not isinstance(value, list)
-            else "write several formats as a mapping: {mcqa: null, …}",
-        )
+        message = f"formats is a {type(value).__name__}; it must be a name or a mapping"
+        hint = "formats: mcqa" if not isinstance(value, list) else "write several formats as a mapping: {mcqa: null, …}"
+        raise task.error(FormatError, message, "formats", hint=hint)
     if not value:
-        raise FormatError(
-            "formats is an empty mapping", position=task.position("formats"), hint="formats: mcqa, or leave the key out"
-        )
+        message = "formats is an empty mapping"
+        raise task.error(FormatError, message, "formats", hint="formats: mcqa, or leave the key out")
     if "type" in value:
         base = _checked_name(value["type"], task, ("formats", "type"))
         return (_Declared(base, base, _without_type(value), ("formats",)),)
@@ -303,11 +296,9 @@ def _declared_entry(task: Task, key: Any, entry: Any) -> _Declared:
         return _Declared(name, base, _without_type(entry), keys)
     if entry is None or isinstance(entry, str):
         return _Declared(name, name if entry is None else entry, {}, keys)
-    raise FormatError(
-        f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields",
-        position=task.position(*keys),
-        hint=f"to override fields of one format, write formats: {{type: mcqa, {name}: …}}",
-    )
+    message = f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields"
+    hint = f"to override fields of one format, write formats: {{type: mcqa, {name}: …}}"
+    raise task.error(FormatError, message, *keys, hint=hint)
 
 
 def _without_type(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -317,7 +308,7 @@ def _without_type(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked_name(value: Any, task: Task, keys: tuple[str, ...]) -> str:
     if isinstance(value, str) and value and not set(value) & set("@/+"):
         return value
-    raise FormatError(f"{value!r} is not the name of a format", position=task.position(*keys), hint="formats: mcqa")
+    raise task.error(FormatError, f"{value!r} is not the name of a format", *keys, hint="formats: mcqa")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,11 +116,8 @@ def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) 
     """Return the task in the named format; for None the task as it is, with its `template:` applied."""
     task, _ = split_suffix(task)
     if has_template(task) and declared_formats(task):
-        raise FormatError(
-            f"task {task.name!r} has both formats and template",
-            position=task.position("template"),
-            hint="each of them writes the prompt: keep one",
-        )
+        message = f"task {task.name!r} has both formats and template"
+        raise task.error(FormatError, message, "template", hint="each of them writes the prompt: keep one")
     return apply_template(task, resolve) if name is None else apply_format(task, name)
 
 
@@ -142,9 +139,6 @@ def split_suffix(task: Task) -> tuple[Task, str | None]:
     if suffix is None:
         return task, None
     if not name or not suffix:
-        raise FormatError(
-            f"task name {task.name!r} has nothing {'before' if not name else 'after'} the @",
-            position=task.position("task"),
-            hint="name@format, as in subtask_a@mcqa",
-        )
+        message = f"task name {task.name!r} has nothing {'before' if not name else 'after'} the @"
+        raise task.error(FormatError, message, "task", hint="name@format, as in subtask_a@mcqa")
     return dataclasses.replace(task, name=name), suffix

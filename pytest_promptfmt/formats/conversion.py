@@ -46,11 +46,9 @@ def convert_template_key(task: Task, target_type: str) -> Conversion:
     Raises FormatError when the task has no template, or one that cannot be converted.
     """
     if not has_template(task):
-        raise FormatError(
-            f"task {task.name!r} has no template to convert",
-            position=task.position("task"),
-            hint="a hand-written doc_to_text is converted to a format: mcqa or cloze",
-        )
+        message = f"task {task.name!r} has no template to convert"
+        hint = "a hand-written doc_to_text is converted to a format: mcqa or cloze"
+        raise task.error(FormatError, message, "task", hint=hint)
     return Conversion({"template": _shortest(TemplateFactory.convert_template(template_of(task), target_type))})
 
 
@@ -99,7 +97,7 @@ def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> 
 
 def _refuse_formatted(task: Task) -> None:
     if has_template(task) or task.config.get("formats") is not None:
-        raise FormatError(f"task {task.name!r} has a format or template already", position=task.position("task"))
+        raise task.error(FormatError, f"task {task.name!r} has a format or template already", "task")
 
 
 def _candidate_templates(task: Task, target_type: str) -> Iterator[TemplateConfig]:
@@ -177,7 +175,7 @@ def _choices_of(expressions: tuple[str, ...]) -> str:
 
 def _refusal(task: Task, format_name: str, why: str) -> FormatError:
     message = f"doc_to_text of {task.name!r} cannot be written as format {format_name!r}: {why}"
-    return FormatError(message, position=task.position("doc_to_text"))
+    return task.error(FormatError, message, "doc_to_text")
 
 
 def _prove_identical(before: Task, after: Task, docs: TaskDocs) -> None:

@@ -163,14 +163,11 @@ def declared_mappings(task: Task) -> Mappings | None:
         return None
     keys = ("metadata", "promptfmt", "fields")
     if not isinstance(fields, Mapping):
-        raise FormatError("fields is not a mapping", position=task.position(*keys), hint="fields: {question: …}")
+        raise task.error(FormatError, "fields is not a mapping", *keys, hint="fields: {question: …}")
     for name in fields:
         if name not in FIELD_NAMES:
-            raise FormatError(
-                f"fields has {name!r}; a format reads {', '.join(FIELD_NAMES)}",
-                position=task.position(*keys, name),
-                hint=did_you_mean(str(name), FIELD_NAMES),
-            )
+            message = f"fields has {name!r}; a format reads {', '.join(FIELD_NAMES)}"
+            raise task.error(FormatError, message, *keys, name, hint=did_you_mean(str(name), FIELD_NAMES))
     return Mappings(**{key: fields.get(name, getattr(task, key)) for name, key in FIELD_NAMES.items()})
 
 
@@ -184,12 +181,11 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
     labels = labels_in(choices)
     if not isinstance(text, str) or not has_markup(text) or _is_expression(text):
         if labels is not None:
-            raise FormatError(
+            message = (
                 f"doc_to_choice lists the labels {', '.join(labels)}, and doc_to_text is only the question, so format"
-                f" {format_name!r} cannot find the choices",
-                position=task.position("doc_to_choice"),
-                hint=_FIELDS_HINT,
+                f" {format_name!r} cannot find the choices"
             )
+            raise task.error(FormatError, message, "doc_to_choice", hint=_FIELDS_HINT)
         return Mappings(text, choices, task.doc_to_target)
     segments = segments_of(text)
     if segments is None:
@@ -214,11 +210,8 @@ def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> M
 
 def _unreadable(task: Task, format_name: str, why: str) -> FormatError:
     shown = repr(task.doc_to_text if len(task.doc_to_text) <= 80 else f"{task.doc_to_text[:77]}…")
-    return FormatError(
-        f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs only the question: {why}",
-        position=task.position("doc_to_text"),
-        hint=_FIELDS_HINT,
-    )
+    message = f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs only the question: {why}"
+    return task.error(FormatError, message, "doc_to_text", hint=_FIELDS_HINT)
 
 
 def _is_expression(source: str) -> bool:

@@ -204,7 +204,7 @@ class LmEvalAssembler:
                 asked = [(0, text, f"{delimiter}{choice}", at in gold) for at, choice in enumerate(choices)]
             except TypeError as error:
                 message = f"doc_to_choice of {self._task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
-                raise RenderError(message, position=self._task.position("doc_to_choice")) from error
+                raise self._task.error(RenderError, message, "doc_to_choice") from error
         requests = [
             Request(kind="loglikelihood", index=at, context=context, continuation=text, prompt=prompt, gold=gold)
             for at, (prompt, context, text, gold) in enumerate(asked)
@@ -244,10 +244,10 @@ def generation_arguments(task: Task) -> Mapping[str, Any]:
         try:
             arguments["temperature"] = float(arguments["temperature"])
         except (TypeError, ValueError) as error:
-            raise RenderError(
-                f"generation_kwargs of {task.name!r}: temperature must be a number, not {arguments['temperature']!r}",
-                position=task.position("generation_kwargs", "temperature"),
-            ).naming(repr(task.name)) from error
+            what = f"temperature must be a number, not {arguments['temperature']!r}"
+            message = f"generation_kwargs of {task.name!r}: {what}"
+            refusal = task.error(RenderError, message, "generation_kwargs", "temperature")
+            raise refusal.naming(repr(task.name)) from error
     arguments.setdefault("until", [task.fewshot_delimiter])
     return arguments
 

@@ -130,9 +130,9 @@ class LmEvalClass(Assembly):
         except FunctionError as error:
             if isinstance(error, UnavailableError) or not error.lacks_resource:
                 raise
-            raise TaskClassUnavailableError(error.message, position=task.position("class"), hint=error.hint) from error
+            raise task.error(TaskClassUnavailableError, error.message, "class", hint=error.hint) from error
         if not isinstance(found, type):
-            raise FunctionError(f"class: {self.ref} is not a class", position=task.position("class"))
+            raise task.error(FunctionError, f"class: {self.ref} is not a class", "class")
         made = _made(found, task)
         own: dict[str, Any] = {hook: partial(getattr(found, hook), made) for hook in _HOOKS if _is_own(found, hook)}
         if not hasattr(found, "build_qa_turn"):  # lm-eval's plain Task joins question and answer
@@ -151,11 +151,8 @@ class LmEvalClass(Assembly):
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> LmEvalClassAssembler | HarnessAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.made is None:
-            raise CodeNotAllowedError(
-                f"{task.name} is the Python class {self.ref}, which is not allowed to run",
-                position=task.position("class"),
-                hint="allow the task's code, if you trust it",
-            )
+            message = f"{task.name} is the Python class {self.ref}, which is not allowed to run"
+            raise task.error(CodeNotAllowedError, message, "class", hint="allow the task's code, if you trust it")
         if _is_own(type(self.made), "build_all_requests"):  # which may refuse a profile
             return HarnessAssembler(task, docs, num_fewshot)
         return LmEvalClassAssembler(task, docs, num_fewshot, self.made)
@@ -185,8 +182,8 @@ class LmEvalClassAssembler(LmEvalAssembler):
             message = f"construct_requests {place} raised {described(error)}"
             around, installed = harness_around(path.parent.resolve()) if path is not None else None, installed_harness()
             if around is not None and installed is not None and around.release != installed.release:
-                raise OtherReleaseError(message, position=self._task.position("class")) from error
-            raise RenderError(message, position=self._task.position("class")).naming(str(place)) from error
+                raise self._task.error(OtherReleaseError, message, "class") from error
+            raise self._task.error(RenderError, message, "class").naming(str(place)) from error
         return replace(instance, requests=tuple(_shown(own, instance)))
 
 
@@ -211,12 +208,12 @@ def _require_shots(task: Task, made: Any) -> None:
         except ValueError:  # unknown
             continue
         except TypeError as error:
-            raise RenderError(
+            message = (
                 f"{hook} of {type(made).__name__} raises TypeError for few-shot examples: lm-eval 0.4.13 calls it with"
-                " two arguments",
-                position=task.position("class"),
-                hint=f"write def {hook}(self, doc, {hook}=None), or set num_fewshot: 0",
-            ) from error
+                " two arguments"
+            )
+            hint = f"write def {hook}(self, doc, {hook}=None), or set num_fewshot: 0"
+            raise task.error(RenderError, message, "class", hint=hint) from error
 
 
 def _is_own(found: type, hook: str) -> bool:

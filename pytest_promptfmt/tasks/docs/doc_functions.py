@@ -71,12 +71,12 @@ class Unprocessed:
             made = run_code(lambda: list(function(given)), task, keys, random)
         for index, doc in enumerate(made):
             if not isinstance(doc, Mapping):
-                raise DocsError(
-                    f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns",
-                    position=task.position(*keys),
+                message = (
+                    f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns"
                 )
+                raise task.error(DocsError, message, *keys)
         if not made:
-            raise DocsError(f"no docs: {'.'.join(keys)} kept none of {len(self.docs)}", position=task.position(*keys))
+            raise task.error(DocsError, f"no docs: {'.'.join(keys)} kept none of {len(self.docs)}", *keys)
         return [dict(doc) for doc in made]
 
     def as_dataset(self, datasets: Any) -> Any:
@@ -119,11 +119,8 @@ def processed(
 
 def not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
     """Return the error for a function of a task whose code may not run."""
-    return CodeNotAllowedError(
-        f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run",
-        position=task.position(*keys),
-        hint="allow the task's code if you trust it",
-    )
+    message = f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run"
+    return task.error(CodeNotAllowedError, message, *keys, hint="allow the task's code if you trust it")
 
 
 def run_code(

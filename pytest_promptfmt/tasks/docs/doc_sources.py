@@ -248,11 +248,9 @@ class _Search:
         for split in given:
             if split not in names and split != _FEWSHOT:
                 listed = ", ".join(dict.fromkeys([*names, _FEWSHOT]))
-                raise DocsError(
-                    f"the task has no split {split!r}; it has {listed}",
-                    position=self.task.position("metadata", "promptfmt", "docs", split),
-                    hint=did_you_mean(str(split), [*names, _FEWSHOT]),
-                )
+                message = f"the task has no split {split!r}; it has {listed}"
+                hint = did_you_mean(str(split), [*names, _FEWSHOT])
+                raise self.task.error(DocsError, message, "metadata", "promptfmt", "docs", split, hint=hint)
 
     # -- sidecars ----------------------------------------------------------------------------------------------
 
@@ -350,11 +348,9 @@ class _Search:
         task = self.task
         normalize = task.own_metadata.get("normalize", "raw")
         if normalize not in ("raw", "arrow"):
-            raise DocsError(
-                f"metadata.promptfmt.normalize is {normalize!r}",
-                position=task.position("metadata", "promptfmt", "normalize"),
-                hint="write raw (values as in the file) or arrow (as Hugging Face datasets reads them)",
-            )
+            message = f"metadata.promptfmt.normalize is {normalize!r}"
+            hint = "write raw (values as in the file) or arrow (as Hugging Face datasets reads them)"
+            raise task.error(DocsError, message, "metadata", "promptfmt", "normalize", hint=hint)
         docs = list(islice(source.checked(), MAX_DOCS))
         return docs if normalize == "raw" else [*map(dict, as_arrow(docs, source.label, source.position))]
 

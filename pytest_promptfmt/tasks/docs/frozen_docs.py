@@ -97,7 +97,7 @@ def _from_docs(docs: Iterable[Doc], rows: Rows, origin: Mapping[str, Any]) -> Fr
 def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -> Frozen:
     data = task.dataset
     if data.path is None:
-        raise DocsError("the task names no dataset", position=task.position("dataset_path"), hint="give --from FILE")
+        raise task.error(DocsError, "the task names no dataset", "dataset_path", hint="give --from FILE")
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ.pop(name, None)  # freezing is a request to use the network
     try:
@@ -164,11 +164,8 @@ def _refusal(task: Task, error: Exception) -> DocsError:
         hint = "--revision takes a branch, a tag or a commit"
     elif "doesn't exist" in reason:
         hint = did_you_mean(path, _neighbours(path))
-    return DocsError(
-        f"the dataset {path!r} cannot be loaded: {reason or type(error).__name__}",
-        position=task.position(wrong),
-        hint=hint or "--from FILE takes a local file instead",
-    )
+    message = f"the dataset {path!r} cannot be loaded: {reason or type(error).__name__}"
+    return task.error(DocsError, message, wrong, hint=hint or "--from FILE takes a local file instead")
 
 
 def _neighbours(path: str) -> list[str]:

@@ -124,11 +124,8 @@ def _is_safely(test: Any) -> bool:
 
 def _one(task: Task, split: str, file: Path, options: Mapping[str, Any]) -> LocalFiles:
     if kind_of(file) is None:
-        raise DocsError(
-            f"dataset_path names the file {file.name}, which is not a data file",
-            position=task.position("dataset_path"),
-            hint="give a .jsonl, .json, .csv or .parquet file",
-        )
+        message = f"dataset_path names the file {file.name}, which is not a data file"
+        raise task.error(DocsError, message, "dataset_path", hint="give a .jsonl, .json, .csv or .parquet file")
     return _gathered(task, {split: (file,)}, None, options)
 
 

@@ -122,9 +122,7 @@ class ContextBuilder:
         fields, place = self._fields, Place(self.task.id, 0)
         if not evaluated:
             message = f"the task {self.task.id!r} has no docs"
-            raise RenderError(message, position=self.task.position()).naming(repr(self.task.id)) from IndexError(
-                message
-            )
+            raise self.task.error(RenderError, message).naming(repr(self.task.id)) from IndexError(message)
         doc = evaluated[0] if self.is_repeatable else copy_docs(evaluated[:1])[0]
         text = fields.text(doc, place).value
         target = fields.target(doc, place).value

@@ -23,11 +23,11 @@ class EarlyContextBuilder(ContextBuilder):
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
-            raise RenderError(
-                f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes the text of the shots itself",
-                position=task.position("fewshot_config", "sampler"),
-                hint="set lm_eval to 0.4.10 or later in promptfmt.yaml",
+            message = (
+                f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes the text of the shots itself"
             )
+            hint = "set lm_eval to 0.4.10 or later in promptfmt.yaml"
+            raise task.error(RenderError, message, "fewshot_config", "sampler", hint=hint)
         super().__init__(task, docs, num_fewshot)
         self._draw_joined = make_sampler(task, self._pool)
 

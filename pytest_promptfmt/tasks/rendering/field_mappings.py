@@ -243,12 +243,11 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
         close = difflib.get_close_matches(spec.casefold(), [name.casefold() for name in docs.columns], 1, _SIMILAR)
         if close:
             column = next(name for name in docs.columns if name.casefold() == close[0])
-            raise RenderError(
+            message = (
                 f"{'.'.join(keys)} of {task.name!r} is {spec!r}, which is not a column of the docs: "
-                "lm-eval would use it as the text of every doc",
-                position=task.position(*keys),
-                hint=f"did you mean {column!r}?",
-            ).naming(repr(task.name))
+                "lm-eval would use it as the text of every doc"
+            )
+            raise task.error(RenderError, message, *keys, hint=f"did you mean {column!r}?").naming(repr(task.name))
 
 
 def fields_of(

@@ -18,6 +18,8 @@ from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 FEWSHOT_SEED: Final = 1234
 """The fourth of lm-eval's default seeds; set once per rendered task."""
 
+_SAMPLER: Final = ("fewshot_config", "sampler")
+
 Shot = tuple[int | None, Doc]
 """A shot: its index in the pool (None where a user's sampler made it), and the doc."""
 
@@ -44,18 +46,15 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     sampler = task.fewshot.sampler
     if isinstance(sampler, str):
         if sampler not in _SAMPLERS:
-            raise RenderError(
-                f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}",
-                position=task.position("fewshot_config", "sampler"),
-                hint=did_you_mean(sampler, _SAMPLERS),
-            ).naming(repr(task.name)) from KeyError(sampler)
+            message = f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}"
+            error = task.error(RenderError, message, *_SAMPLER, hint=did_you_mean(sampler, _SAMPLERS))
+            raise error.naming(repr(task.name)) from KeyError(sampler)
         return _SAMPLERS[sampler](pool, task.release)
     if callable(sampler) or isinstance(sampler, FunctionRef):
         return _own_sampler(task, pool)
-    raise RenderError(
-        f"the sampler of {task.name!r} must be a name or a sampler class, not {sampler!r}",
-        position=task.position("fewshot_config", "sampler"),
-    ).naming(repr(task.name)) from TypeError(f"{type(sampler).__name__} is not a sampler")
+    message = f"the sampler of {task.name!r} must be a name or a sampler class, not {sampler!r}"
+    error = task.error(RenderError, message, *_SAMPLER).naming(repr(task.name))
+    raise error from TypeError(f"{type(sampler).__name__} is not a sampler")
 
 
 def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: Sequence[Doc]) -> Sequence[Shot]:
@@ -70,11 +69,9 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
     except Exception as error:
         more = ", and one more to leave the doc itself out" if left_out else ""
         known = "is 1 doc" if len(pool) == 1 else f"are {len(pool)} docs"
-        raise RenderError(
-            f"{Place(task.id, number)}: {count} shots are requested{more}, but there {known} to draw from",
-            position=task.position("num_fewshot"),
-            hint="lower num_fewshot or add docs to the few-shot split or samples",
-        ).naming(str(Place(task.id, number))) from error
+        message = f"{Place(task.id, number)}: {count} shots are requested{more}, but there {known} to draw from"
+        hint = "lower num_fewshot or add docs to the few-shot split or samples"
+        raise task.error(RenderError, message, "num_fewshot", hint=hint).naming(str(Place(task.id, number))) from error
 
 
 def drawable(task: Task, docs: TaskDocs, count: int) -> int:
@@ -141,7 +138,7 @@ def _is_early(sampler: object) -> bool:
 
 
 def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
-    position = task.position("fewshot_config", "sampler")
+    position = task.position(*_SAMPLER)
     where = f"of {task.id!r}"
 
     def call(function: Any, *arguments: Any, **options: Any) -> Any:

@@ -431,11 +431,9 @@ def buildable_pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:
             except Exception as error:
                 names = _parameters(step.filter.make)
                 unknown = [name for name in step.arguments if name not in names]
-                raise ScoringError(
-                    f"a filter cannot be built: {type(error).__name__}: {error}",
-                    position=task.position("filter_list", index, "filter", number),
-                    hint=did_you_mean(unknown[0], names) if unknown and names else "",
-                ) from error
+                message = f"a filter cannot be built: {type(error).__name__}: {error}"
+                hint = did_you_mean(unknown[0], names) if unknown and names else ""
+                raise task.error(ScoringError, message, "filter_list", index, "filter", number, hint=hint) from error
     return pipelines
 
 

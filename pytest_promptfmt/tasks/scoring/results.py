@@ -262,10 +262,8 @@ def score_doc(
     if callable(task.process_results):
         values = task.process_results(doc, results)
         if not isinstance(values, Mapping):
-            raise ScoringError(
-                f"process_results of {task.id!r} must give a mapping, not {type(values).__name__}",
-                position=task.position("process_results"),
-            ).naming(repr(task.id))
+            message = f"process_results of {task.id!r} must give a mapping, not {type(values).__name__}"
+            raise task.error(ScoringError, message, "process_results").naming(repr(task.id))
         return values
     return process_results(metrics, question, results)
 

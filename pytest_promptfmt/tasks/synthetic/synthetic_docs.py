@@ -106,11 +106,9 @@ def _plan_for(task: Task) -> DocPlan:
             raise LimitExceededError(error.message, position=position, hint=error.hint) from error
         what = f"the Python function {_function_name(spec)}" if callable(spec) else failed.field.role
         sidecar = task.path.stem if task.path is not None else task.name
-        raise SyntheticDocsError(
-            f"synthetic docs do not work with {what} (it raised {_message_of(failed.error)})",
-            position=task.position(*failed.field.keys),
-            hint=f"write docs: {sidecar}.docs.jsonl or metadata.promptfmt.docs",
-        ) from failed.error
+        message = f"synthetic docs do not work with {what} (it raised {_message_of(failed.error)})"
+        hint = f"write docs: {sidecar}.docs.jsonl or metadata.promptfmt.docs"
+        raise task.error(SyntheticDocsError, message, *failed.field.keys, hint=hint) from failed.error
 
 
 def _function_name(function: Any) -> str:
