@@ -27,16 +27,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
-A server reads the answer of a model with a parser, which makes a message of the text. The next request contains this
-message, and the template renders it again. An answer *comes back* if nothing is lost on this way: the parser finds the
-original message in the text, and the template renders the message to the same text. The parser is tested on the whole
-text, and on the text in pieces, as a server streams it.
+A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with a
+parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
+answer *comes back* if the new text is the same, and nothing is missing in the message.
 
-`scripts/answers_table.py` wrote this page. It lists {count} public chat templates that write tool calls. Each was
-tested with the answers in the built-in conversations of this package. The column *parser* names the parser of TRL
-1.16 (TRL calls it a response template) that reads the most answers. It has to read at least the conversations
-`answer` (text only) and `call-finished` (one tool call). *Kept* counts answers that later prompts do not change.
-*Calls that look alike* counts the findings of [PF468](rules/PF468.md): different arguments that give the same prompt.
+This page shows how often answers come back, for {count} public chat templates that write tool calls. The answers are
+those of the built-in conversations. `scripts/answers_table.py` wrote the page.
+
+- *parser*: the parser of TRL 1.16 that reads the most answers. It is empty if no parser can read a text and a call.
+- *come back*: the answers that come back, of all answers.
+- *kept*: the answers that stay the same in later prompts.
+- *calls that look alike*: the findings of [PF468](rules/PF468.md), that is, two different calls with the same text.
 
 {read} templates have such a parser. {back} of their {answers} answers come back.
 

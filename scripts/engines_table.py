@@ -20,10 +20,10 @@ FATES = ("same", "differ", "both refuse")
 MOST_CAUSES = 8
 HEAD = """# Engines that render chat templates
 
-Servers render chat templates with other engines than transformers. `scripts/engines_table.py` wrote this page. It
-renders {templates} public templates with {conversations} conversations each.
-Differences are counted by their cause. A template counts once for each cause. Conversations that no host sends are
-counted as well. [Test a chat template](chat-templates.md#other-engines) describes how to compare your own templates.
+A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
+how often they give another text, for {templates} public templates with {conversations} conversations each.
+[Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
+`scripts/engines_table.py` wrote this page.
 
 | engine | templates that never differ | same | differ | both refuse |
 |---|---|---|---|---|

@@ -247,9 +247,9 @@ def _first_token(labels: ChoiceLabels) -> Scorer:
     upstream = _pipeline("upstream_first_token", {"function": "remove_whitespace"})
     regex = {"function": "regex", "regex_pattern": _leading_label(labels), "fallback": "[invalid]"}
     if labels is None:
-        extracts = "the whole response, stripped; a second filter reads the text after the last 'The final answer is'"
+        extracts = "the whole response, or the text after the last 'The final answer is'"
         return Scorer("first_token", extracts, (upstream, _pipeline("final_answer", regex)))
-    extracts = "the label that the response begins with ('C', '(C)', 'C. Paris'); another takes the whole response"
+    extracts = "the label at the start of the response ('C', '(C)', 'C. Paris'), or the whole response"
     return Scorer("first_token", extracts, (_pipeline("first_token", regex), upstream))
 
 
@@ -279,7 +279,7 @@ def _regex(_labels: ChoiceLabels, **arguments: Any) -> Scorer:
 
 
 def _choice_match(_labels: ChoiceLabels) -> Scorer:
-    extracts = "the whole response, which must equal the answer up to case and punctuation"
+    extracts = "the whole response. Case and punctuation do not matter"
     return Scorer("choice_match", extracts, (_pipeline("choice_match"),))
 
 
