@@ -22,17 +22,16 @@ _LINE: Final = re.compile(r"(?m)^(.+?):\d+(?::\d+)?: (?:error|warning|info): (PF
 _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
-The rules find these mistakes in published task files and chat templates. The page is for the maintainers of
-those files. Each mistake was verified by hand, and is gone when the fix is applied. Unless stated otherwise, the
-prompt or the score of every doc is affected. To apply all fixes to a copy of a checkout and see each finding go:
+The rules found these mistakes in published task files and chat templates. Each was verified by hand, and
+disappears if the fix is applied. If the table does not state otherwise, all docs (rows of data) of the task are affected.
+This command applies the fixes to a copy of a checkout, and shows that the findings disappear:
 
 <!-- not run: needs the checkout of a repository -->
 ```sh
 python benchmarks/findings.py path/to/the/copy --repository EleutherAI/lm-evaluation-harness
 ```
 
-Below each table are texts of issues, ready to be sent to that repository. The tables, the issues and the fixes are in
-`benchmarks/findings.yaml`.
+Below each table are texts of issues for the maintainers. All texts and fixes are in `benchmarks/findings.yaml`.
 """
 
 
