@@ -23,8 +23,8 @@ _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
 The rules found these mistakes in published task files and chat templates. Each was verified by hand, and
-disappears if the fix is applied. If the table does not state otherwise, all docs (rows of data) of the task are affected.
-This command applies the fixes to a copy of a checkout, and shows that the findings disappear:
+disappears if the fix is applied. If the table does not state otherwise, all docs (rows of data) of the task are
+affected. This command applies the fixes to a copy of a checkout, and shows that the findings disappear:
 
 <!-- not run: needs the checkout of a repository -->
 ```sh
