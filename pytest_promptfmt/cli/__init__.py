@@ -81,7 +81,7 @@ def _as_message() -> Iterator[None]:
 def _usage_error(error: Any) -> SettingsError:
     """Return click's error as one of ours, with the closest option; click suggests several."""
     path = error.ctx.command_path if error.ctx is not None else "promptfmt"
-    hint = f"`{path} --help` shows how it is used"
+    hint = f"`{path} --help` describes the command"
     name = getattr(error, "option_name", None)
     if name is None or not hasattr(error, "possibilities"):
         message = error.format_message().removesuffix(".").replace("Value error, ", "")
@@ -102,7 +102,7 @@ app = typer.Typer(
     name="promptfmt",
     cls=_Group,
     help="Show, compare and review the prompts of language-model evaluations.",
-    epilog="Tests run with `pytest --promptfmt`. Exit code: 0 done, 1 refused or something differs, 2 used wrongly.",
+    epilog="Tests run with `pytest --promptfmt`. Exit code: 0 success, 1 refused or different, 2 usage error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -193,7 +193,7 @@ def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:
     newest = one.newest()
     there = one.there(newest) if one.revision != newest or one.copy is not None else None
     if there is None or is_same(one.here(), there):
-        say(f"{one.name}: nothing newer than {one.repository}@{newest[:_DIGITS]}")
+        say(f"{one.name}: no newer revision than {one.repository}@{newest[:_DIGITS]}")
         return newest, None
     before = one.revision[:_DIGITS] or "unknown"
     say(f"{one.name}: {one.repository}@{newest[:_DIGITS]}, here {before}")

@@ -84,22 +84,22 @@ def diff(
         str | None,
         typer.Argument(
             metavar="REV",
-            help="A revision of git. By default HEAD; if nothing is uncommitted, the commit where this branch left "
-            "the default branch.",
+            help="A git revision. By default HEAD, or without uncommitted changes, the commit where this branch began.",
             show_default=False,
         ),
     ] = None,
     new: Annotated[
-        str | None, typer.Argument(metavar="REV2", help="Another one; by default the work tree.", show_default=False)
+        str | None,
+        typer.Argument(metavar="REV2", help="Another revision. By default the work tree.", show_default=False),
     ] = None,
     paths: Annotated[list[str] | None, repeatable("--path", "PATH", "Only tasks below this path.")] = None,
     task: Tasks = None,
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
     versions: Annotated[
-        bool, typer.Option("--versions", help="Exit with 1 only where a change needs a new version.")
+        bool, typer.Option("--versions", help="Exit with 1 only if a change needs a new version.")
     ] = False,
-    bump: Annotated[bool, typer.Option("--bump", help="Raise versions in the work tree; implies --versions.")] = False,
+    bump: Annotated[bool, typer.Option("--bump", help="Raise these versions in the work tree.")] = False,
     harness: Annotated[
         str | None,
         typer.Option("--harness", metavar="OLD..NEW", help="Compare two releases of lm-eval, as in 0.4.9..0.4.13."),
@@ -110,7 +110,8 @@ def diff(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     unknown: Annotated[
-        UnknownTasks, typer.Option("--unknown", help="How tasks that may have changed affect the exit code.")
+        UnknownTasks,
+        typer.Option("--unknown", help="The exit code for tasks that may have changed: fail (3) or warn (0)."),
     ] = UnknownTasks.FAIL,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")

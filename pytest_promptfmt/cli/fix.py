@@ -155,7 +155,7 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
     count = sum(len(file.findings) for file in fixed.files)
     total = f"{counted(count, 'finding')} in {counted(len(fixed.files), 'file')}"
     if not count:
-        note("no finding has a mechanical fix")
+        note("no finding has an automatic fix")
     else:
         note(f"fixed {total}" if written else f"{total} can be fixed; --write does it")
 
@@ -204,14 +204,14 @@ def _conversion(
         return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
     if task.path is not None:
         task = replace(task, docs_folder=settings_around(task.path, options).docs_folder(task.path))
-    with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
+    with time_limit(PROOF_SECONDS, f"testing the conversion of {task.name}", task.position("doc_to_text")):
         docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
         if format_name is not None:
             conversion = convert_layout(task, format_name, docs)
         else:
             conversion = _to_template(task, to or "", docs)
     shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
-    proof = f"every prompt and request stays the same, tried on docs ({docs.origin}){shots}"
+    proof = f"every prompt and request stays the same, tested with docs ({docs.origin}){shots}"
     synthetic = () if docs.kind == "given" else ("  no docs are available: these were made from the templates",)
     return conversion, (proof, *synthetic)
 
@@ -223,7 +223,7 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
     try:
         return convert_layout_to_template(task, kind, docs)
     except FormatError as error:
-        hint = "a hand-written prompt is converted only if it stays the same; nothing was changed"
+        hint = "the prompt would change, so nothing was converted"
         hint += "; for another prompt try --to mcq first" if kind == "cloze" else ""
         raise FormatError(error.message, position=error.position, hint=hint) from error
 

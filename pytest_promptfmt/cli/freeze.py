@@ -33,7 +33,7 @@ def freeze(
         str | None, typer.Option("--rows", metavar="N,N,…", help="Rows of the split, counted from 0.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows with this seed, not the first.")] = None,
-    cover: Annotated[bool, typer.Option("--cover", help="Choose rows that cover most branches of the code.")] = False,
+    cover: Annotated[bool, typer.Option("--cover", help="Choose rows for different branches of the code.")] = False,
     split: Annotated[str | None, typer.Option("--split", help="Take this split; by default the evaluated one.")] = None,
     shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
     source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="json, jsonl, csv or parquet.")] = None,

@@ -62,27 +62,26 @@ _ABOUT: Final = {
 def init(
     folder: Annotated[Path, typer.Argument(help="The top folder of the repository.")] = Path(),
     kind: Annotated[
-        RepositoryKind | None, typer.Option("--kind", help="The kind of repository; by default asked or guessed.")
+        RepositoryKind | None,
+        typer.Option("--kind", help="The kind of repository. By default, the command asks or guesses."),
     ] = None,
     example: Annotated[
         bool | None,
-        typer.Option("--example/--no-example", help="Write a task; by default where there is nothing else."),
+        typer.Option("--example/--no-example", help="Write an example task. Default: only if there is no task."),
     ] = None,
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
     action: Annotated[
         str | None,
-        typer.Option("--action", metavar="OWNER/NAME@REV", help="Where the workflow finds the action of this project."),
+        typer.Option("--action", metavar="OWNER/NAME@REV", help="The GitHub action that the workflow uses."),
     ] = None,
     baseline: Annotated[
         bool | None,
         typer.Option(
             "--baseline/--no-baseline",
-            help="Accept all current findings; by default in a fork and a training repository.",
+            help="Accept all current findings. Default in a fork and a training repository.",
         ),
     ] = None,
-    editor: Annotated[
-        bool, typer.Option("--editor", help="Write schemas and a task into .vscode, for completion and squiggles.")
-    ] = False,
+    editor: Annotated[bool, typer.Option("--editor", help="Write schemas and a problem matcher for VS Code.")] = False,
     no_code: NoCode = False,
 ) -> None:
     """Write settings, git's attributes and ignores, a workflow and, where there is nothing to test, an example.
@@ -136,7 +135,9 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow uses the package index and writes no comments; for comments: --action OWNER/NAME@REVISION")
+        say(
+            "the workflow uses the package index and writes no comments; for comments, use --action OWNER/NAME@REVISION"
+        )
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)
@@ -181,7 +182,7 @@ def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templat
     yield "default_profiles: [plain, chat-chatml]"
     paths = _tops(folder, tasks)
     if paths and len(paths) <= _MOST_PATHS:
-        yield f"paths: {json.dumps(paths)} # where task files are looked for"
+        yield f"paths: {json.dumps(paths)} # where task files are"
     if kind is RepositoryKind.FORK:
         yield "snapshots: adopted # files without snapshots are skipped, until their first --snapshot-update"
 

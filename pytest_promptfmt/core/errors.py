@@ -148,7 +148,7 @@ class LimitExceededError(RenderError):
     """A template, function or regex exceeded its limit of time or size."""
 
 
-OUT_OF_MEMORY: Final = "look for a loop that keeps or prints more and more, or raise promptfmt_memory"
+OUT_OF_MEMORY: Final = "look for a loop that needs more and more memory, or raise promptfmt_memory"
 
 
 class TooSlowError(LimitExceededError):
@@ -198,7 +198,7 @@ class ModelError(PromptfmtError):
 class OtherTokenizerError(ModelError, UnavailableError):
     """A profile whose tokenizer is not the model's: there is nothing to ask this model."""
 
-    reason = "profiles whose tokenizer is not the model's"
+    reason = "profiles with another tokenizer than the model's"
 
 
 class SnapshotError(PromptfmtError):

@@ -83,7 +83,7 @@ class ModelRun:
         tokenizer = _tokenizer_for(model, profile)
         asked = questions(instances)
         if not asked:
-            raise ModelError("nothing to ask a model: the task has no requests with a prompt")
+            raise ModelError("the task has no prompt that a model can answer")
         if tokenizer is not None:
             asked = with_ids(asked, tokenizer, split=profile.split)
         began = time.perf_counter()

@@ -219,7 +219,7 @@ def decisions(paths: Sequence[Path], options: Sequence[str]) -> tuple[Path | Non
     decider = _Decider()
     status = start([*options, *map(str, paths)], decider)
     if decider.found is None:
-        raise SettingsError(f"pytest ended with status {status} before it had collected anything")
+        raise SettingsError(f"pytest ended with status {status} before the collection")
     return decider.found
 
 

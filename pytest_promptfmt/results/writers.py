@@ -62,7 +62,7 @@ def next_steps(result: RunResult) -> Iterator[str]:
         fixes = "try `promptfmt fix --write`, " if any(group.is_fixable for group in failing) else ""
         yield (
             f"{counted(number, 'finding')} ({codes}): {fixes}fix them, ignore them with a reason "
-            "(`promptfmt explain CODE`), or accept them in a baseline. Updating snapshots does not resolve findings."
+            "(`promptfmt explain CODE`), or accept them in a baseline. An update of snapshots does not fix findings."
         )
     if counts.get("misread"):
         number = counts["misread"]

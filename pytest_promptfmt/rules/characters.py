@@ -80,7 +80,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
         found = _ODD.search(text)
         if found is not None:
             saw = around(text, found, 20, 12).replace(COLUMN, "…")
-            yield finding("odd punctuation in the text of a template", saw, template.keys)
+            yield finding("unusual punctuation in the text of a template", saw, template.keys)
     for instance in study.real_instances[:1]:
         message = question_message(instance)
         for before, after in pairwise(message.content if message is not None else ()):
@@ -89,7 +89,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
             pair = before.text[-1:] + after.text[:1]
             if pair in ("??", "..", "?.", "!.", ".?"):
                 yield finding(
-                    "a text of the data already ends with the mark that the template adds",
+                    "the template adds a mark, such as a full stop, that the text already ends with",
                     f"{before.text[-20:]}{after.text[:8]}",
                     after,
                     instance,

@@ -89,7 +89,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     kept = [piece for piece in long if piece in given]
     if kept:
         yield finding(
-            "the template's default text remains next to the given system text",
+            "the template keeps its default text, although a system text is given",
             excerpt(kept[0]),
             trial.place_of(kept[0][:30]),
             severity=Severity.INFO,

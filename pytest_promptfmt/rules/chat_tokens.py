@@ -73,7 +73,7 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
         )
     elif facts.bos and tokenizer.ids("red")[:1] == (bos,):
         yield finding(
-            "the chat template writes BOS, and the tokenizer would add another",
+            "the chat template writes BOS, and the tokenizer adds a second one",
             at=loaded.place_of("bos_token"),
             severity=Severity.INFO,
             do="encode the output of the template with add_special_tokens=False",
@@ -219,7 +219,7 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     text = min(tokenizer.raw_ids, key=lambda text: (text != " A", len(text), text))
     count = len(tokenizer.raw_ids)
     yield finding(
-        "engines that read only tokenizer.json get other tokens than AutoTokenizer",
+        "an engine that reads only tokenizer.json gets other tokens than AutoTokenizer",
         f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, from tokenizer.json it is '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; also {count - 1} more texts" * (count > 1)),
         loaded.profile.origin,

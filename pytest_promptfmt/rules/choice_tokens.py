@@ -79,7 +79,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
 
 @_query(
     "PF309",
-    "a choice that begins with all tokens of another choice never wins",
+    "a choice never wins, because its tokens begin with all tokens of another choice",
 )
 def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     metrics = view.study.metrics

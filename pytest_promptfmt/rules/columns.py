@@ -272,7 +272,7 @@ def _is_shown(instance: Instance, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", first_text(instance)) is not None
 
 
-@error_query("PF242", "the prompt has the text that is scored after it", task, at="doc_to_target")
+@error_query("PF242", "the scored text is already in the prompt", task, at="doc_to_target")
 def _answer_at_the_end(study: Study) -> Iterator[str]:
     ends = [(page.text.rstrip(), text.strip()) for page in own(study) for text in continuations(page.instance)]
     is_scored = study.task.output_type == "loglikelihood" and not study.has_guessed_text

@@ -148,7 +148,11 @@ def text_dropped(study: Study) -> Iterator[Finding]:
             ):
                 saw = f"{full[:50]} became {cut[:40]}"
                 yield finding(
-                    "a text of the data lost its brackets and their contents", saw, "doc_to_text", instance, field=name
+                    "brackets and their contents were removed from a text of the data",
+                    saw,
+                    "doc_to_text",
+                    instance,
+                    field=name,
                 )
 
 
@@ -185,10 +189,14 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
             for name, made in lists:
                 if sorted(map(str, made)) == sorted(map(str, options)) and made[at] != options[at]:
                     saw = f"{name}: {made[at]!r} is gold, and was {options[at]!r} before"
-                    yield finding("code reorders the options, but not the index of the right one", saw, doc=number)
+                    yield finding(
+                        "code reorders the options, but keeps the old index of the right one", saw, doc=number
+                    )
     letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
     if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
-        yield finding("code counts letters from 1, but an index from 0", f"{gold}: {letters[0][0]} is {letters[0][1]}")
+        yield finding(
+            "code starts at 1 for letters, but at 0 for the index", f"{gold}: {letters[0][0]} is {letters[0][1]}"
+        )
 
 
 def _ends_line(text: str, instance: Instance) -> bool:
@@ -292,7 +300,7 @@ def _changes_letters(node: ast.AST) -> bool:
     return node.func.attr in ("capitalize", "title") and is_column
 
 
-@query("PF221", "a column is printed only where it is empty", task)
+@query("PF221", "a column is printed only if it is empty", task)
 def _printed_if_empty(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         found = re.search(r"\{%-? *if not (\w+) *-?%\}[^{%]*\{\{-? *\1\b", template.source)

@@ -125,7 +125,7 @@ def _instruction_after_cue(page: Page) -> Iterator[str]:
         yield f"{cues[-1].name}{cues[-1].colon} {after[:60]}"
 
 
-@error_query("PF242", "the answer begins with the label that the prompt ends with")
+@error_query("PF242", "the label at the end of the prompt is repeated in the answer")
 def _cue_in_answer(page: Page) -> Iterator[Finding]:
     study, cue = page.study, page.cue
     answers = [page.instance.target] if study.generates else continuations(page.instance)
@@ -135,7 +135,9 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
         yield finding("", f"{cue.name}{cue.colon} and {parts[0][:40]}", at)
 
 
-@query("PF242", "the answer of a few-shot example begins with the label before it", shown, at="fewshot_config")
+@query(
+    "PF242", "the label before the answer of a few-shot example is repeated in the answer", shown, at="fewshot_config"
+)
 def _cue_in_shot(page: Page) -> Iterator[Finding]:
     begin = f"{page.cue.name}{page.cue.colon}" if page.cue is not None else COLUMN
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and begin in shot.question]
@@ -241,7 +243,7 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
     if cue.casefold() in languages and into and cue.casefold() not in into:
         saw = f"into {', '.join(sorted(into)).title()}, and {cue.title()}:"
-        yield finding("the prompt requests another language than its label names", saw)
+        yield finding("the prompt requests one language, but its label names another", saw)
 
 
 def _languages(table: str, label: str) -> set[str]:
@@ -350,7 +352,7 @@ def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:
 # -- whole -------------------------------------------------------------------------------------------------------------
 
 
-@query("PF246", "a sentence ends before its last word", texts)
+@query("PF246", "the last word of a sentence is missing", texts)
 def _sentence_cut_off(text: Text) -> Iterator[str]:
     found = _CUT_OFF.search(text.text)
     if found is not None and (text.keys[-1] == "description" or found.end() < len(text.text.rstrip())):

@@ -77,7 +77,7 @@ def _never_shown(study: Study, words: Sequence[str]) -> bool:
 
 @error_query(
     "PF504",
-    "a filter reads some options and not others",
+    "a filter reads some options, but not others",
     task,
     name="filter-misreads",
     family=Family.EXTRACTION,
@@ -161,7 +161,7 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) 
 
 
 @error_query(
-    "PF525", "a filter looks for words that gen_prefix has, which completions do not repeat", task, scope="scoring"
+    "PF525", "a filter searches for words of gen_prefix, which are not in the completion", task, scope="scoring"
 )
 def _prefix_sought_again(study: Study) -> Iterator[Finding]:
     prefix = str(study.task.gen_prefix or "").rstrip()
@@ -181,7 +181,7 @@ def _prefix_sought_again(study: Study) -> Iterator[Finding]:
                 yield finding("", saw, ("filter_list", number), trial.instance)
 
 
-@query("PF504", "a filter changes letters of an answer that begins with a capital", task, scores=True)
+@query("PF504", "a filter damages answers that begin with a capital letter", task, scores=True)
 def _capital_lost(study: Study) -> Iterator[Finding]:
     chain, trials = (scored_answers(study) if study.task.filter_list else None) or (None, ())
     for trial in trials if chain is not None and study.has_real_docs and not study.has_own_scorer else ():

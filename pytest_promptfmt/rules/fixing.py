@@ -336,7 +336,7 @@ def _problem(
     fixed = {_known(finding) for finding, _ in found}
     for file, tasks in before.items():
         if tasks.keys() != after[file].keys():
-            return "the edit would make a task unreadable"
+            return "after the edit, a task could not be read"
         meant = fixed & {_known(finding) for look in tasks.values() for finding in look.findings}
         if meant & {_known(finding) for look in after[file].values() for finding in look.findings}:
             return "the finding would remain"

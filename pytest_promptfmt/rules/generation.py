@@ -297,9 +297,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
         return  # reported by the item `scoring`
     if misread is not None:
         do = f"pass think_end_token={marks.close} to lm-eval, and set metadata.promptfmt.think_end_token to it"
-        yield finding(
-            "a filter reads the reasoning of the profile's model as the answer", misread, "filter_list", do=do
-        )
+        yield finding("a filter reads the model's reasoning as the answer", misread, "filter_list", do=do)
 
 
 def _misread(subject: Subject, marks: ThinkingMarks) -> str | None:

@@ -317,7 +317,12 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "the gold answer contains the answer of another column, and more", _compared_golds, at="doc_to_target")
+@query(
+    "PF702",
+    "the gold answer contains the answer of another column, and additional text",
+    _compared_golds,
+    at="doc_to_target",
+)
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
     """Report gold answers with a worked solution or other text, if another column has only the answer."""
     docs = [(instance, str(instance.target)) for instance in study.real_instances]
@@ -430,7 +435,7 @@ def _bare(expression: str) -> str:
     return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
 
 
-@error_query("PF706", "the right option is at the same place in every doc", asked_first, at="doc_to_target")
+@error_query("PF706", "the right option has the same position in every doc", asked_first, at="doc_to_target")
 def _gold_in_one_place(page: Page) -> Iterator[str]:
     target, text = page.study.written.doc_to_target, page.study.written.doc_to_text
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))

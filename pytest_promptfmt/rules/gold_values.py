@@ -340,7 +340,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a later doc, which is not among the rendered ones, fails",
+            message="a doc that is not in the snapshot fails",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

@@ -240,9 +240,9 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
     is_same = is_fixed or all(len(listed_labels(one)) > len(labels) for one in study.real_instances)
     message = do = ""
     if study.has_choices and is_same and len(listed) > len(labels) and listed[: len(labels)] == labels:
-        message, do = "more options are listed than labels are scored", "score a label for each option"
+        message, do = "there are more listed options than scored labels", "score a label for each option"
     elif study.has_choices and is_fixed and 1 < len(listed) < len(labels) and listed == labels[: len(listed)]:
-        message = "more labels are scored than options are listed"
+        message = "there are more scored labels than listed options"
     elif len(listed) == len(labels) and (listed != labels if follow_each_other(labels) else {*listed} != {*labels}):
         message = "the scored labels are not those of the listed options"
     if message:
@@ -292,7 +292,7 @@ def _has_bare_options(page: Page) -> bool:
 # -- as the instruction names them -------------------------------------------------------------------------------------
 
 
-@query("PF249", "the last option that the prompt names is not the last one listed")
+@query("PF249", "the prompt ends its list of labels at another option than the last one")
 def _range_unlike_options(page: Page) -> Iterator[str]:
     study, listed = page.study, page.listed
     asked = _RANGE.search(study.own_text) or _TOGETHER.search(study.own_text)

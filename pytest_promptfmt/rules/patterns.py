@@ -232,7 +232,7 @@ def prefix_in_pattern(study: Study) -> Iterator[Finding]:
         form = written_around(str(pattern.value)) if isinstance(pattern, ast.Constant) else None
         lead = form.partition("{}")[0].strip() if form is not None else ""
         if len(lead) > 1 and lead in prefix and ast.unparse(call.args[1]) == "results[0]":
-            yield finding("code looks for words that gen_prefix has, and no completion repeats", lead, position)
+            yield finding("code searches for words of gen_prefix, which are not in the completion", lead, position)
             return
 
 
@@ -447,4 +447,4 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
             continue  # PF109 reports it
         if isinstance(left, list | tuple):
             saw = ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"])
-            yield finding("the filters leave the answer as a list", saw, ("filter_list", number))
+            yield finding("after the filters, the answer is still a list", saw, ("filter_list", number))

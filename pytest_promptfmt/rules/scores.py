@@ -203,7 +203,7 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
             if len(found) > 1:
                 saw = f"{' or '.join(sorted(found))} by {pipeline.name!r}"
-                yield finding("the filters guess an answer where they find nothing", saw, ("filter_list", number))
+                yield finding("if the filters find no answer, they guess one", saw, ("filter_list", number))
     finally:
         random.setstate(state)
 

@@ -42,7 +42,7 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
         if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
             yield finding(
-                "all choices are equally likely, and the gold one counts as right without being the first",
+                "if all choices are equally likely, the gold one counts as right, although it is not the first",
                 "acc is 1",
                 scored_by(trials),
                 trial.instance,
@@ -127,7 +127,7 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
     if given and entry["metric"] not in given:
         return f"the output type {study.task.output_type} never gives this metric"
     if entry["metric"] == "bleu" and study.real_instances and all(map(_is_a_word, study.real_instances)):
-        return "BLEU compares sequences of words, and the gold answers are single words"
+        return "BLEU needs several words, but the gold answers are single words"
     if not isinstance(aggregation, str):
         return ""
     if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
@@ -135,13 +135,13 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
         return "a metric of log-likelihoods is averaged over generated text" if own else _PAIRS_AVERAGED
     if study.has_choices and aggregation == "f1" and len(study.written.doc_to_choice or ()) > _CLASSES_OF_F1:
         is_list = isinstance(study.written.doc_to_choice, list)
-        return "f1 is the score of two classes, and fails for more" if is_list else ""
+        return "f1 fails for more than two classes" if is_list else ""
     if study.generates or study.has_choices:
         gives_pairs, takes_pairs = (one in _OF_PAIRS for one in (known.aggregation, aggregation))
         if gives_pairs and aggregation in _AVERAGES:
             return _PAIRS_AVERAGED
         if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
-            return "the aggregation belongs to another metric and cannot use scores of single docs"
+            return "the aggregation belongs to another metric, and fails on the scores of this one"
     return ""
 
 
@@ -248,7 +248,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
             pair: Any = values.get(str(entry.get("metric")))
             is_pair = entry.get("aggregation") in _REFERENCE_FIRST and isinstance(pair, tuple) and len(pair) == 2
             if is_pair and NONSENSE in str(pair[0]) and NONSENSE not in str(pair[1]):
-                message = "process_results gives the answer before the gold answer, which comes first"
+                message = "process_results passes the answer first, but the gold answer must come first"
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 

@@ -244,7 +244,7 @@ def _stop_before_answer(study: Study) -> Iterator[Finding]:
             yield finding("", f"{stop!r} after {text[-20:]!r}", (*UNTIL, number), 0, severity=severity)
 
 
-@query("PF910", "nothing ends an answer, which is compared as a whole", generating, at=UNTIL)
+@query("PF910", "no stop sequence ends the answer, which is compared as a whole", generating, at=UNTIL)
 def _no_stop_at_all(study: Study) -> Iterator[str]:
     is_compared = scores_exact_match(study) and not study.has_own_scorer and not looks_for_answers(study.task)
     cues = [layout_of(first_text(instance)).cue for instance in study.instances[:1]]

@@ -60,7 +60,7 @@ def test_write_fixes_and_then_nothing_is_left(task: Path) -> None:
     assert task.stat().st_mode & 0o777 == 0o640
     again = promptfmt("fix")
     assert (again.exit_code, again.stdout) == (0, "")
-    assert "no finding has a mechanical fix" in again.stderr
+    assert "no finding has an automatic fix" in again.stderr
 
 
 def test_only_the_selected_rules_are_fixed(task: Path) -> None:

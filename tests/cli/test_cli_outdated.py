@@ -58,7 +58,7 @@ def test_the_lock_says_where_a_tokenizer_is_from_and_a_newer_revision_shows_what
     lock = folder / "promptfmt.lock"
     assert f'    origin: "people/words@{COMMIT}"\n' in lock.read_text("utf-8")
     same = promptfmt(folder, "outdated")
-    assert (same.stdout, same.returncode) == (f"people/words: nothing newer than people/words@{COMMIT[:12]}\n", 0)
+    assert (same.stdout, same.returncode) == (f"people/words: no newer revision than people/words@{COMMIT[:12]}\n", 0)
     publish(hub, TEMPLATE.replace("|>{{", "|>\n{{"))
     before = lock.read_bytes()
     newer = promptfmt(folder, "outdated")
