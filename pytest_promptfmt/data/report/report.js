@@ -1,6 +1,6 @@
 "use strict";
 // Text from the run only ever becomes the text of nodes, never markup.
-const ROW = matchMedia("(max-width: 50rem)").matches ? 66 : 44;  // on a phone names and paths take more lines
+const PHONE = matchMedia("(max-width: 50rem)");  // there a row of the list is as high as its text
 const $ = (id) => document.getElementById(id);
 const FINE = ["passed", "header-only", "accepted"], UNSEEN = ["skipped"];
 const KEPT = 3;  // unchanged lines that are shown round a change
@@ -12,7 +12,7 @@ const PARTS = {
   "system message": "system", "user message": "question", "assistant message": "answer", "reasoning": "prefix",
   "tool call": "call", "tool result": "description",
 };
-const state = { index: null, shown: [], at: -1, chunks: new Map(), ticket: 0 };
+const state = { index: null, shown: [], tops: [0], at: -1, chunks: new Map(), ticket: 0 };
 
 function make(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -71,31 +71,53 @@ function filter() {
     state.shown.push(number);
   });
   $("count").textContent = `${state.shown.length.toLocaleString("en")} of ${state.index.items.length.toLocaleString("en")} prompts`;
-  $("space").style.height = `${state.shown.length * ROW}px`;
+  state.tops = [0];
+  for (const number of state.shown) state.tops.push(state.tops.at(-1) + rowHeight(state.index.items[number]));
+  $("space").style.height = `${state.tops.at(-1)}px`;
   state.at = current === undefined ? -1 : state.shown.indexOf(current);
-  $("list").scrollTop = Math.max(0, state.at * ROW - $("list").clientHeight / 2);
+  $("list").scrollTop = Math.max(0, (state.tops[state.at] || 0) - $("list").clientHeight / 2);
   paint();
 }
 
 function paint() {
   const list = $("list"), space = $("space");
-  const first = Math.max(0, Math.floor(list.scrollTop / ROW) - 10);
-  const last = Math.min(state.shown.length, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + 10);
+  const first = Math.max(0, rowAt(list.scrollTop) - 10);
+  const last = Math.min(state.shown.length, rowAt(list.scrollTop + list.clientHeight) + 10);
   const rows = [];
   for (let place = first; place < last; place++) {
     const item = state.index.items[state.shown[place]];
     const row = make("div", {
       class: "item", role: "option", id: `row-${place}`, "aria-selected": place === state.at ? "true" : "false",
       "aria-posinset": place + 1, "aria-setsize": state.shown.length,
-    }, make("span", {}, `${item[0]} [${item[2]}]`, make("span", { class: "dim" }, others(item[5]))),
-    make("span", { class: "what" }, badge(item[4]), newBadge(isNew(item[5]) || item[8]), ` ${item[6].join(" ")} ${item[5] !== null ? state.index.causes[item[5]].title : item[3]}`));
-    row.style.top = `${place * ROW}px`;
+    }, make("span", {}, nameOf(item), make("span", { class: "dim" }, others(item[5]))),
+    make("span", { class: "what" }, badge(item[4]), newBadge(isNew(item[5]) || item[8]), whatOf(item)));
+    row.style.top = `${state.tops[place]}px`;
+    row.style.height = `${state.tops[place + 1] - state.tops[place]}px`;
     row.addEventListener("click", () => choose(place));
     rows.push(row);
   }
   space.replaceChildren(...rows);
   if (state.at >= first && state.at < last) list.setAttribute("aria-activedescendant", `row-${state.at}`);
   else list.removeAttribute("aria-activedescendant");
+}
+
+function nameOf(item) {
+  return `${item[0]} [${item[2]}]`;
+}
+
+function whatOf(item) {
+  return ` ${item[6].join(" ")} ${item[5] !== null ? state.index.causes[item[5]].title : item[3]}`;
+}
+
+// The height of a row, estimated for a phone from the number of its characters.
+function rowHeight(item) {
+  const lines = (text, most) => Math.ceil(text.length / most);
+  return PHONE.matches ? 6 + 19 * lines(nameOf(item) + others(item[5]), 34) + 17 * lines(item[4] + whatOf(item), 40) : 44;
+}
+
+function rowAt(top) {
+  const after = state.tops.findIndex((one) => one > top);
+  return after < 0 ? state.shown.length : after;
 }
 
 function badge(category) {
@@ -124,9 +146,9 @@ function others(cause) {
 function choose(place) {
   if (place < 0 || place >= state.shown.length) return;
   state.at = place;
-  const list = $("list"), top = place * ROW;
+  const list = $("list"), top = state.tops[place], end = state.tops[place + 1];
   if (top < list.scrollTop) list.scrollTop = top;
-  if (top + ROW > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW - list.clientHeight;
+  if (end > list.scrollTop + list.clientHeight) list.scrollTop = end - list.clientHeight;
   paint();
   show(state.shown[place]);
 }
@@ -136,7 +158,7 @@ async function show(number) {
   const item = state.index.items[number];
   const data = await body(number);
   if (ticket !== state.ticket) return;
-  const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
+  const parts = [make("h2", {}, nameOf(item)), make("p", { class: "dim" }, item[3])];
   parts.push(make("p", { class: "headline" }, badge(item[4]), newBadge(isNew(item[5])), " ", ...titleNodes(data.findings.some((found) => found[4] === data.title) ? "" : data.title || "")));
   if (item[5] !== null && state.index.causes[item[5]].because) parts.push(make("p", {}, `explained by ${state.index.causes[item[5]].because}`));
   const rank = (finding) => ["error", "warning", "info"].indexOf(finding[0]);
@@ -418,7 +440,7 @@ async function start() {
     const typing = ["INPUT", "SELECT"].includes(document.activeElement.tagName);
     if (event.key === "Escape") { $("filters").reset(); filter(); $("list").focus(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey || (typing && document.activeElement.type !== "checkbox")) return;
-    const page = Math.floor($("list").clientHeight / ROW) || 1;
+    const page = Math.floor($("list").clientHeight / 44) || 1;
     const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page };
     const reading = $("detail").contains(document.activeElement);  // there the arrows scroll, as everywhere
     if (reading && !["/", "j", "k"].includes(event.key)) return;
