@@ -207,7 +207,7 @@ def unified_diff(
     """
     lines = list(islice(_diff(old, new, context, max_width), max_lines + 1))
     if len(lines) > max_lines:
-        lines[-1] = "… and more"
+        lines[-1] = "… and more lines"
     return lines
 
 

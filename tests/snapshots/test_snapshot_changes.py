@@ -187,7 +187,7 @@ def test_a_diff_is_bounded() -> None:
     new = document("\n".join(f"row {number}" for number in range(5000)))
     lines = unified_diff(old, new, max_lines=50)
     assert len(lines) == 51
-    assert lines[-1] == "… and more"
+    assert lines[-1] == "… and more lines"
     wide = unified_diff(document("x" * 100_000 + "a"), document("x" * 100_000 + "b"))
     assert max(map(len, wide)) < 500
     assert any(line.startswith("-") and line.endswith("a⟨end⟩") for line in wide)
