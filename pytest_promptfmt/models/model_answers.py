@@ -145,7 +145,7 @@ class ModelAnswers:
 
     @cached_property
     def stops(self) -> float | None:
-        """Return the share of generations that end before their budget of tokens."""
+        """Return the share of generations that end before the maximum length."""
         return _mean(one.stopped for one in self.questions)
 
     @cached_property

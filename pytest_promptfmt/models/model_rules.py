@@ -97,7 +97,7 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
     """
     for failure in (failure for question in judged.questions for failure in question.failures):
         yield finding(
-            f"a {failure.part} fails on what the model answers",
+            f"a {failure.part} fails on an answer of the model",
             failure.reason,
             ("filter_list",) if failure.part == "filter" else ("metric_list",),
             failure.doc,
@@ -152,7 +152,7 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
         return
     if judged.has_labels and judged.mass < limits.mass:
         yield finding(
-            "the model puts little probability on the candidates",
+            "the candidates have little probability",
             f"mean {judged.mass:.2g}, threshold {limits.mass:g}",
             "doc_to_text",
         )
@@ -170,7 +170,7 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2983 (LongBench), where the stop sequence was a literal `\n`.
     """
     if judged.thresholds is not None:
-        what = "end before their budget of tokens"
+        what = "end before the maximum length"
         yield from _too_few(judged, judged.stops, judged.thresholds.stops, what, ("generation_kwargs", "until"))
 
 
@@ -186,7 +186,7 @@ def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
     """
     if judged.thresholds is not None:
-        what = "hold an answer that the filters find"
+        what = "contain an answer that the filters find"
         yield from _too_few(judged, judged.extraction, judged.thresholds.extraction, what, ("filter_list",))
 
 

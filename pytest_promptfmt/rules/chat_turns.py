@@ -81,7 +81,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
         yield finding(
-            "a user message is closed in some turns only",
+            "a user message is closed in only some turns",
             f"{usual!r} and {other!r}: {where}",
             trial.place_of(usual),
             severity=Severity.WARNING if is_for_chat(trial) else Severity.INFO,

@@ -195,7 +195,7 @@ class CodeImporter:
         if (missing := load_for(found)) is not None:
             what, error = missing
             lacking = missing_resource(error, ref.file) or MissingResource(
-                "data or metrics of the hub are not available"
+                "data or metrics from the Hugging Face Hub are not available"
             )
             raise MissingResourceError(f"{key}: !function {ref} uses {what}", lacking, position=position) from error
         return found

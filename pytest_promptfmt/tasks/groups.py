@@ -37,7 +37,7 @@ def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate,
     """
     name = config.get("group")
     if not isinstance(name, str) or not name:
-        hint = "since lm-eval 0.4.4 sets of tasks are tags: write `tag:`" if isinstance(name, list) else None
+        hint = "since lm-eval 0.4.4, the key for a set of tasks is `tag:`" if isinstance(name, list) else None
         position = locate(("group",)) or (Position(path) if path is not None else None)
         raise SourceError("the name of a group must be text", position=position, hint=hint)
     found = GroupTasks(index, path)

@@ -77,7 +77,7 @@ MISTAKES = {
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'user' and loop.last else '<|end|>\\n' }}\n{%- endfor",
         "PF440",
-        "a user message is closed in some turns only",
+        "a user message is closed in only some turns",
     ),
     "a prompt for questions only": (
         "{%- if add_generation_prompt %}",

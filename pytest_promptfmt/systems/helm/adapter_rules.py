@@ -39,7 +39,7 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
     if odd:
         yield finding(
-            "labels run past Z or 9 into punctuation",
+            "after Z or 9, labels are punctuation characters",
             f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
             (_SPEC, "reference_prefix"),
         )

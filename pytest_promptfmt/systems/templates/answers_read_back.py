@@ -248,7 +248,7 @@ def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
         nothing = (
             ""
             if reader is not None
-            else "nothing reads the answers of this template: no response_template, no recording"
+            else "the answers of this template cannot be read: it has no response_template and no recording"
         )
     except TokenizerError as error:
         nothing = error.message

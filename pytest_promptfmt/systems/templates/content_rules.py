@@ -91,7 +91,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield finding(
-            "the ids of calls are written once, with the call or with its result",
+            "the id of a call is written with the call or with its result, but not with both",
             excerpt(parallel, parallel.find("callAssay")),
             trial.place_of("tool_call_id", ".id", "['id']"),
             severity=Severity.INFO,

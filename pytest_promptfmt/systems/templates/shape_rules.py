@@ -59,7 +59,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
             )
     if trial.takes_only_parts:
         yield Finding(
-            message="contents given as text are lost or make the template fail; it takes only lists of parts",
+            message="the template accepts contents only as lists of parts, not as text",
             saw="question",
             conversation="question",
             position=trial.place_of("['text']", ".text", "content"),

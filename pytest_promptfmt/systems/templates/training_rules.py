@@ -234,7 +234,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         after = (_after_stop(trial, text[first:last]) for first, last in _joined(mask))
         found = next((each for each in after if each), "")
         if found:
-            saw = f"{found!r} is learnt after the token that ends the answer"
+            saw = f"{found!r} is trained after the end token of the answer"
             message, place = "the mask continues after the stop token", trial.place_of("endgeneration")
             is_line_end = found.strip(" ") == found
             yield conversation.finding(message, saw, place, Severity.INFO if is_line_end else Severity.WARNING)

@@ -34,7 +34,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
         kept = [content in text for content in said]
         if len(set(kept)) > 1:
             yield finding(
-                f"whitespace around {role} texts is kept in some turns only",
+                f"whitespace around {role} texts is kept in only some turns",
                 f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(said[kept.index(False)].strip()))}",
                 trial.place_of("trim", "strip"),
             )
@@ -208,8 +208,8 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     unswitched = trial.text("question", generation_prompt=True) == off and on == plain
     found = {
         "the reasoning of earlier answers stays in the prompt": last and field,
-        "the reasoning of earlier answers stays only where it is part of the content": last and content and not field,
-        "finished answers have empty reasoning, which no generation prompt has": _EMPTY.search(header)
+        "the reasoning of earlier answers stays only if it is part of the content": last and content and not field,
+        "finished answers have an empty reasoning block, but the generation prompt has none": _EMPTY.search(header)
         and not (off or "").rstrip().endswith(header.rstrip()[-8:]),
         "enable_thinking changes nothing": trial.mentions("enable_thinking") and off and unswitched,
     }
