@@ -6,15 +6,16 @@ Plain text without colours; docs are matched by their numbers, so one doc's line
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
-from pytest_promptfmt.core.text import shared_start
+from pytest_promptfmt.core.text import shared_end, shared_start
 from pytest_promptfmt.snapshots.document import (
     DocRecord,
     Document,
@@ -197,12 +198,17 @@ def changes(old: Document, new: Document) -> tuple[Change, ...]:
     return tuple(found)
 
 
+_SAME_CHANGES: Final = 3
+"""At how many places a diff shows the same change."""
+
+
 def unified_diff(
     old: Document, new: Document, *, context: int = 3, max_lines: int = 200, max_width: int = 400
 ) -> list[str]:
     """Return the diff as lines: `@@ doc 1, prompt, line 2 @@`, then kept, removed and added lines.
 
-    At most `max_lines` lines of at most about `max_width` characters, then a line that reports more.
+    The same change is shown at three places, and counted after that. At most `max_lines` lines of at most about
+    `max_width` characters, then a line that reports more.
     Lines that differ but look the same are followed by the code points that differ.
     """
     lines = list(islice(_diff(old, new, context, max_width), max_lines + 1))
@@ -217,19 +223,38 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
         yield "@@ header @@"
         yield from (f"-{fact[:width]}" for fact in facts[0] if fact not in facts[1])
         yield from (f"+{fact[:width]}" for fact in facts[1] if fact not in facts[0])
+    met, left_out = Counter[tuple[Any, ...]](), 0
     for number, (before, after, hunks) in _differing_docs(old, new):
         shown = _shown(before), _shown(after)
         for group in _grouped(hunks, context):
+            edits = [
+                (shown[0][hunk.old_start : hunk.old_end], shown[1][hunk.new_start : hunk.new_end]) for hunk in group
+            ]
+            kinds = [_kind_of_edit(removed, added) for removed, added in edits]
+            met.update(kinds)
+            if all(met[kind] > _SAME_CHANGES for kind in kinds):
+                left_out += 1
+                continue
             line = _first(group[0], before, after)
             yield f"@@ {record_name(number)}{_heading(after or before)}, {line.section}, line {line.number} @@"
             at = max(0, group[0].old_start - context)
-            for hunk in group:
+            for hunk, (removed, added) in zip(group, edits, strict=True):
                 yield from (f" {line[:width]}" for line in shown[0][at : hunk.old_start])
-                removed = shown[0][hunk.old_start : hunk.old_end]
-                added = shown[1][hunk.new_start : hunk.new_end]
                 yield from _replaced(removed, added, width)
                 at = hunk.old_end
             yield from (f" {line[:width]}" for line in shown[0][at : at + context])
+    if left_out:
+        yield f"… and {left_out:,} more places with a change that is shown above"
+
+
+def _kind_of_edit(removed: Sequence[str], added: Sequence[str]) -> tuple[Any, ...]:
+    """Return what differs in the lines, without what they share at their ends."""
+    if len(removed) != len(added):
+        return tuple(removed), tuple(added)
+    starts = [shared_start(*pair) for pair in zip(removed, added, strict=True)]
+    rests = [(one[at:], other[at:]) for one, other, at in zip(removed, added, starts, strict=True)]
+    ends = [shared_end(*rest) for rest in rests]
+    return tuple((one[: len(one) - at], other[: len(other) - at]) for (one, other), at in zip(rests, ends, strict=True))
 
 
 def _heading(lines: Sequence[_Line]) -> str:

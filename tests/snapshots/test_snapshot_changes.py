@@ -198,3 +198,10 @@ def test_short_diffs_are_as_good_as_those_of_difflib(old: list[str], new: list[s
     ours = len(old) - sum(hunk.old_end - hunk.old_start for hunk in find_hunks(old, new))
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     assert ours * 2 >= sum(block.size for block in blocks)
+
+
+def test_a_change_of_many_docs_is_shown_three_times_and_counted() -> None:
+    questions = [f"Question {number}?\nAnswer:" for number in range(9)]
+    lines = unified_diff(document(*questions), document(*(f"{question} " for question in questions)))
+    assert sum(line.startswith("@@ doc ") for line in lines) == 3
+    assert lines[-1] == "… and 6 more places with a change that is shown above"
