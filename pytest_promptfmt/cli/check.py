@@ -49,9 +49,7 @@ def check(
         str | None,
         typer.Option("--base", metavar="REV", help="Also report prompts that changed since REV without a new version."),
     ] = None,
-    statistics: Annotated[
-        bool, typer.Option("--statistics", help="Print only how many findings each rule has.")
-    ] = False,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Count the findings of each rule.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="First fix findings, as `promptfmt fix --write` does.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check again whenever a file changes.")] = False,
     task: Tasks = None,

@@ -81,14 +81,10 @@ def fix_files(paths: Sequence[Path], options: Sequence[str], *, write: bool) -> 
 def convert(
     file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
     to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Write `template:` of this kind.")] = None,
-    format_name: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="Write `formats:` with this format.")
-    ] = None,
+    format_name: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Write this format.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Let the task's own Python functions run, to compare the prompts.")
-    ] = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the task's own Python functions.")] = False,
     no_code: NoCode = False,
 ) -> None:
     """Convert the layout of a task file, and show the difference.

@@ -29,9 +29,7 @@ ORIGIN: Final = ".docs.origin.json"
 def freeze(
     file: Annotated[Path, typer.Argument(help="The task file, or a folder of them.", show_default=False)],
     count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many docs.")] = 3,
-    rows: Annotated[
-        str | None, typer.Option("--rows", metavar="N,N,…", help="Rows of the split, counted from 0.")
-    ] = None,
+    rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,…", help="Numbers of rows.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows with this seed, not the first.")] = None,
     cover: Annotated[bool, typer.Option("--cover", help="Choose rows for different branches of the code.")] = False,
     split: Annotated[str | None, typer.Option("--split", help="Take this split; by default the evaluated one.")] = None,

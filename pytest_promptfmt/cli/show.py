@@ -50,14 +50,10 @@ def show(
         str | None, typer.Option("--format", metavar="NAME", help="The format of tasks that have none.")
     ] = None,
     doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
-    spaces: Annotated[
-        bool, typer.Option("--spaces/--no-spaces", help="Show every space as a dot and every line end as an arrow.")
-    ] = True,
+    spaces: Annotated[bool, typer.Option("--spaces/--no-spaces", help="Show spaces as dots.")] = True,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
-    answers: Annotated[
-        bool, typer.Option("--answers", help="Show the forms of the answer that the prompt requests.")
-    ] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Show the requested forms of the answer.")] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
     as_json: AsJson = False,

@@ -29,9 +29,7 @@ _SHOWN_TASKS = 6
 
 def verify(
     paths: Paths = None,
-    sample: Annotated[
-        int | None, typer.Option("--sample", metavar="N", min=1, help="Only N tasks, always the same.")
-    ] = None,
+    sample: Annotated[int | None, typer.Option("--sample", metavar="N", min=1, help="Only N tasks.")] = None,
     lm_eval: Annotated[
         Path | None, typer.Option("--lm-eval", metavar="FOLDER", help="A checkout of lm-eval to compare with.")
     ] = None,

@@ -148,11 +148,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
             ):
                 saw = f"{full[:50]} became {cut[:40]}"
                 yield finding(
-                    "brackets and their contents were removed from a text of the data",
-                    saw,
-                    "doc_to_text",
-                    instance,
-                    field=name,
+                    "the text in brackets was removed from the data", saw, "doc_to_text", instance, field=name
                 )
 
 
@@ -189,14 +185,10 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
             for name, made in lists:
                 if sorted(map(str, made)) == sorted(map(str, options)) and made[at] != options[at]:
                     saw = f"{name}: {made[at]!r} is gold, and was {options[at]!r} before"
-                    yield finding(
-                        "code reorders the options, but keeps the old index of the right one", saw, doc=number
-                    )
+                    yield finding("code reorders the options, but keeps the old gold index", saw, doc=number)
     letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
     if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
-        yield finding(
-            "code starts at 1 for letters, but at 0 for the index", f"{gold}: {letters[0][0]} is {letters[0][1]}"
-        )
+        yield finding("code counts letters from 1, but the index from 0", f"{gold}: {letters[0][0]} is {letters[0][1]}")
 
 
 def _ends_line(text: str, instance: Instance) -> bool:

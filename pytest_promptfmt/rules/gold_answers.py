@@ -317,12 +317,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query(
-    "PF702",
-    "the gold answer contains the answer of another column, and additional text",
-    _compared_golds,
-    at="doc_to_target",
-)
+@query("PF702", "the gold answer is another column's answer with more text", _compared_golds, at="doc_to_target")
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
     """Report gold answers with a worked solution or other text, if another column has only the answer."""
     docs = [(instance, str(instance.target)) for instance in study.real_instances]
