@@ -102,7 +102,7 @@ def diff_view(lines: Iterable[str], remarks: Sequence[str] = ()) -> dict[str, An
             parts.append({"title": line.removeprefix("@@ ").removesuffix(" @@"), "rows": []})
         elif sign == " " and parts:
             parts[-1]["rows"].append(_row(text, text))
-        elif line:
+        elif line and not (parts and line.startswith("… and ")):  # the page has the whole prompts as well
             others.append(line)
     return {"remarks": "\n".join(others), **({"comparison": parts} if parts else {})}
 
