@@ -195,7 +195,7 @@ def comparison_lines(
     task: TaskComparison, runs: tuple[FinishedRun, FinishedRun], places: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield a comparison as lines; `places` are the place and commits of causes, by name."""
-    parts = [f"{task.same:,} sample{'' if task.same == 1 else 's'} asked the same"]
+    parts = [f"{task.same:,} sample{'' if task.same == 1 else 's'} with the same requests"]
     if task.differing:
         counts = Counter(part for *_, parts in task.differing for part in parts).most_common()
         parts.append(f"{len(task.differing):,} not ({', '.join(f'{part} of {count:,}' for part, count in counts)})")

@@ -173,7 +173,7 @@ def _written(name: str, path: Path, result: RunResult) -> str:
         content = _bytes(writer.content(result))
         if name == "patch" and not content:
             writing.remove(path)  # of an earlier run
-            return f"{display_path(path)}: not written, no snapshot changes"
+            return f"{display_path(path)}: not written, because no snapshot changed"
         writing.write(path, content)
     except OSError as error:
         return _cannot(path, error)

@@ -250,7 +250,7 @@ def _reasons(
                     why = "" if is_given or change.use == "prompt" else ": synthetic docs do not pass through it"
                     yield f"the code of {change.key} changed, and {missed} did not run{why}"
     for label, *_ in _differing_edges(renderings):
-        yield f"the text differs on docs with {label}"
+        yield f"the text of the two revisions differs for docs with {label}"
     for part in (*old["unseen"], *new["unseen"]):
         yield f"{_excerpted(part)} changed, but is in no prompt"
     if old["columns"] != new["columns"]:

@@ -24,7 +24,9 @@ from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 from pytest_promptfmt.study import Study
 
-NOT_ADOPTED: Final = "not adopted yet: the file has no snapshots; --snapshot-update with its path writes them"
+NOT_ADOPTED: Final = (
+    "not adopted yet: the file has no snapshots; to write them, use --snapshot-update with the path of the file"
+)
 
 SHOWN_FROM_BYTES: Final = 20_000_000
 """The size from which reading a file shows a bar."""

@@ -118,7 +118,7 @@ class _Comparison:
         if known.startswith(middle):  # a window drops shots from the end
             return None
         made = _difference(state, prompt, head + known + tail, bare, shots=len(known), at=len(head))
-        return replace(made, origin=Origin("question", "the shots of the states before"))
+        return replace(made, origin=Origin("question", "the few-shot examples of earlier request states"))
 
     @cached_property
     def _train(self) -> list[HelmInstance]:
