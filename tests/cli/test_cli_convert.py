@@ -171,7 +171,7 @@ def test_refusal_shows_the_difference_and_writes_nothing(task: Path) -> None:
         assert result.stderr.startswith("capitals.yaml:5:1: 'capitals' would have another prompt, first for doc 1:\n")
         assert "-B) Oslo\n" in result.stderr
         assert "nothing was changed" in result.stderr
-    assert "try --to mcq first" in result.stderr
+    assert "convert with --to mcq first" in result.stderr
     assert task.read_bytes() == before
 
 

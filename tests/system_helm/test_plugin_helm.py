@@ -111,7 +111,7 @@ def test_a_changed_shot_of_one_recorded_prompt_is_a_difference(project: Project)
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "prompts")
     assert "1 of 3 recorded prompts differ from ours" in text
     assert "request_states[2]" in text
-    assert "the shots of the states before" in text
+    assert "the few-shot examples of earlier request states" in text
 
 
 def test_a_changed_score_of_a_recorded_completion_is_a_change_of_its_snapshot(project: Project) -> None:
