@@ -61,13 +61,13 @@ def test_docs_in_the_tree_of_docs_prove_a_conversion(task: Path) -> None:
     task.with_name("capitals.docs.jsonl").rename(task.parent / "docs" / "capitals.docs.jsonl")
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
     assert result.exit_code == 0
-    assert "tried on docs (4 from capitals.docs.jsonl)" in result.stderr
+    assert "tested with docs (4 from capitals.docs.jsonl)" in result.stderr
 
 
 def test_migration_guide_turns_a_handwritten_layout_into_a_template(task: Path) -> None:
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq", "--write")
     assert result.exit_code == 0
-    assert "stays the same, tried on docs (4 from capitals.docs.jsonl), with 0 and 2 shots" in result.stderr
+    assert "stays the same, tested with docs (4 from capitals.docs.jsonl), with 0 and 2 shots" in result.stderr
     layout = TASK.splitlines()[4:6]
     assert changed_lines(TASK, task.read_text()) == (layout, ["template: mcq"])
     assert result.stdout.startswith("--- capitals.yaml\n+++ capitals.yaml (converted)\n@@")
@@ -170,7 +170,7 @@ def test_refusal_shows_the_difference_and_writes_nothing(task: Path) -> None:
         assert result.stdout == ""
         assert result.stderr.startswith("capitals.yaml:5:1: 'capitals' would have another prompt, first for doc 1:\n")
         assert "-B) Oslo\n" in result.stderr
-        assert "nothing was changed" in result.stderr
+        assert "nothing was converted" in result.stderr
     assert "convert with --to mcq first" in result.stderr
     assert task.read_bytes() == before
 
@@ -179,7 +179,7 @@ def test_without_docs_the_proof_says_that_docs_were_made_up(task: Path) -> None:
     (task.parent / "capitals.docs.jsonl").unlink()
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
     assert result.exit_code == 0
-    assert "tried on docs (20 synthetic)" in result.stderr
+    assert "tested with docs (20 synthetic)" in result.stderr
     assert "made from the templates" in result.stderr
 
 
