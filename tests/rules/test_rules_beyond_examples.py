@@ -424,7 +424,7 @@ fewshot_config: {doc_to_text: "Q: {{question}}\\nA:", doc_to_target: "Let's thin
 def test_shots_of_synthetic_docs_are_looked_at_for_their_layout_alone(tmp_path: Path) -> None:
     task = "target_delimiter: ''\nfewshot_delimiter: ''\nmetadata: {version: 1}\ntraining_split: train"
     found = found_in(tmp_path, task)
-    assert "one and the next" in found["PF203"]
+    assert "between two few-shot examples" in found["PF203"]
     assert not {"PF803", "PF807", "PF903", "PF910"} & set(found)
 
 
