@@ -87,6 +87,21 @@ def _matrix_of(battery: _Battery, expected: Sequence[ExpectedCompletion]) -> Mat
     return battery.matrix(expected) if expected else shared_matrix(battery, lambda: battery.matrix(()))
 
 
+def phrasing_texts(scoring: Scoring) -> list[str]:
+    """Return the texts that the battery tries for the first doc of a generation task, each once."""
+    battery = _Battery(scoring)
+    own = [*battery.shot_answers(), *filter(None, battery.own_texts()[:1])]
+    texts = [*own, *map(battery.delimited, own), *(one.text for one in degenerate_phrasings(battery.longest))]
+    answers = answers_of(battery.questions[0], battery.prompt)
+    if answers is not None and answers.kind == "text" and battery.synthetic:
+        answers = battery.imagined(answers)
+    for gold in battery.golds(answers) if answers is not None else ():
+        texts += contract_sentences(battery.prompt, gold, battery.prefix)
+        texts += [one.text for one in choice_phrasings(gold, prompt=battery.prompt)] if gold.kind == "choice" else []
+    texts += [one.text for one in number_phrasings()] if answers is not None and answers.kind == "number" else []
+    return [*dict.fromkeys(texts)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
     """The result of the battery for a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
@@ -156,7 +171,7 @@ class _Battery(Subject):
                 )
             self._try_expected(one)
         if answers.kind == "choice":
-            for gold in self._golds(answers):
+            for gold in self.golds(answers):
                 for phrasing in self._some(choice_phrasings(gold, prompt=self.prompt)):
                     self._try(phrasing, gold)
         elif answers.kind == "number":
@@ -187,7 +202,7 @@ class _Battery(Subject):
 
     # -- what is tried ---------------------------------------------------------------------------------------------
 
-    def _golds(self, answers: Answers) -> Iterator[Answers]:
+    def golds(self, answers: Answers) -> Iterator[Answers]:
         """Yield the answers with each option as the right one; only the doc's own where a function judges."""
         if self.judges_by_doc or answers.kind != "choice":
             yield answers
@@ -196,7 +211,7 @@ class _Battery(Subject):
 
     def _ask_for_contract(self, answers: Answers) -> None:
         reasons = bool(_REASONING.search(self.prompt))
-        for gold in self._golds(answers):
+        for gold in self.golds(answers):
             sentences = contract_sentences(self.prompt, gold, self.prefix)
             for number, sentence in enumerate(sentences, start=1):
                 name = "asked-for" if number == 1 else f"asked-for-{number}"

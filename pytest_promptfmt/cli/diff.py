@@ -101,6 +101,10 @@ def diff(
         str | None,
         typer.Option("--harness", metavar="OLD..NEW", help="Compare two releases of lm-eval, as in 0.4.9..0.4.13."),
     ] = None,
+    lm_eval: Annotated[
+        list[Path] | None,
+        repeatable("--lm-eval", "FOLDER", "With --harness, a checkout or environment whose lm-eval computes scores."),
+    ] = None,
     no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
@@ -125,11 +129,14 @@ def diff(
     """
     if harness is not None:
         if any((old, new, bump, versions, findings, markdown, html, in_browser)):
-            allowed = "--path, --task, --profile, --no-code, --json and -v"
+            allowed = "--lm-eval, --path, --task, --profile, --no-code, --json and -v"
             raise SettingsError(f"--harness can only be combined with {allowed}")
         asked = pytest_options(tasks=task, profiles=profile, no_code=no_code)
-        diff_releases(harness, [Path(path) for path in paths or ()], asked, as_json=as_json, verbose=verbose)
+        below = [Path(path) for path in paths or ()]
+        diff_releases(harness, below, asked, folders=lm_eval or (), as_json=as_json, verbose=verbose)
         return
+    if lm_eval:
+        raise SettingsError("--lm-eval can only be combined with --harness")
     output = _Output(
         markdown=markdown,
         html=html,

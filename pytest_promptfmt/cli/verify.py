@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +21,8 @@ from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.results.wording import counted, listed
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference
+    from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference, ScoreChange
 
-_PLUGIN = ("-p", "pytest_promptfmt.plugin.items.comparison_items", "--promptfmt-no-cache")
 _SHOWN_TASKS = 6
 
 
@@ -95,13 +94,22 @@ def _title(system: AsksHarness) -> str:
 
 
 def diff_releases(
-    releases: str, paths: Sequence[Path], options: Sequence[str], *, as_json: bool, verbose: bool
+    releases: str,
+    paths: Sequence[Path],
+    options: Sequence[str],
+    *,
+    folders: Sequence[Path],
+    as_json: bool,
+    verbose: bool,
 ) -> None:
-    """Print how requests change from one release of lm-eval to another, given as `0.4.9..0.4.13`; exit as `diff`.
+    """Print how requests and scores change from one release of lm-eval to another, given as `0.4.9..0.4.13`.
 
-    Raises SettingsError for anything else.
+    Scores are computed by releases that are installed, or in one of the folders. Exits as `diff`; raises SettingsError
+    for anything else.
     """
+    from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.core.release import release_of
+    from pytest_promptfmt.revisions.release_scores import release_scores, with_scores
     from pytest_promptfmt.settings.setting_values import RELEASE
 
     old, dots, new = releases.partition("..")
@@ -113,7 +121,15 @@ def diff_releases(
         raise SettingsError(f"invalid --harness {releases!r}", hint="two releases of lm-eval, as in 0.4.9..0.4.13")
     if not all(known):
         raise SettingsError(f"invalid --harness {releases!r}", hint="releases from 0.4.3 to 0.4.13 are known")
-    results = compared(paths, [*options, f"--promptfmt-lm-eval={old}", f"--promptfmt-with={new}"])
+    options = [*options, f"--promptfmt-lm-eval={old}"]
+    sides = []
+    for release in (old, new):
+        with waiting(f"scoring as lm-eval {release}"):
+            sides.append(release_scores(release, folders, paths, options))
+    results = [
+        replace(each, compared=with_scores(each.compared, each.file, *sides))
+        for each in compared(paths, [*options, f"--promptfmt-with={new}"])
+    ]
     _show(results, f"lm-eval {old} -> {new}", (old, new), as_json=as_json, verbose=verbose)
 
 
@@ -132,10 +148,11 @@ class _Result:
 def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
     """Return the result of each task, in the order of files; raises SettingsError if the run does not start."""
     from pytest_promptfmt.plugin.collected import check
+    from pytest_promptfmt.revisions.release_scores import COMPARISON
     from pytest_promptfmt.study.request_comparison import Compared
 
     with TemporaryDirectory(prefix="promptfmt-") as folder:
-        summary = check(paths, [*_PLUGIN, f"--promptfmt-comparisons={folder}", *options])
+        summary = check(paths, [*COMPARISON, f"--promptfmt-comparisons={folder}", *options])
         read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
     results = [_Result(data.pop("file"), Compared.from_json(data)) for data in read]
     done = {(each.file, each.name) for each in results}
@@ -150,7 +167,7 @@ def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
 
 
 def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_json: bool, verbose: bool) -> None:
-    differing = [each for each in results if each.compared.differences or each.compared.scores]
+    differing = [each for each in results if each.compared.is_different]
     unknown = [each for each in results if each.compared.unknown]
     if as_json:
         print_json([{"file": display_path(Path(each.file)), **each.compared.to_json()} for each in results])
@@ -181,24 +198,46 @@ def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, ve
             yield f"  {where}{at if one.doc else ''}"
             yield text(sides[0], one.old)
             yield text(sides[1] or result.compared.system, one.new)
-    scored = [(each.name, change) for each in results for change in each.compared.scores]
-    for change, pairs in grouped(scored, lambda pair: pair[1]).items():
-        shown = listed([name for name, _ in pairs], None if verbose else _SHOWN_TASKS)
-        yield f"scores may change, {counted(len(pairs), 'task')}: {shown}: {change}"
+    changed = [each for each in results if each.compared.changed_scores]
+    for why, scored in grouped(changed, lambda each: "; ".join(each.compared.scores)).items():
+        shown = listed([each.name for each in scored], None if verbose else _SHOWN_TASKS)
+        answers = sum(len(each.compared.changed_scores) for each in scored)
+        yield f"{counted(answers, 'score')} changed, {counted(len(scored), 'task')}: {shown}{f': {why}' if why else ''}"
+        for each in scored if verbose else scored[:1]:
+            for change in each.compared.changed_scores if verbose else each.compared.changed_scores[:1]:
+                yield f"  {display_path(Path(each.file))} {each.name}, {_about(change)}"
+                yield text(sides[0], change.old)
+                yield text(sides[1], change.new)
+    may = [each for each in results if each.compared.scores and not each.compared.changed_scores]
+    for what, tasks in grouped(may, lambda each: "; ".join(each.compared.scores)).items():
+        shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
+        yield f"scores may change, {counted(len(tasks), 'task')}: {shown}: {what}"
+    lacking = [each for each in results if each.compared.not_scored]
+    for reason, tasks in grouped(lacking, lambda each: each.compared.not_scored).items():
+        shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
+        yield f"scores not computed, {counted(len(tasks), 'task')}: {shown}: {reason}"
     unknown = [each for each in results if each.compared.unknown]
     for reason, tasks in grouped(unknown, lambda each: each.compared.unknown).items():
         shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
         yield f"not compared, {counted(len(tasks), 'task')}: {shown}: {reason}"
     differing = sum(bool(each.compared.differences) for each in results)
     requests = sum(each.compared.requests for each in results)
+    tried = sum(each.compared.tried for each in results)
     failures = sum(each.compared.failures for each in results)
-    parts = [f"{counted(len(results) - len(unknown), 'task')}, {counted(requests, 'request')} compared"]
+    made = f" and {counted(tried, 'score')}" if tried else ""
+    parts = [f"{counted(len(results) - len(unknown), 'task')}, {counted(requests, 'request')}{made} compared"]
     if differing:
         parts.append(f"{counted(differing, 'task')} {'differs' if differing == 1 else 'differ'}")
-    elif len(unknown) < len(results):
+    elif len(unknown) < len(results) and not changed:
         parts.append("all equal")
-    changed = sum(bool(each.compared.scores) for each in results)
-    parts += [f"scores of {counted(changed, 'task')} may change"] if changed else []
+    parts += [f"scores of {counted(len(changed), 'task')} changed"] if changed else []
+    parts += [f"scores of {counted(len(may), 'task')} may change"] if may else []
+    parts += [f"scores of {counted(len(lacking), 'task')} not computed"] if lacking else []
     parts += [f"{failures:,} fail on both sides"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"
+
+
+def _about(change: ScoreChange) -> str:
+    where = f"doc {change.doc}, filter {change.pipeline}" if change.doc else f"filter {change.pipeline}"
+    return f"{where}: {change.metric or 'the score'} of {change.answer}"

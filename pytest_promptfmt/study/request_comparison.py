@@ -80,10 +80,23 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreChange:
+    """The score of one answer in two releases, or the aggregate of several; `doc` counts from 1, 0 for an aggregate."""
+
+    doc: int
+    answer: str
+    pipeline: str
+    metric: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
     """The result for one task: how many requests were compared, how they differ, or why they could not be compared.
 
-    `scores` are the changes between two releases that may give the same answers other scores, `system` the name of
+    `scores` are the changes between two releases that may give the same answers other scores, `changed_scores` those
+    that both computed, of `tried` values; `not_scored` states why they could not be computed. `system` is the name of
     what made the requests to compare with.
     """
 
@@ -94,6 +107,14 @@ class Compared:
     unknown: str = ""
     differences: Sequence[Difference] = ()
     scores: Sequence[str] = ()
+    tried: int = 0
+    changed_scores: Sequence[ScoreChange] = ()
+    not_scored: str = ""
+
+    @property
+    def is_different(self) -> bool:
+        """Return whether requests or scores differ, or may."""
+        return bool(self.differences or self.scores or self.changed_scores)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON has it."""
@@ -102,7 +123,8 @@ class Compared:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Compared:
         """Return the result; raises TypeError for another mapping."""
-        return cls(**{**data, "differences": tuple(Difference(**each) for each in data["differences"])})
+        made = {"differences": tuple(Difference(**each) for each in data["differences"])}
+        return cls(**{**data, **made, "changed_scores": tuple(ScoreChange(**each) for each in data["changed_scores"])})
 
 
 Side = Callable[[Task, TaskDocs, int], Callable[[Profile], Requests]]
@@ -257,10 +279,8 @@ def _compared(
     name = study.given.id
     if reason:
         return Compared(task=name, unknown=reason)
-    # The latest release ignores no key, so that each side can leave out those that it ignores.
-    whole = Study(study.collected, replace(study.settings, lm_eval=LATEST.version, renderer="fast"))
     try:
-        ways = list(_ways(whole, draws_own))
+        ways = list(_ways(whole_study(study), draws_own))
         loaded = [study.load(each).profile for each in profiles if each.shows_text]
     except PromptfmtError as error:
         return Compared(task=name, unknown=error.message)
@@ -282,6 +302,11 @@ def _compared(
                 why = why or ("an error here" if isinstance(old, PromptfmtError) else "")
                 found.append(replace(_first(old, new), profile=profile.name, shots=way[2], cause=why))
     return Compared(task=name, requests=requests, failures=failures, differences=tuple(found))
+
+
+def whole_study(study: Study) -> Study:
+    """Return a study of the task with all its keys: the latest release ignores none, and each side ignores its own."""
+    return Study(study.collected, replace(study.settings, lm_eval=LATEST.version, renderer="fast"))
 
 
 def _ways(study: Study, draws_own: bool) -> Iterator[tuple[Task, TaskDocs, int]]:

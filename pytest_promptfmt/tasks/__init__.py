@@ -35,12 +35,20 @@ if TYPE_CHECKING:
         Harness,
         found_release,
         harness_around,
+        harness_at,
         harness_of,
         installed_harness,
         is_copied_harness,
         names_in,
+        use_harness,
     )
-    from pytest_promptfmt.tasks.harness_renderer import Arguments, HarnessTask, needs_harness, rendered_by_harness
+    from pytest_promptfmt.tasks.harness_renderer import (
+        Arguments,
+        HarnessTask,
+        TriedAnswer,
+        needs_harness,
+        rendered_by_harness,
+    )
     from pytest_promptfmt.tasks.recognition import kind_of, looks_like_task, names_its_sets, read_if_task
     from pytest_promptfmt.tasks.renderer import LmEvalAssembler, TaskRenderer, render_task, renderer_with_shots
     from pytest_promptfmt.tasks.rendering.field_mappings import refuse_mistyped_columns
@@ -82,6 +90,7 @@ if TYPE_CHECKING:
         process_results,
         questions_of,
         score_doc,
+        score_texts,
     )
     from pytest_promptfmt.tasks.scoring.scoring_lines import reading_of, task_reading
     from pytest_promptfmt.tasks.synthetic.code_shapes import row_facts

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -101,6 +103,8 @@ class Harness:
                 found = _VERSION.search(gate.read_text(path))
                 if found is not None:
                     return found[1]
+        for distribution in distributions(name=self.folder.name, path=[str(self.folder.parent)]):
+            return distribution.version
         with suppress(PackageNotFoundError):
             return version(self.folder.name) if self.is_installed else ""
         return ""
@@ -370,6 +374,29 @@ def installed_harness() -> Harness | None:
                 found = Path(folder).resolve()
                 return _distributed(found) if is_installed(str(found)) else Harness(found, is_installed=True)
     return None
+
+
+def harness_at(folder: Path) -> Harness | None:
+    """Return the lm-eval of a checkout, or of an environment, named by its folder; None where it has none."""
+    for above in (folder, *sorted(folder.glob("lib/python*/site-packages"))):
+        if (above / PACKAGES[0]).is_dir():
+            return Harness((above / PACKAGES[0]).resolve(), is_installed=False)
+    return None
+
+
+class _Named:
+    """Finds the package at `folder`, and no other one that is next to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(self.folder.parent)]) if name == self.folder.name else None
+
+
+def use_harness(folder: Path) -> None:
+    """Let this process import lm-eval from its folder, whatever is installed; other packages are as before."""
+    sys.meta_path.insert(0, _Named(folder))
 
 
 @lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""Requests as the installed lm-eval makes them: its own task object, with our docs in place of its dataset.
+"""Requests and scores as the installed lm-eval makes them: its own task object, with our docs in place of its dataset.
 
 lm-eval is imported here and in no other module: a release, a fork, or a checkout on the search path. What a class, a
 sampler or an output type of a fork does, it does here as well.
@@ -10,18 +10,19 @@ import copy
 import inspect
 import io
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, Final
 
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, described
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, PromptfmtError, RenderError, described
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
@@ -34,6 +35,7 @@ from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
 from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.rendering.media import shown_media
 from pytest_promptfmt.tasks.rendering.sampling import FEWSHOT_SEED
+from pytest_promptfmt.tasks.scoring.results import score_texts
 from pytest_promptfmt.tasks.task_config import MAPPINGS, OWN_KEYS, STRUCTURAL_KEYS
 
 Arguments = tuple[Any, ...]
@@ -52,20 +54,38 @@ _LAID_OUT: Final = (
 )
 """The keys that a format or template writes."""
 
+_SCORING: Final = ("metric_list", "filter_list", "process_results")
+"""The keys that scores are made of."""
+
 _PACKAGE: Final = "lm_eval"
 _MODULE: Final = "lm_eval.api.task"
+
+_SECONDS: Final = 30.0
+_MOST_PAIRS: Final = 4
+"""Pairs of answers with different values that are aggregated: an aggregation may depend on their order."""
 
 _UNCONDITIONAL: Final = "acc_mutual_info"
 """The metric that needs more requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class TriedAnswer:
+    """What a model may give for each request of a doc, texts or likelihoods; `doc` counts from 1."""
+
+    doc: int
+    shown: str
+    given: Doc
+    results: Sequence[Any]
+
+
 class HarnessTask:
     """A task as the installed lm-eval builds it, with its functions bound.
 
-    Raises FunctionError where lm-eval cannot be imported, RenderError where it refuses the task.
+    For scores it needs the task as it is `written`, whose filters and metrics are names. Raises FunctionError where
+    lm-eval cannot be imported, RenderError where it refuses the task.
     """
 
-    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None, *, written: Task | None = None) -> None:
         self._task = task
         self._docs = docs
         self._random = OwnRandomness(task)
@@ -74,7 +94,7 @@ class HarnessTask:
             base = type(own).__mro__[1]  # of a `class:`, without what binds it here
         splits = _Splits(docs)
         kind = type(base.__name__, (base,), {"download": lambda made, *_, **__: setattr(made, "dataset", splits)})
-        config = _config(task)
+        config = _config(task, written)
         config["num_fewshot"] = task.shots(num_fewshot)
         self._made = self._run("builds no task", lambda: kind(config=config))
         self._run("has no name", lambda: [getattr(self._made, "task_name", "") for _ in range(3)])
@@ -116,6 +136,52 @@ class HarnessTask:
                 arguments = (*arguments[:-1], shown) if with_media else arguments[:-1]
             found[instance.doc_id].append(arguments)
         return found
+
+    def scores(self, answers: Sequence[TriedAnswer]) -> Iterator[tuple[str, Sequence[TriedAnswer], dict[str, str]]]:
+        """Yield pipelines, one answer or those that are aggregated, and the values of metrics as texts.
+
+        A text that begins with `!` is an exception. Aggregated are all answers, and some with the one after it.
+        """
+        for pipeline in getattr(self._made, "_filters", ()):
+            values: dict[str, list[tuple[TriedAnswer, Any]]] = {}
+            for answer, read in zip(answers, self._filtered(pipeline, answers), strict=True):
+                found = read if isinstance(read, Exception) else self._tried(lambda: self._made.process_results(*read))  # noqa: B023
+                yield pipeline.name, [answer], score_texts(found)
+                for name, value in found.items() if isinstance(found, Mapping) else ():
+                    values.setdefault(name, []).append((answer, value))
+            for name, scored in values.items():
+                changes = [pair for pair in pairwise(scored) if repr(pair[0][1]) != repr(pair[1][1])]
+                for some in (scored, *changes[:_MOST_PAIRS]):
+                    given = [value for _, value in some]
+                    total = self._tried(lambda: {name: self._made.aggregation()[name](given)})  # noqa: B023
+                    yield pipeline.name, [answer for answer, _ in some], score_texts(total)
+
+    def _filtered(self, pipeline: Any, answers: Sequence[TriedAnswer]) -> list[Any]:
+        """Return doc and filtered results of each answer, as lm-eval filters all at once; exceptions one by one."""
+        make = import_module(f"{_PACKAGE}.api.instance").Instance
+        repeats = self._task.repeats if isinstance(self._task.repeats, int) else 1
+        docs = [copy.deepcopy(dict(each.given)) for each in answers]
+        made = [
+            [make("", doc, (), index, resps=[result] * repeats) for index, result in enumerate(each.results)]
+            for doc, each in zip(docs, answers, strict=True)
+        ]
+        done = self._tried(lambda: pipeline.apply([one for each in made for one in each]))
+        if not isinstance(done, Exception):
+            read = ([one.filtered_resps[pipeline.name] for one in each] for each in made)
+            return [*zip(docs, read, strict=True)]
+        if len(answers) < 2:
+            return [done for _ in answers]
+        halves = answers[: len(answers) // 2], answers[len(answers) // 2 :]
+        return [one for half in halves for one in self._filtered(pipeline, half)]
+
+    def _tried(self, work: Callable[[], Any]) -> Any:
+        try:
+            with redirect_stderr(io.StringIO()), self._random.used(), time_limit(_SECONDS, "scoring by lm-eval"):
+                return work()
+        except PromptfmtError:
+            raise
+        except Exception as error:
+            return error
 
     def _run(self, what: str, work: Callable[[], Any]) -> Any:
         try:
@@ -252,8 +318,8 @@ class _Splits(dict[str, _Rows]):
         return rows
 
 
-def _config(task: Task) -> dict[str, Any]:
-    """Return the configuration as lm-eval takes it, with the bound functions of the task."""
+def _config(task: Task, written: Task | None) -> dict[str, Any]:
+    """Return the configuration as lm-eval takes it, with bound functions; `written` is the task whose scores count."""
     config = {key: copy.deepcopy(value) for key, value in task.config.items() if key not in _DROPPED}
     config["task"] = task.name
     for key, value in config.items():
@@ -268,11 +334,25 @@ def _config(task: Task) -> dict[str, Any]:
     if isinstance(shots, dict):
         shots.pop("process_docs", None)
         shots |= {key: getattr(task.fewshot, key) for key, value in shots.items() if isinstance(value, FunctionRef)}
+    if written is not None:
+        kept = {name: _bound_names(getattr(written, name), getattr(task, name)) for name in _SCORING}
+        return config | {name: value for name, value in kept.items() if value is not None}
     metrics = [each for each in task.metric_list or () if isinstance(each, Mapping)]
     metric = _UNCONDITIONAL if any(each.get("metric") == _UNCONDITIONAL for each in metrics) else "acc"
     # One that needs no package; without any, lm-eval looks for those of the output type, which a fork may lack.
     config["metric_list"] = [{"metric": metric, "aggregation": "mean", "higher_is_better": True}]
     return config
+
+
+def _bound_names(written: Any, bound: Any) -> Any:
+    """Return what is written with the bound functions in place of references; names stay as they are."""
+    if isinstance(written, FunctionRef):
+        return bound
+    if isinstance(written, Mapping):
+        return {key: _bound_names(value, bound[key]) for key, value in written.items()}
+    if isinstance(written, list | tuple):
+        return [_bound_names(*pair) for pair in zip(written, bound, strict=True)]
+    return copy.deepcopy(written)
 
 
 def _chat(profile: Profile, has_images: bool) -> Callable[..., str]:

@@ -268,6 +268,26 @@ def score_doc(
     return process_results(metrics, question, results)
 
 
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+
+
+def score_texts(values: Mapping[str, Any] | BaseException) -> dict[str, str]:
+    """Return the values of metrics as texts, by name in order; an exception that took their place under no name."""
+    if isinstance(values, BaseException):
+        return {"": f"! {type(values).__name__}"}
+    return {str(name): _ADDRESS.sub("", repr(_plain(values[name]))) for name in sorted(values, key=str)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in Python's own types, and numbers without the noise of the last digits."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_plain, value)]
+    value = value.tolist() if hasattr(value, "tolist") else value  # of numpy
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
 def aggregated(metric: TaskMetric, values: Sequence[Any]) -> Any:
     """Return the aggregate of one metric over docs; raises ScoringError for an aggregation that does not exist."""
     if metric.aggregation is None:

@@ -1,0 +1,98 @@
+"""The scores of the same answers by two releases of lm-eval, each with its own filters, metrics and aggregations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.release import numbers_of
+from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
+from pytest_promptfmt.study.request_comparison import Compared, ScoreChange
+from pytest_promptfmt.tasks import Harness, harness_at, installed_harness
+
+COMPARISON: Final = ("-p", "pytest_promptfmt.plugin.items.comparison_items", "--promptfmt-no-cache")
+"""Options of pytest that run comparisons in place of tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseScores:
+    """What a release makes of answers to each task, by file and name, or `problem`, why it makes nothing of any."""
+
+    version: str
+    problem: str = ""
+    tasks: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, file: str, task: str) -> tuple[str, dict[tuple[int, str, str], dict[str, str]]]:
+        """Return why a task is not scored, "" where it is; and its values by doc, answers and pipeline."""
+        found: Mapping[str, Any] = self.tasks.get((file, task), {"problem": "it does not read this task", "scores": ()})
+        problem = self.problem or (found["problem"] and f"lm-eval {self.version}: {found['problem']}")
+        values: dict[tuple[int, str, str], dict[str, str]] = {}
+        for doc, answer, pipeline, made in found["scores"]:
+            values.setdefault((doc, answer, pipeline), {}).update(made)
+        return problem, values
+
+
+def release_scores(
+    version: str, folders: Sequence[Path], paths: Sequence[Path], options: Sequence[str]
+) -> ReleaseScores:
+    """Return the scores by a release that is in one of the folders, or installed; `options` are those of pytest.
+
+    Raises SettingsError where the run does not start, and for a folder without lm-eval.
+    """
+    given = [harness_in(folder) for folder in folders]
+    installed = installed_harness()
+    known = [*given, *([installed] if installed is not None and installed.folder.name == "lm_eval" else [])]
+    harness = next((each for each in known if numbers_of(each.release) == numbers_of(version)), None)
+    if harness is None:
+        return ReleaseScores(version, f"lm-eval {version} is not installed; --lm-eval names its folder")
+    with TemporaryDirectory(prefix="promptfmt-") as folder:
+        chosen = [f"--promptfmt-comparisons={folder}", f"--promptfmt-scored-by={harness.folder}"]
+        try:
+            run_pytest(Path.cwd(), [*COMPARISON, *chosen, *options], [*map(str, paths)])
+        except RevisionError as error:
+            return ReleaseScores(version, f"lm-eval {version}: {error.message}")
+        read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
+    return ReleaseScores(version, tasks={(each["file"], each["task"]): each for each in read})
+
+
+def harness_in(folder: Path) -> Harness:
+    """Return the lm-eval of a checkout or environment; raises SettingsError for another folder."""
+    found = harness_at(folder)
+    if found is None:
+        hint = "name the root folder of an lm-eval checkout, or of an environment"
+        raise SettingsError(f"{folder} has no folder lm_eval", hint=hint)
+    return found
+
+
+def with_scores(compared: Compared, file: str, old: ReleaseScores, new: ReleaseScores) -> Compared:
+    """Return the comparison of a task of a file with the scores of both releases."""
+    if compared.unknown:
+        return compared
+    (problem, before), (other, after) = old.of(file, compared.task), new.of(file, compared.task)
+    problems = [each for each in (problem, other) if each]
+    both = before.keys() & after.keys()
+    changes = [
+        ScoreChange(doc=doc, answer=answer, pipeline=pipeline, metric=metric, old=values[0], new=values[1])
+        for doc, answer, pipeline in before
+        if (doc, answer, pipeline) in both
+        for metric, values in _pairs(before[doc, answer, pipeline], after[doc, answer, pipeline])
+        if values[0] != values[1]
+    ]
+    if not problems and {key for key in before if key[0]} != {key for key in after if key[0]}:
+        problems = ["the releases read the task in two ways, so only some answers are the same"]
+    return replace(compared, tried=len(both), changed_scores=tuple(changes), not_scored="; ".join(problems))
+
+
+def _pairs(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[str, tuple[str, str]]]:
+    """Return both values of each metric; an exception is the value of all."""
+    names = [name for name in dict.fromkeys([*old, *new]) if name] or [""]
+    return [(name, (_value(old, name), _value(new, name))) for name in names]
+
+
+def _value(values: Mapping[str, str], name: str) -> str:
+    return values.get(name, values.get("", "no value"))
