@@ -47,11 +47,14 @@ def release_scores(
     given = [harness_in(folder) for folder in folders]
     installed = installed_harness()
     known = [*given, *([installed] if installed is not None and installed.folder.name == "lm_eval" else [])]
-    harness = next((each for each in known if numbers_of(each.release) == numbers_of(version)), None)
+    # A fork may state an older release than that of its code.
+    by_release = [*((each.stated_release, each) for each in known), *((each.release, each) for each in known)]
+    harness = next((each for release, each in by_release if numbers_of(release) == numbers_of(version)), None)
     if harness is None:
         return ReleaseScores(version, f"lm-eval {version} is not installed; --lm-eval names its folder")
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         chosen = [f"--promptfmt-comparisons={folder}", f"--promptfmt-scored-by={harness.folder}"]
+        chosen += [f"--promptfmt-allow-code={harness.folder}"]
         try:
             run_pytest(Path.cwd(), [*COMPARISON, *chosen, *options], [*map(str, paths)])
         except RevisionError as error:

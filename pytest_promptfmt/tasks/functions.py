@@ -381,9 +381,7 @@ def _specs(module: str) -> Iterator[ModuleSpec | None]:
         spec = getattr(sys.modules.get(name), "__spec__", None)
         try:
             if spec is None:
-                spec = PathFinder.find_spec(name, path)
-            if spec is None and path is None:
-                spec = importlib.util.find_spec(name)  # what an editable install or a built-in provides
+                spec = importlib.util.find_spec(name) if path is None else PathFinder.find_spec(name, path)
         except KeyError:
             # A folder without __init__.py below a package that is not imported yet: it has no code.
             path = [f"{folder}/{part}" for folder in path or () if Path(folder, part).is_dir()]

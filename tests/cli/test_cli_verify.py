@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,10 @@ from promptfmt_command import promptfmt, write_task
 pytestmark = pytest.mark.parity
 
 DOCS = "metadata: {promptfmt: {docs: [{question: one, answer: a}, {question: two, answer: b}]}}"
+
+
+STEPS = "[{function: remove_whitespace}, {function: take_first}]"
+STRIPPED = {"filter_list": f"[{{name: strip, filter: {STEPS}}}]", "generation_kwargs": "{until: [x]}"}
 
 
 def installed() -> Path:
@@ -186,7 +191,9 @@ def test_two_releases_are_compared_by_cause(tmp_path: Path) -> None:
     assert "lm-eval 0.4.9 -> 0.4.13: 3 tasks" in done.stdout
     same = promptfmt(tmp_path, "diff", "--harness", "0.4.11..0.4.12")
     assert same.returncode == 0
-    assert same.stdout.splitlines()[-1].endswith("all equal")
+    assert same.stdout.splitlines()[-1].endswith("all equal, scores of 3 tasks not computed")
+    reason = "lm-eval 0.4.11 is not installed; --lm-eval names its folder; lm-eval 0.4.12 is not installed"
+    assert f"scores not computed, 3 tasks: choices, laid@cot, plain: {reason}" in same.stdout
 
 
 def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None:
@@ -200,16 +207,102 @@ def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None
 
 
 def test_filters_that_score_otherwise_in_a_release_are_named(tmp_path: Path) -> None:
-    steps = "[{function: remove_whitespace}, {function: take_first}]"
-    keys = {"filter_list": f"[{{name: strip, filter: {steps}}}]", "generation_kwargs": "{until: [x]}"}
-    write_task(tmp_path, "stripped", **keys)
+    write_task(tmp_path, "stripped", **STRIPPED)
     done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
     change = "remove_whitespace since 0.4.10: whitespace after an answer is removed as well"
     assert f"scores may change, 1 task: stripped: {change}" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("scores of 1 task may change")
+    assert done.stdout.splitlines()[-1].endswith("scores of 1 task may change, scores of 1 task not computed")
     later = promptfmt(tmp_path, "diff", "--harness", "0.4.10..0.4.12", "--profile", "plain")
     assert "may change" not in later.stdout
     assert later.returncode == 0
+
+
+def with_change(fork: Path, name: str, old: str, new: str) -> Path:
+    """A copy of the installed lm-eval that states the release before it, with other code in a module."""
+    fork_of(installed(), fork)
+    (fork / "pyproject.toml").write_text('[project]\nversion = "0.4.12"\n', "utf-8")
+    module = fork / "lm_eval" / name
+    text = module.read_text("utf-8")
+    assert old in text
+    module.write_text(text.replace(old, new), "utf-8")
+    return fork
+
+
+def test_scores_are_those_of_the_filters_and_metrics_of_both_releases(tmp_path: Path) -> None:
+    before = with_change(tmp_path / "old", "filters/extraction.py", "resp.strip() for", "resp.lstrip() for")
+    write_task(tmp_path / "mine", "stripped", **STRIPPED)
+    write_task(tmp_path / "mine", "other", generation_kwargs="{until: [x]}")
+    options = ("diff", "--harness", "0.4.12..0.4.13", "--lm-eval", str(before), "--profile", "plain")
+    done = promptfmt(tmp_path / "mine", *options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "3 scores changed, 1 task: stripped" in done.stdout
+    assert "doc 1, filter strip: exact_match of ' «answer 1» \\n'\n    0.4.12   0.0\n    0.4.13   1.0" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("scores of 1 task changed")
+    other, stripped = json.loads(promptfmt(tmp_path / "mine", *options, "--json").stdout)
+    assert not other["changed_scores"]
+    assert other["tried"] == stripped["tried"] > 40
+    assert {each["metric"] for each in stripped["changed_scores"]} == {"exact_match"}
+
+
+def test_an_aggregation_that_changed_is_a_change_of_scores(tmp_path: Path) -> None:
+    before = with_change(tmp_path / "old", "api/metrics.py", "sorted(arr)[len(arr) // 2]", "arr[len(arr) // 2]")
+    write_task(tmp_path / "mine", "middle", metric_list="[{metric: exact_match, aggregation: median}]")
+    done = promptfmt(
+        tmp_path / "mine", *("diff", "--harness", "0.4.12..0.4.13", "--lm-eval", str(before), "--profile", "plain")
+    )
+    assert "scores changed, 1 task: middle" in done.stdout, done.stdout + done.stderr
+    pair = "exact_match of '«answer 1»', then ' «answer 1»'"
+    assert f"middle, filter none: {pair}\n    0.4.12   0.0\n    0.4.13   1.0" in done.stdout
+
+
+def test_recorded_answers_are_scored_and_failing_filters_shown(tmp_path: Path) -> None:
+    old = "if not isinstance(resp, str):\n                    resp = "
+    new = f"if resp == 'Mercury':\n                    raise LookupError\n                {old}"
+    before = with_change(tmp_path / "old", "filters/extraction.py", old, new)
+    steps = "[{function: regex, regex_pattern: '([a-zA-Z]+)'}, {function: take_first}]"
+    write_task(tmp_path / "mine", "read", filter_list=f"[{{name: words, filter: {steps}}}]")
+    recording = tmp_path / "mine/tasks/read.recording.jsonl"
+    recording.write_text('{"completion": "Mercury", "doc": 1}\n', "utf-8")
+    done = promptfmt(
+        tmp_path / "mine", *("diff", "--harness", "0.4.12..0.4.13", "--lm-eval", str(before), "--profile", "plain")
+    )
+    shown = "read, doc 2, filter words: exact_match of 'Mercury'\n    0.4.12   ! LookupError\n    0.4.13   0.0"
+    assert shown in done.stdout, done.stdout + done.stderr
+
+
+def test_an_environment_is_named_by_its_folder(tmp_path: Path) -> None:
+    package = installed()
+    site = tmp_path / "env/lib/python3.9/site-packages"
+    fork_of(package, site)
+    (site / "lm_eval-0.4.12.dist-info").mkdir()
+    (site / "lm_eval-0.4.12.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: lm_eval\nVersion: 0.4.12\n")
+    write_task(tmp_path / "mine", "stripped", **STRIPPED)
+    done = promptfmt(tmp_path / "mine", "diff", "--harness", "0.4.12..0.4.13", "--lm-eval", str(tmp_path / "env"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "scores compared, all equal" in done.stdout
+    refused = promptfmt(tmp_path / "mine", "diff", "--harness", "0.4.12..0.4.13", "--lm-eval", str(tmp_path / "mine"))
+    assert refused.returncode == 2
+    assert "has no folder lm_eval" in refused.stderr
+
+
+def test_releases_of_lm_eval_itself_score_otherwise(tmp_path: Path) -> None:
+    releases = os.environ.get("PROMPTFMT_LM_EVAL_RELEASES", "")
+    if not releases:
+        pytest.skip("the files of the release are not there: set PROMPTFMT_LM_EVAL_RELEASES")
+    write_task(tmp_path, "stripped", **STRIPPED)
+    write_task(tmp_path, "other", generation_kwargs="{until: [x]}")
+    done = promptfmt(
+        tmp_path,
+        "diff",
+        "--harness",
+        "0.4.9..0.4.12",
+        "--profile",
+        "plain",
+        *(word for release in ("0.4.9", "0.4.12") for word in ("--lm-eval", str(Path(releases, release)))),
+    )
+    change = "remove_whitespace since 0.4.10: whitespace after an answer is removed as well"
+    assert f"3 scores changed, 1 task: stripped: {change}" in done.stdout, done.stdout + done.stderr
+    assert "not computed" not in done.stdout
 
 
 @pytest.mark.parametrize("written", ["0.4.9", "0.4.9..", "main..0.4.9", "0.4.9..0.5.0"])
