@@ -74,7 +74,7 @@ def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164.
     """
     tokenizer = judged.tokenizer
-    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    bos = tokenizer.id_of_named("bos_token") if tokenizer is not None else None
     for reply in judged.replies:
         if tokenizer is not None and bos is not None and reply.asked.ask.context_ids[:2] == (bos, bos):
             yield finding(

@@ -260,7 +260,7 @@ class TransformersModel:
     @property
     def _pad(self) -> int:
         """Return any id that the model knows: padding is masked."""
-        known = self.tokenizer.pad_token_id
+        known = self.tokenizer.id_of_named("pad_token")
         return 0 if known is None or (self._size is not None and known >= self._size) else known
 
     def _refuse_unknown_ids(self, asks: Sequence[Ask]) -> None:

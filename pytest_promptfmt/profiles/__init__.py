@@ -6,8 +6,8 @@ Importing this package imports neither `tokenizers` nor `transformers`; loading 
 from __future__ import annotations
 
 from pytest_promptfmt.core.errors import TokenizerError
-from pytest_promptfmt.profiles.tokenizer import AddedToken, Encoding, Tokenizer
+from pytest_promptfmt.profiles.tokenizer import Encoding, Tokenizer
 from pytest_promptfmt.profiles.tokenizer_loader import load_tokenizer
 from pytest_promptfmt.profiles.tokenizer_sources import ARCHETYPES
 
-__all__ = ["ARCHETYPES", "AddedToken", "Encoding", "Tokenizer", "TokenizerError", "load_tokenizer"]
+__all__ = ["ARCHETYPES", "Encoding", "Tokenizer", "TokenizerError", "load_tokenizer"]

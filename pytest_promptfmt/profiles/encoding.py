@@ -120,13 +120,14 @@ class _Encoder:
             return self._tokenizer.ids(text)
         # HFLM also passes the argument to AutoTokenizer, which then adds BOS before a text, and nothing else.
         ids = self._tokenizer.ids(text, add_special_tokens=False)
-        bos = self._tokenizer.bos_token_id
+        bos = self._tokenizer.id_of_named("bos_token")
         return ids if bos is None or not self._add_bos_token else (bos, *ids)
 
 
 def prefix_token(tokenizer: Tokenizer) -> int | None:
     """Return the id that lm-eval uses for an empty context: BOS, else EOS, else None."""
-    return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    bos = tokenizer.id_of_named("bos_token")
+    return tokenizer.id_of_named("eos_token") if bos is None else bos
 
 
 def digest_of_ids(ids: Sequence[int]) -> str:

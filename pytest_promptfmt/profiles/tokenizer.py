@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pytest_promptfmt.core.errors import TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers
+
+    from pytest_promptfmt.profiles.tokenizer_freezing import PythonBackend
+
+    Backend: TypeAlias = tokenizers.Tokenizer | PythonBackend
 
 MAX_CHARACTERS: Final = 6_000_000
 """The longest text that is encoded; a prompt beyond it is a mistake, and would take gigabytes."""
@@ -42,19 +46,6 @@ class Encoding:
         return len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class AddedToken:
-    """A token that is found in the text before the model of the tokenizer runs, with its flags in `tokenizers`."""
-
-    id: int
-    content: str
-    special: bool
-    lstrip: bool
-    rstrip: bool
-    single_word: bool
-    normalized: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """The knowledge of AutoTokenizer beyond the backend; stored next to a frozen one.
@@ -72,25 +63,6 @@ class Facts:
     chat_templates: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     cleans_up: bool = False
     raw_ids: Mapping[str, Sequence[int]] = field(default_factory=lambda: MappingProxyType({}))
-
-
-class Backend(Protocol):
-    """The part of `tokenizers.Tokenizer` that is used, also offered by the wrapper of tokenizers written in Python."""
-
-    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> Any:
-        """Return an object with `ids`, `tokens` and `offsets`."""
-
-    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of the ids."""
-
-    def id_to_token(self, token_id: int, /) -> str | None:
-        """Return the piece behind an id."""
-
-    def token_to_id(self, token: str, /) -> int | None:
-        """Return the id of a piece."""
-
-    def get_added_tokens_decoder(self) -> Mapping[int, tokenizers.AddedToken]:
-        """Return the added tokens by id."""
 
 
 class Tokenizer:
@@ -176,14 +148,9 @@ class Tokenizer:
         return alphabet_of(self.backend)
 
     @cached_property
-    def added_tokens(self) -> Mapping[int, AddedToken]:
+    def added_tokens(self) -> Mapping[int, tokenizers.AddedToken]:
         """The tokens that are found in text as a whole, special or not, by id."""
-        return MappingProxyType(
-            {
-                number: AddedToken(number, *(getattr(token, field.name) for field in fields(AddedToken)[1:]))
-                for number, token in sorted(self.backend.get_added_tokens_decoder().items())
-            }
-        )
+        return MappingProxyType(dict(sorted(self.backend.get_added_tokens_decoder().items())))
 
     @cached_property
     def all_special_ids(self) -> frozenset[int]:
@@ -201,35 +168,10 @@ class Tokenizer:
         """The token that ends a text, if the tokenizer has one."""
         return self.special_tokens.get("eos_token")
 
-    @property
-    def unk_token(self) -> str | None:
-        """The token for what the vocabulary lacks, if the tokenizer has one."""
-        return self.special_tokens.get("unk_token")
-
-    @property
-    def pad_token(self) -> str | None:
-        """The token that fills up batches, if the tokenizer has one."""
-        return self.special_tokens.get("pad_token")
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """The id of `bos_token`."""
-        return self._id_of_named(self.bos_token)
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The id of `eos_token`."""
-        return self._id_of_named(self.eos_token)
-
-    @property
-    def unk_token_id(self) -> int | None:
-        """The id of `unk_token`."""
-        return self._id_of_named(self.unk_token)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """The id of `pad_token`."""
-        return self._id_of_named(self.pad_token)
+    def id_of_named(self, name: str) -> int | None:
+        """Return the id of a special token by its name, such as `pad_token`; None without one."""
+        token = self.special_tokens.get(name)
+        return None if token is None else self.id_of(token)
 
     def _pieces_of(self, ids: Sequence[int]) -> tuple[str, ...]:
         # Not the backend's own list: for what a Unigram vocabulary lacks it has the text in place of the piece.
@@ -237,9 +179,6 @@ class Tokenizer:
 
     def _ids(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         return tuple(self._encoded(text, add_special_tokens).ids)
-
-    def _id_of_named(self, token: str | None) -> int | None:
-        return None if token is None else self.id_of(token)
 
     def _encoded(self, text: str, add_special_tokens: bool) -> Any:
         if len(text) > MAX_CHARACTERS:

@@ -61,8 +61,8 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164; LiveCodeBench PR #146.
     """
     facts, tokenizer = loaded.facts, loaded.tokenizer
-    bos = tokenizer.bos_token_id if tokenizer is not None else None
-    if facts is None or tokenizer is None or bos is None or bos == tokenizer.eos_token_id:
+    bos = tokenizer.id_of_named("bos_token") if tokenizer is not None else None
+    if facts is None or tokenizer is None or bos is None or bos == tokenizer.id_of_named("eos_token"):
         return
     ids = _prompt_ids(loaded, tokenizer)
     if ids.count(bos) > 1:
@@ -130,7 +130,7 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3333, PR #1465; llama.cpp PR #7107.
     """
     facts, tokenizer = loaded.facts, loaded.tokenizer
-    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    bos = tokenizer.id_of_named("bos_token") if tokenizer is not None else None
     if facts is None or tokenizer is None or bos is None or tokenizer.ids("red")[:1] != (bos,):
         return
     if bos not in tokenizer.ids(_prompt(loaded), add_special_tokens=False):

@@ -123,7 +123,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
     Real: braces and tildes are unknown to t5-small, Chinese to bert-base-uncased; llama.cpp #28862 (bytes).
     """
     tokenizer = _tokenizer(view)
-    unknown, text = tokenizer.unk_token_id, tokenizer.unk_token or ""
+    unknown, text = tokenizer.id_of_named("unk_token"), tokenizer.special_tokens.get("unk_token", "")
     if unknown is None or tokenizer.alphabet.spelling == "byte-level" or tokenizer.alphabet.byte_fallback:
         return  # the last two encode any text
     for scored in chain.from_iterable(view.scored):

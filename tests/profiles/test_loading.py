@@ -110,7 +110,7 @@ def test_what_is_frozen_changes_with_the_files(gpt2: Path, own_cache: Path) -> N
     digest = load_tokenizer(gpt2).digest
     change(gpt2 / "tokenizer_config.json", pad_token="<|endoftext|>")
     again = load_tokenizer(gpt2)
-    assert again.pad_token == "<|endoftext|>"
+    assert again.special_tokens["pad_token"] == "<|endoftext|>"
     assert again.digest != digest
     assert len(list((own_cache / "tokenizers").iterdir())) == 2
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import SettingsError, display_path
@@ -38,110 +38,33 @@ _OTHER_TIME: Final = timedelta(days=400)
 _PORTABLE: Final = "use a construct that all engines know"
 
 
-class _Cause(NamedTuple):
-    """Why an engine writes another text: by Jinja's text, its own, and the place of the first difference."""
-
-    about: str
-    fits: Callable[[str, str, int], bool]
-    do: str = _PORTABLE
-
-
-_PRINTED: Final = re.compile(r"\[?\{'.*?'\}\]?")
-"""A mapping or list of mappings as Python prints it."""
-
-_CAUSES: Final = (
-    _Cause(
-        "tojson escapes characters of HTML",
-        lambda _ours, theirs, at: theirs[at : at + 4] == "\\u00",
-        "a defect of the engine, not the template: turn off the engine's escaping, or report the defect",
-    ),
-    _Cause(
-        "Jinja escapes characters of HTML, the engine does not",
-        lambda ours, _theirs, at: ours[at : at + 2] == "&#",
-        "remove |safe and |e from the template",
-    ),
-    _Cause(
-        "line ends of the file stay CRLF",
-        lambda ours, theirs, _at: ours == theirs.replace("\r\n", "\n"),
-        "save the file with Unix line endings (LF)",
-    ),
-    _Cause("backslashes of literals are kept", lambda ours, theirs, _at: ours == theirs.replace("\\'", "'")),
-    _Cause(
-        "None is written as nothing",
-        lambda ours, theirs, _at: ours.replace("None", "") == theirs.replace("None", ""),
-        "print no value that may be null: write it with tojson, or leave it out",
-    ),
-    _Cause(
-        "numbers such as 1.0 are written as 1",
-        lambda ours, theirs, _at: _whole(ours) == _whole(theirs),
-        "a defect of the engine: write the number as text where its form matters",
-    ),
-    _Cause("line breaks around tags differ", lambda ours, theirs, _at: _on_one_line(ours) == _on_one_line(theirs)),
-    _Cause("whitespace is stripped differently", lambda ours, theirs, _at: _stripped(ours) == _stripped(theirs)),
-    _Cause("other whitespace", lambda ours, theirs, _at: _spaceless(ours) == _spaceless(theirs)),
-    _Cause("the arguments of format are left out", lambda _ours, theirs, at: theirs.startswith("%s", at)),
-    _Cause(
-        "line breaks of printed texts are not escaped",
-        lambda ours, theirs, _at: ours.replace("\\n", "\n").replace("\\t", "\t") == theirs,
-        "write values with tojson",
-    ),
-    _Cause(
-        "mappings and lists are printed as nothing",
-        lambda ours, theirs, _at: _spaceless(_PRINTED.sub("", ours)) == _spaceless(theirs),
-        "write values with tojson",
-    ),
-    _Cause(
-        "None, true and false are printed differently",
-        lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
-        "write values with tojson",
-    ),
-    _Cause(
-        "mappings, lists and null are printed differently",
-        lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
-        "write values with tojson",
-    ),
-    _Cause("the text after a last answer is missing", lambda ours, theirs, _at: ours.startswith(theirs)),
-    _Cause("a condition has another result", lambda ours, theirs, at: _is_inserted(ours[at:], theirs[at:])),
-    _Cause(
-        "keys are in another order",
-        lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
-        "a defect of the engine: the template is right",
-    ),
-)
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
 _STOPS_THERE: Final = "if this engine serves the template, use a construct that it knows"
 
 
-def _on_one_line(text: str) -> str:
-    return text.replace("\n", "")
+def _fits(cause: Mapping[str, Any], ours: str, theirs: str, at: int) -> bool:
+    """Return whether a cause of `data/engines/differences.yaml` makes an engine write `theirs`, different from `at`."""
+    texts = {"ours": ours, "theirs": theirs}
+    if "begins" in cause:
+        return all(texts[whose].startswith(begin, at) for whose, begin in cause["begins"].items())
+    how = cause.get("as", "text")
+    if how == "insertion":
+        ours, theirs = ours[at:], theirs[at:]
+        return min(len(ours), len(theirs)) > 0 and (ours.endswith(theirs) or theirs.endswith(ours))
+    for whose in texts:
+        for pattern, text in (*cause.get(whose, {}).items(), *cause.get("both", {}).items()):
+            texts[whose] = re.sub(pattern, text, texts[whose])
+    if how == "beginning":
+        return texts["ours"].startswith(texts["theirs"])
+    one, other = (_VIEWS[how](text) for text in texts.values())
+    return one == other
 
 
-def _stripped(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines()]
-
-
-def _spaceless(text: str) -> str:
-    return "".join(text.split())
-
-
-def _whole(text: str) -> str:
-    return re.sub(r"(?<=\d)\.0(?!\d)", "", text).replace("None", "")
-
-
-def _plain(text: str) -> str:
-    return text.replace("None", "null").replace("none", "null").replace("True", "true").replace("False", "false")
-
-
-def _loose(text: str) -> str:
-    return re.sub(r"null|[\s\"']", "", _plain(text))
-
-
-def _is_inserted(one: str, other: str) -> bool:
-    return min(len(one), len(other)) > 0 and (one.endswith(other) or other.endswith(one))
-
-
-def _sorted(text: str) -> list[str]:
-    return sorted(text.replace(" ", ""))
+_VIEWS: Final[Mapping[str, Callable[[str], object]]] = {
+    "text": str,
+    "lines": lambda text: [line.strip() for line in text.splitlines()],
+    "characters": sorted,
+}
 
 
 @template_rule("PF449", "engines-differ", severity=Severity.WARNING)
@@ -316,5 +239,7 @@ def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
         return f"Jinja stops there with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
     at = first_difference(ours.text, theirs.text)
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
-    found = next((each for each in _CAUSES if each.fits(ours.text, theirs.text, at)), None)
-    return (found.about, saw, found.do) if found is not None else ("the text differs", saw, _PORTABLE)
+    causes = data_table("engines/differences").items()
+    fits = ((about, cause) for about, cause in causes if _fits(cause, ours.text, theirs.text, at))
+    about, cause = next(fits, ("the text differs", {"do": _PORTABLE}))
+    return about, saw, cause.get("do", _PORTABLE)

@@ -13,6 +13,7 @@ import subprocess
 from calendar import timegm
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 from weakref import finalize
@@ -61,23 +62,6 @@ class _MiniJinja:
 
 
 PACKAGE: Final = "@huggingface/jinja"
-
-_SCRIPT: Final = """
-const RealDate = Date, lines = require('readline').createInterface({input: process.stdin});
-let compiled, now = 0;
-globalThis.Date = class extends RealDate { constructor(...given) { given.length ? super(...given) : super(now); } };
-const answer = (value) => process.stdout.write(JSON.stringify(value) + '\\n');
-let Template;
-try { Template = require(process.argv[1]).Template; answer({}); } catch (error) { answer({missing: error.message}); }
-lines.on('line', (line) => {
-  const asked = JSON.parse(line);
-  try {
-    if (asked.source !== undefined) { compiled = new Template(asked.source); answer({}); return; }
-    now = new RealDate(asked.now).getTime();
-    answer({text: compiled.render(asked.variables)});
-  } catch (error) { answer({error: String(error.message)}); }
-});
-"""
 
 
 class EngineProcess:
@@ -147,7 +131,8 @@ class NodeJinja(EngineProcess):
         node = shutil.which("node")
         if node is None:
             raise SettingsError(f"the template engine {PACKAGE} needs node", hint="install Node.js")
-        super().__init__([node, "--eval", _SCRIPT, PACKAGE])
+        script = (resources.files("pytest_promptfmt") / "data/engines/huggingface_jinja.js").read_text("utf-8")
+        super().__init__([node, "--eval", script, PACKAGE])
         if "missing" in self.answer():
             self.close()
             raise SettingsError(f"the template engine {PACKAGE} is not installed", hint=f"npm install {PACKAGE}")
