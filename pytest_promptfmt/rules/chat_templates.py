@@ -11,7 +11,7 @@ from typing import Final
 from pytest_promptfmt.profiles.probe_conversations import MARKER
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
-from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION
+from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION, is_for_chat
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
@@ -214,12 +214,13 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
     """
-    facts = loaded.facts
-    if facts is not None and facts.indentation:
+    facts, trial = loaded.facts, loaded.trial
+    if facts is not None and trial is not None and facts.indentation:
         yield finding(
             "the chat template prints the indentation of its own file",
             facts.indentation,
             loaded.place_of("\n    {{ ", "\n    <"),
+            severity=None if is_for_chat(trial) else Severity.INFO,  # the task of a classifier may hold an example
         )
 
 

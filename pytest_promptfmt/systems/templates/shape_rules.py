@@ -135,7 +135,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a conversation whose prompt changes if the same content is sent in another shape.
 
     Why: The same content can be a text, or a list with one text part. Arguments can be a mapping or JSON text. Missing
-    tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user.
+    tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. JSON text that is
+    written as it is, outside of other JSON, is an info.
 
     Fix: treat both shapes alike, for instance with one macro that writes contents.
 
