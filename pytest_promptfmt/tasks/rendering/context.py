@@ -230,8 +230,9 @@ class ContextBuilder:
     def _question_spans(self, text: Value, place: Place) -> Spans:
         if not isinstance(text.value, str):
             message = f"{place} must give a text, not {text.value!r}"
-            if place.shot is None and not self.task.release.makes_turns:
-                message += f"; lm-eval {self.task.release.version} leaves the question out, without an error"
+            if not self.task.release.makes_turns:
+                does = "leaves the question out" if place.shot is None else "sends it as it is in turns of a chat"
+                message += f"; lm-eval {self.task.release.version} {does}, without an error"
             is_other_doc = text.value is None and _may_return(self.task.doc_to_text)
             makers = [self.task.doc_to_text] if is_other_doc else []
             raise self._refusal("doc_to_text", message, AssertionError(message), *makers)
