@@ -32,6 +32,8 @@ MAX_MERGED: Final = 10_000
 """How many keys one `<<` may bring in."""
 MAX_DIGITS: Final = 4_000
 
+_SEPARATE_DOCS: Final = "keep docs in a separate file and name it under metadata.promptfmt.docs"
+
 _STR: Final = "tag:yaml.org,2002:str"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 # Fewer opening brackets than this and no such run of indentation means that the depth is bounded already.
@@ -94,11 +96,9 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
     if not stat.S_ISREG(status.st_mode):
         raise SourceError("not a regular file", position=Position(path))
     if status.st_size > MAX_BYTES:
-        raise SourceError(
-            f"the file has {status.st_size / 2**20:.0f} MiB; a task file may have at most {MAX_BYTES // 2**20} MiB",
-            position=Position(path),
-            hint="keep docs in a separate file and name it under metadata.promptfmt.docs",
-        )
+        size = f"{status.st_size / 2**20:.0f} MiB"
+        message = f"the file has {size}; a task file may have at most {MAX_BYTES // 2**20} MiB"
+        raise SourceError(message, position=Position(path), hint=_SEPARATE_DOCS)
     parsed = _parse(path, gate.read_bytes(path, limit=MAX_BYTES) if data is None else data, stamp)
     _parsed[path] = parsed
     return parsed
@@ -128,19 +128,19 @@ class _Loader(LOADER):  # type: ignore[misc]  # the base is chosen at run time
                     self.flatten_mapping(part)
                     merged += len(part.value)
             if merged > MAX_MERGED:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"'<<' brings in more than {MAX_MERGED} keys", key.start_mark
-                )
+                raise _unbuildable(f"'<<' brings in more than {MAX_MERGED} keys", key)
         super().flatten_mapping(node)
+
+
+def _unbuildable(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
     spec = loader.construct_scalar(node)
     module, _, name = spec.rpartition(".")
     if not module or not name:
-        raise yaml.constructor.ConstructorError(
-            None, None, f"!function needs module.function, not {spec!r}", node.start_mark
-        )
+        raise _unbuildable(f"!function needs module.function, not {spec!r}", node)
     return FunctionRef(module, name, loader.path.parent, position_of(loader.path, node.start_mark))
 
 
@@ -155,7 +155,7 @@ def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Load
                 return construct(loader, node)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
                 problem = f"{quoted(text)} looks like a {what}, but is not a valid one"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        raise _unbuildable(problem, node)
 
     return guarded
 
@@ -217,11 +217,8 @@ def _check_size(path: Path, data: bytes) -> None:
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
             if nodes > MAX_NODES:
-                raise SourceError(
-                    f"the file has more than {MAX_NODES:,} values",
-                    position=position_of(path, event.start_mark),
-                    hint="keep docs in a separate file and name it under metadata.promptfmt.docs",
-                )
+                message, position = f"the file has more than {MAX_NODES:,} values", position_of(path, event.start_mark)
+                raise SourceError(message, position=position, hint=_SEPARATE_DOCS)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

@@ -104,15 +104,13 @@ class GroupTasks:
             spot = _Spot(name, route, overrides, _Origins(origins.locate, (*origins.prefix, "task", number)))
             self.visits += 1
             if self.visits > _MAX_MEMBERS:
-                raise SourceError(f"this group has more than {_MAX_MEMBERS:,} members", position=self._at(spot))
+                raise self._error(spot, f"this group has more than {_MAX_MEMBERS:,} members")
             if isinstance(member, str):
                 self._named(spot, member, {})
             elif isinstance(member, Mapping):
                 self._mapping(spot, member)
             else:
-                raise SourceError(
-                    f"a member of a group is a name or a mapping, not {member!r}", position=self._at(spot)
-                )
+                raise self._error(spot, f"a member of a group is a name or a mapping, not {member!r}")
 
     def _mapping(self, spot: _Spot, member: Mapping[Any, Any]) -> None:
         if "group" in member:
@@ -128,11 +126,8 @@ class GroupTasks:
             return
         if "task" not in member:
             keys = ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"
-            raise SourceError(
-                f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {keys}",
-                position=self._at(spot),
-                hint="lm-eval 0.4.13 refuses the whole group",
-            )
+            message = f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {keys}"
+            raise self._error(spot, message, hint="lm-eval 0.4.13 refuses the whole group")
         own = {key: (value, spot.place) for key, value in member.items()}
         self._named(spot, self._member_name(member, "task", spot.place), own)
 
@@ -194,9 +189,9 @@ class GroupTasks:
         route = spot.route
         if name in route:
             circle = " -> ".join((*route[route.index(name) :], name))
-            raise SourceError(f"these groups contain each other: {circle}", position=self._at(spot))
+            raise self._error(spot, f"these groups contain each other: {circle}")
         if len(route) >= _MAX_NESTING:
-            raise SourceError(f"groups are nested more than {_MAX_NESTING} deep", position=self._at(spot))
+            raise self._error(spot, f"groups are nested more than {_MAX_NESTING} deep")
         return (*route, name)
 
     def _changed(self, spot: _Spot, entry: IndexEntry, overrides: _Overrides) -> None:
@@ -251,16 +246,13 @@ class GroupTasks:
         name = member[key]
         if isinstance(name, str) and name:
             return name
-        raise SourceError(
-            f"`{key}` of a group member is one name, not {name!r}",
-            position=place.at(key),
-            hint="give the inner group a name: `- group: name` with this list under `task`"
-            if isinstance(name, list)
-            else None,
-        )
+        hint = "give the inner group a name: `- group: name` with this list under `task`"
+        message = f"`{key}` of a group member is one name, not {name!r}"
+        raise SourceError(message, position=place.at(key), hint=hint if isinstance(name, list) else None)
 
-    def _at(self, spot: _Spot) -> Position | None:
-        return spot.place.at() or (Position(self.path) if self.path is not None else None)
+    def _error(self, spot: _Spot, message: str, hint: str | None = None) -> SourceError:
+        position = spot.place.at() or (Position(self.path) if self.path is not None else None)
+        return SourceError(message, position=position, hint=hint)
 
 
 def _overriding(config: Mapping[Any, Any], origins: _Origins) -> _Overrides:
@@ -305,16 +297,12 @@ def _check_aggregation(config: Mapping[Any, Any], origins: _Origins, index: Task
             raise SourceError("an entry of aggregate_metric_list is a mapping with the key `metric`", position=position)
         for key in entry:
             if key not in _AGGREGATE_KEYS:
-                raise SourceError(
-                    f"unknown key {key!r} in aggregate_metric_list",
-                    position=origins.at(*keys, key),
-                    hint=did_you_mean(str(key), _AGGREGATE_KEYS),
-                )
+                message = f"unknown key {key!r} in aggregate_metric_list"
+                hint = did_you_mean(str(key), _AGGREGATE_KEYS)
+                raise SourceError(message, position=origins.at(*keys, key), hint=hint)
         aggregation = entry.get("aggregation", "mean")
         if aggregation == "mean" or isinstance(aggregation, FunctionRef) or callable(aggregation):
             continue
         if index.harness is None or aggregation not in index.harness.group_aggregations:
-            raise SourceError(
-                f"aggregation must be mean or a !function, not {aggregation!r}",
-                position=origins.at(*keys, "aggregation"),
-            )
+            message = f"aggregation must be mean or a !function, not {aggregation!r}"
+            raise SourceError(message, position=origins.at(*keys, "aggregation"))

@@ -46,11 +46,8 @@ def read_data_file(
     """
     kind = kind or kind_of(path)
     if kind is None:
-        raise DocsError(
-            f"unknown kind of data file: {display_path(path)}",
-            position=position,
-            hint=f"use one of {', '.join(SUFFIXES)}",
-        )
+        message, hint = f"unknown kind of data file: {display_path(path)}", f"use one of {', '.join(SUFFIXES)}"
+        raise DocsError(message, position=position, hint=hint)
     try:
         gate.status_of(path)
         yield from _READERS[kind](path, options or {})

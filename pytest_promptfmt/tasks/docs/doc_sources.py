@@ -68,7 +68,7 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
         )
         origin = f"{len(evaluated)} from {source.label}"
         if not evaluated:
-            raise DocsError(f"no docs: {source.label} has none", position=source.position)
+            raise source.error(f"no docs: {source.label} has none")
     pool, pool_origin, pool_kind = _pool(search, task.shots(num_fewshot))
     return TaskDocs(
         evaluated=evaluated,
@@ -110,7 +110,7 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
     origin = f"{len(pool)} from {source.label}"
     same = split == task.dataset.evaluation_split and not source.only_shots
     if not pool and not same:
-        raise DocsError(f"no docs: {source.label} has none", position=source.position)
+        raise source.error(f"no docs: {source.label} has none")
     if same and len(pool) < needed:
         made = synthetic_docs(task, count=needed - len(pool), split=SHOT_SPLIT)
         return (*pool, *made), f"{origin}, {len(made)} synthetic", "mixed" if pool else "synthetic"
@@ -120,18 +120,14 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
 def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str, DocsKind]:
     """Return the shots written into the task itself; lm-eval 0.4.13 does not process them."""
     samples, keys = task.fewshot.samples, ("fewshot_config", "samples")
-    position = task.position(*keys)
     if isinstance(samples, FunctionRef):
         raise not_allowed(samples, task, keys)
     if callable(samples):
         samples = run_code(samples, task, keys)
     if not isinstance(samples, list | tuple):
-        raise DocsError(
-            f"fewshot_config.samples gives {type(samples).__name__}",
-            position=position,
-            hint="give a list of docs, or a function that returns one",
-        )
-    source = _Source(label="fewshot_config.samples", position=position, docs=lambda: samples)
+        hint = "give a list of docs, or a function that returns one"
+        raise task.error(DocsError, f"fewshot_config.samples gives {type(samples).__name__}", *keys, hint=hint)
+    source = _Source(label="fewshot_config.samples", position=task.position(*keys), docs=lambda: samples)
     pool = tuple(source.checked())
     return pool, f"{len(pool)} from {source.label}", "given"
 
@@ -170,19 +166,17 @@ class _Source:
     def checked(self) -> Iterator[Doc]:
         """Yield the docs, each a mapping of column names."""
         for index, doc in enumerate(self.docs()):
+            what = f"doc {index + 1} of {self.label}"
             if not isinstance(doc, Mapping):
-                raise DocsError(
-                    f"doc {index + 1} of {self.label} is a {type(doc).__name__}, not a mapping of columns",
-                    position=self.position,
-                )
+                raise self.error(f"{what} is a {type(doc).__name__}, not a mapping of columns")
             odd = next((name for name in doc if not isinstance(name, str)), None)
             if odd is not None:
-                raise DocsError(
-                    f"doc {index + 1} of {self.label} has the column name {odd!r}, which is not text",
-                    position=self.position,
-                    hint="put quotes around it",
-                )
+                raise self.error(f"{what} has the column name {odd!r}, which is not text", "put quotes around it")
             yield doc
+
+    def error(self, message: str, hint: str | None = None) -> DocsError:
+        """Return an error about these docs."""
+        return DocsError(message, position=self.position, hint=hint)
 
 
 class _Search:
@@ -234,11 +228,8 @@ class _Search:
             )
         if isinstance(given, list | tuple):
             return _Source(label=".".join(keys), position=position, docs=lambda: given)
-        raise DocsError(
-            f"{'.'.join(keys)} is {given!r:.60}",
-            position=position,
-            hint="give a list of docs, a file, or a mapping of split names to either",
-        )
+        hint = "give a list of docs, a file, or a mapping of split names to either"
+        raise self.task.error(DocsError, f"{'.'.join(keys)} is {given!r:.60}", *keys, hint=hint)
 
     def _require_known_splits(self, given: Mapping[Any, Any]) -> None:
         data = self.task.dataset
@@ -293,12 +284,9 @@ class _Search:
             return None
         position = self.task.position("dataset_kwargs", "data_files")
         if split not in found.splits:
-            raise DocsError(
-                f"the task uses the split {split!r}, but its data files are for {', '.join(found.splits)}",
-                position=position,
-                hint=did_you_mean(split, found.splits)
-                or f"write data_files as a mapping: {{{split}: …}} (a bare list is the split 'train')",
-            )
+            hint = f"write data_files as a mapping: {{{split}: …}} (a bare list is the split 'train')"
+            message = f"the task uses the split {split!r}, but its data files are for {', '.join(found.splits)}"
+            raise DocsError(message, position=position, hint=did_you_mean(split, found.splits) or hint)
         files = found.splits[split]
 
         def docs() -> Iterator[Doc]:
@@ -313,18 +301,16 @@ class _Search:
         arguments = {**self.task.metadata, **(data.kwargs or {})}
         if self.task.path is not None:
             arguments.setdefault("config_source", str(self.task.path))
-        return run_code(lambda: data.custom(**arguments), self.task, ("custom_dataset",))
+        return run_code(lambda: data.custom(**arguments), self.task, (_CUSTOM,))
 
     def _custom_source(self, split: str) -> _Source:
-        position = self.task.position("custom_dataset")
         known = list(self._custom) if isinstance(self._custom, Mapping) else []
         if split not in known:
-            raise DocsError(
-                f"custom_dataset gives no split {split!r}" + (f", only {', '.join(map(str, known))}" if known else ""),
-                position=position,
-                hint=did_you_mean(split, map(str, known)) or "return a mapping of split names to datasets",
-            )
-        return _Source(label="custom_dataset", position=position, docs=lambda: self._custom[split])
+            only = f", only {', '.join(map(str, known))}" if known else ""
+            hint = did_you_mean(split, map(str, known)) or "return a mapping of split names to datasets"
+            raise self.task.error(DocsError, f"custom_dataset gives no split {split!r}{only}", _CUSTOM, hint=hint)
+        position = self.task.position(_CUSTOM)
+        return _Source(label=_CUSTOM, position=position, docs=lambda: self._custom[split])
 
     # -- reading -----------------------------------------------------------------------------------------------
 

@@ -168,21 +168,18 @@ def _by_default(name: str) -> TaskMetric:
 
 
 def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> TaskMetric:
-    named = entry["metric"]
+    named, refusal = entry["metric"], partial(ScoringError, position=position)
     arguments = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
     function: MetricFunction | None = None
     if task.process_results is not None:
         name, arguments = _name_of(named), {}
     elif isinstance(named, FunctionRef):
-        raise ScoringError(f"the metric !function {named} was not imported", position=position)
+        raise refusal(f"the metric !function {named} was not imported")
     elif callable(named):
         name, function = _name_of(named), named
     elif not isinstance(named, str):
-        raise ScoringError(
-            f"a metric is {shortened(repr(named))}, which is not a name",
-            position=position,
-            hint="write `metric: exact_match`, and its arguments as further keys of the entry",
-        )
+        hint = "write `metric: exact_match`, and its arguments as further keys of the entry"
+        raise refusal(f"a metric is {shortened(repr(named))}, which is not a name", hint=hint)
     else:
         name = named
         function = _function(name, entry.get("hf_evaluate") is True)
@@ -194,11 +191,8 @@ def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> 
     elif known is not None:
         aggregation = AGGREGATIONS[known.aggregation]
     else:
-        raise ScoringError(
-            f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 has no default for it",
-            position=position,
-            hint=did_you_mean(name, METRICS) or "write `aggregation: mean`",
-        )
+        message = f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 has no default for it"
+        raise refusal(message, hint=did_you_mean(name, METRICS) or "write `aggregation: mean`")
     better = entry.get("higher_is_better", known.higher_is_better if known is not None else None)
     return TaskMetric(
         name=name, function=function, arguments=arguments, aggregation=aggregation, higher_is_better=better
