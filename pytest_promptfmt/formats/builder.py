@@ -65,11 +65,9 @@ def build_templates(format_: Format, fields: Fields) -> FormatTemplates:
     """
     choices = fields.choices
     if format_.needs_choices and choices is None:
-        raise FormatError(
-            f"format {format_.name!r} needs doc_to_choice, which the task does not set",
-            key="doc_to_choice",
-            hint="doc_to_choice: <the column with the list of choices>",
-        )
+        message = f"format {format_.name!r} needs doc_to_choice, which the task does not set"
+        hint = "doc_to_choice: <the column with the list of choices>"
+        raise FormatError(message, key="doc_to_choice", hint=hint)
     text = prompt_template(format_, fields)
     full_texts = None if choices is None else _full_texts(format_, choices, fields.answer)
     labels = None if choices is None or format_.choice_labels is None else _labels(format_, choices)
@@ -269,25 +267,19 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str
     before = ""
     if "_topic" in used:
         if fields.topic is None:
-            raise FormatError(
-                f"format {format_.name!r}: {key} uses _topic, but no topic is set",
-                key=_field_using("_topic", format_, key),
-                hint="topic: <column or template>",
-            )
-        topic = fields.topic
-        if topic.expression is not None:
-            before += f"{{% set _topic = {topic.expression} %}}"
-        else:
-            before += f"{{% set _topic %}}{topic.template}{{% endset %}}"
+            message = f"format {format_.name!r}: {key} uses _topic, but no topic is set"
+            where = _field_using("_topic", format_, key)
+            raise FormatError(message, key=where, hint="topic: <column or template>")
+        printed_topic = f"{{% set _topic %}}{fields.topic.template}{{% endset %}}"
+        expression = fields.topic.expression
+        before += printed_topic if expression is None else f"{{% set _topic = {expression} %}}"
     wanted = [name for name in LABEL_VARIABLES if name in used]
     if not wanted:
         return before + text
     if fields.choices is None or format_.choice_labels is None:
-        raise FormatError(
-            f"format {format_.name!r} uses {wanted[0]}, which exists only where choices are labelled",
-            key=_field_using(wanted[0], format_, key),
-            hint="set choice_labels and doc_to_choice, or write the text without it",
-        )
+        message = f"format {format_.name!r} uses {wanted[0]}, which exists only where choices are labelled"
+        hint = "set choice_labels and doc_to_choice, or write the text without it"
+        raise FormatError(message, key=_field_using(wanted[0], format_, key), hint=hint)
     prepare, labels = _label_list(format_, fields.choices)
     if "_num_choices" in used:
         before += f"{{% set _num_choices = {fields.choices.expression}|length %}}"

@@ -117,21 +117,16 @@ def choices_field(spec: Spec) -> FormatChoices | None:
         raise FormatError(f"doc_to_choice {spec!r} is neither a column, a template nor a list", key="doc_to_choice")
     field = text_field("doc_to_choice", spec)
     if field.expression is None:
-        raise FormatError(
-            "doc_to_choice is a whole template; a format needs a column or one expression to count them",
-            key="doc_to_choice",
-            hint="write the list as one expression: doc_to_choice: '{{ [first, second] }}'",
-        )
+        hint = "write the list as one expression: doc_to_choice: '{{ [first, second] }}'"
+        message = "doc_to_choice is a whole template; a format needs a column or one expression to count them"
+        raise FormatError(message, key="doc_to_choice", hint=hint)
     return FormatChoices(operand(field.expression))
 
 
 def _refuse_function(key: str, spec: Spec) -> None:
     if isinstance(spec, FunctionRef) or callable(spec):
-        raise FormatError(
-            f"{key} is a function, so a format cannot see which column it reads",
-            key=key,
-            hint=f"give the format a column or template: {key}: <column>",
-        )
+        message = f"{key} is a function, so a format cannot see which column it reads"
+        raise FormatError(message, key=key, hint=f"give the format a column or template: {key}: <column>")
 
 
 def _bare_field(key: str, name: str) -> FormatField:

@@ -137,27 +137,18 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
     """Raise FormatError for the first field that no format has or whose value does not fit."""
     for field, value in values.items():
         if field not in PROMPT_FIELDS:
-            raise FormatError(
-                f"format {name!r} has no field {field!r}",
-                key=str(field),
-                hint=did_you_mean(str(field), PROMPT_FIELDS) or f"the fields are {', '.join(PROMPT_FIELDS)}",
-            )
+            hint = did_you_mean(str(field), PROMPT_FIELDS) or f"the fields are {', '.join(PROMPT_FIELDS)}"
+            raise FormatError(f"format {name!r} has no field {field!r}", key=str(field), hint=hint)
         if field in (*TEXT_FIELDS, *_PLAIN_TEXTS) and not (value is None and field in _MAY_BE_NULL):
             check_text(f"format {name!r}", field, value, is_template=field in TEXT_FIELDS)
     if values.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
-        raise FormatError(
-            f"format {name!r} cannot have output_type {values['output_type']!r}; a format has either"
-            f" {' or '.join(OUTPUT_TYPES)}",
-            key="output_type",
-            hint=did_you_mean(str(values["output_type"]), OUTPUT_TYPES),
-        )
+        given, known = values["output_type"], " or ".join(OUTPUT_TYPES)
+        message = f"format {name!r} cannot have output_type {given!r}; a format has either {known}"
+        raise FormatError(message, key="output_type", hint=did_you_mean(str(given), OUTPUT_TYPES))
     for field, words in _CHOSEN.items():
         if values.get(field, words[0]) not in words:
-            raise FormatError(
-                f"format {name!r} has {field} {values[field]!r}; known: {', '.join(words)}",
-                key=field,
-                hint=did_you_mean(str(values[field]), words),
-            )
+            message = f"format {name!r} has {field} {values[field]!r}; known: {', '.join(words)}"
+            raise FormatError(message, key=field, hint=did_you_mean(str(values[field]), words))
     if "choice_labels" in values:
         checked_labels(values["choice_labels"])
     if values.get("choice_format") is not None:
@@ -169,20 +160,15 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
 def check_text(owner: str, field: str, value: Any, *, is_template: bool = True) -> None:
     """Raise FormatError for a value that is not text, or, where it `is_template`, not a Jinja template."""
     if not isinstance(value, str):
-        raise FormatError(
-            f"{owner}: {field} is {value!r}, which YAML reads as {type(value).__name__}; it must be text",
-            hint=f'write "" for no {field}' if value is None else "put it in quotes",
-            key=field,
-        )
+        hint = f'write "" for no {field}' if value is None else "put it in quotes"
+        what = f"{value!r}, which YAML reads as {type(value).__name__}"
+        raise FormatError(f"{owner}: {field} is {what}; it must be text", key=field, hint=hint)
     if not is_template:
         return
     problem = _syntax_error(value)
     if problem is not None:
-        raise FormatError(
-            f"{owner}: {field} is not a valid Jinja template: {problem}",
-            hint="text that looks like Jinja is written {{ '…' }}",
-            key=field,
-        )
+        hint = "text that looks like Jinja is written {{ '…' }}"
+        raise FormatError(f"{owner}: {field} is not a valid Jinja template: {problem}", key=field, hint=hint)
 
 
 @lru_cache(maxsize=1024)
@@ -206,10 +192,8 @@ def check_choice_format(value: Any) -> None:
         raise refusal(f"choice_format {value!r} cannot be read: {error}", hint=hint) from error
     for _, name, width, conversion in fields:
         if name not in ("label", "choice"):
-            raise refusal(
-                f"choice_format {value!r} has {{{name}}}; it knows {{label}} and {{choice}}",
-                hint=did_you_mean(str(name), ("label", "choice")) or hint,
-            )
+            meant = did_you_mean(str(name), ("label", "choice")) or hint
+            raise refusal(f"choice_format {value!r} has {{{name}}}; it knows {{label}} and {{choice}}", hint=meant)
         if width or conversion:
             raise refusal(f"choice_format {value!r}: {{{name}}} takes no width or conversion", hint=hint)
     if "choice" not in [name for _, name, _, _ in fields]:

@@ -41,21 +41,16 @@ def checked_labels(value: Any, key: str = "choice_labels") -> ChoiceLabels:
         return value
     if isinstance(value, str):
         known = (*LABEL_SETS, NUMBERS)
-        raise refusal(
-            f"{key} {value!r} is not a set of labels; expected {', '.join(known)}, a list of your own, or null",
-            hint=did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]",
-        )
+        hint = did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]"
+        message = f"{key} {value!r} is not a set of labels; expected {', '.join(known)}, a list of your own, or null"
+        raise refusal(message, hint=hint)
     if not isinstance(value, Sequence):
-        raise refusal(
-            f"{key} is a {type(value).__name__}; it must be a name, a list of strings, or null",
-            hint=f"{key}: [I, II, III, IV]",
-        )
+        message = f"{key} is a {type(value).__name__}; it must be a name, a list of strings, or null"
+        raise refusal(message, hint=f"{key}: [I, II, III, IV]")
     for label in value:
         if isinstance(label, bool) or not isinstance(label, str | int):
-            raise refusal(
-                f"{key} has {label!r}, which YAML reads as {type(label).__name__}; labels are strings",
-                hint="put the label in quotes",
-            )
+            message = f"{key} has {label!r}, which YAML reads as {type(label).__name__}; labels are strings"
+            raise refusal(message, hint="put the label in quotes")
         if not str(label).strip():
             raise refusal(f"{key} has an empty label", hint="write null for no labels")
     labels = tuple(str(label) for label in value)

@@ -131,11 +131,8 @@ class LabelledChoices(TemplateConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.choice_labels, str):
-            raise FormatError(
-                f"choice_labels is the text {self.choice_labels!r}; a template needs a list",
-                hint='choice_labels: ["A", "B"]',
-                key="choice_labels",
-            )
+            message = f"choice_labels is the text {self.choice_labels!r}; a template needs a list"
+            raise FormatError(message, key="choice_labels", hint='choice_labels: ["A", "B"]')
         self.choice_labels = list(checked_labels(self.choice_labels) or DEFAULT_LABELS)
         check_choice_format(self.choice_format)
 
@@ -210,11 +207,9 @@ class ClozeTemplateConfig(LabelledChoices):
         super().__post_init__()
         check_text("template", "blank_marker", self.blank_marker, is_template=False)
         if self.blank_position not in ("end", "inline"):
-            raise FormatError(
-                f"blank_position {self.blank_position!r} is neither 'end' nor 'inline'",
-                hint=did_you_mean(str(self.blank_position), ("end", "inline")),
-                key="blank_position",
-            )
+            hint = did_you_mean(str(self.blank_position), ("end", "inline"))
+            message = f"blank_position {self.blank_position!r} is neither 'end' nor 'inline'"
+            raise FormatError(message, key="blank_position", hint=hint)
 
     def _layout(self) -> dict[str, Any]:
         suffix = sealed(self.question_choice_delimiter) + self.suffix if self.suffix else None
@@ -295,9 +290,8 @@ class ClassificationTemplateConfig(TemplateConfig):
         super().__post_init__()
         check_text("template", "labels_prefix", self.labels_prefix, is_template=False)
         if isinstance(self.labels, str) or not self.labels:
-            raise FormatError(
-                "a classification template needs its labels", hint="labels: [positive, negative]", key="labels"
-            )
+            message = "a classification template needs its labels"
+            raise FormatError(message, key="labels", hint="labels: [positive, negative]")
         self.labels = list(checked_labels(self.labels, key="labels") or ())
 
     def get_doc_to_choice(self) -> str | list[str] | None:
@@ -328,9 +322,8 @@ def known_templates() -> Mapping[str, type[TemplateConfig]]:
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         kind = load_entry_point(entry_point)
         if not (isinstance(kind, type) and issubclass(kind, TemplateConfig)):
-            raise FormatError(
-                f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} does not extend TemplateConfig"
-            )
+            point = f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r}"
+            raise FormatError(f"{point} does not extend TemplateConfig")
         known[entry_point.name] = kind
     return MappingProxyType(known)
 
@@ -388,11 +381,8 @@ class TemplateFactory:
         known = _options_of(kind)
         for option in options:
             if option not in known:
-                raise FormatError(
-                    f"template {named!r} has no option {option!r}",
-                    hint=did_you_mean(str(option), (*known, "template_type")) or f"the options are {', '.join(known)}",
-                    key=str(option),
-                )
+                hint = did_you_mean(str(option), (*known, "template_type")) or f"the options are {', '.join(known)}"
+                raise FormatError(f"template {named!r} has no option {option!r}", key=str(option), hint=hint)
         return kind(**options)
 
     @staticmethod
@@ -408,9 +398,8 @@ class TemplateFactory:
             return template.to_cloze(**options)
         if isinstance(template, ClozeTemplateConfig):
             return template.to_mcq(**options)
-        raise FormatError(
-            f"{type(template).__name__} cannot be converted to {target_type!r}", hint="only mcq and cloze"
-        )
+        message = f"{type(template).__name__} cannot be converted to {target_type!r}"
+        raise FormatError(message, hint="only mcq and cloze")
 
 
 def check_convertible(target_type: str) -> None:
