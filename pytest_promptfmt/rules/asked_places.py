@@ -32,12 +32,6 @@ _PARSERS: Final = {
     "XML": ("ET.fromstring", "ElementTree.fromstring", "etree.fromstring"),
     "CSV": ("csv.reader", "csv.DictReader", "pd.read_csv", "pandas.read_csv"),
 }
-_QUOTED_WORD: Final = re.compile(
-    r"\b(?:answer|respond|reply|say|write|output|return)(?: only)?(?: with)? [\"“'`](\w[\w ]{0,30})[\"”'`]",
-    re.IGNORECASE,
-)
-"""`answer "unanswerable"`."""
-
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -207,18 +201,6 @@ def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
         yield f"{', '.join(named.values())}; gold is {', '.join(map(repr, named))}"
 
 
-@query("PF714", "the gold answers are not written like the example in the prompt", _compared_golds, at="doc_to_target")
-def _unlike_example(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    study, golds = compared
-    example = (
-        rf"(?:{data_table('contract')['example']})[:,：]? ?[\"'“«`(]?(\S{{0,30}}\d\S{{0,30}}?)[\"'”»`).,;。]*(?:\s|$)"
-    )
-    found = re.search(example, study.own_text, re.IGNORECASE)
-    marks = {one for one in found[1] if not one.isalnum() and one not in "-.,"} if found is not None else set()
-    if found is not None and marks and golds and not any(marks & {*gold} for gold in golds):
-        yield f"{found[0].strip()}; gold is {golds[0][:40]!r}"
-
-
 def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
     return study.task.metric_list or ()
 
@@ -237,14 +219,6 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
         yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
-
-
-@query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")
-def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    study, golds = compared
-    word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
-    if word is not None and word[1] not in golds:
-        yield f"{word[0]!r} is requested; gold is ''"
 
 
 @query("PF714", "the gold answer is a label that no option has", _compared_golds, at="doc_to_target")

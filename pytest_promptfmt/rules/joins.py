@@ -30,7 +30,6 @@ from pytest_promptfmt.rules.rule_views import (
     first_prompts,
     first_text,
     question_message,
-    question_template,
     questions,
     severity_of_shots,
     shots_of,
@@ -390,17 +389,6 @@ def _words(study: Study) -> Iterator[Join]:
             yield Join(text[:at], text[at:], template.keys, saw=saw)
 
 
-def _target_delimiter(study: Study) -> Iterator[Join]:
-    if isinstance(study.written.target_delimiter, str):
-        yield Join("", study.written.target_delimiter)
-
-
-def _delimiter_of_long_shots(study: Study) -> Iterator[Join]:
-    delimiter = study.written.fewshot_delimiter
-    if isinstance(delimiter, str) and "\n" in question_template(study).strip():
-        yield Join("", delimiter, severity=severity_of_shots(study))
-
-
 def _literals(study: Study) -> Iterator[Join]:
     """Yield the literals that follow each other in code, of which prose continues in prose."""
     keys = ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description")
@@ -434,7 +422,5 @@ _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
     "columns and texts": _columns_and_texts,
     "elements of a list": _elements,
     "words of a template": _words,
-    "target delimiter": _target_delimiter,
-    "delimiter of long shots": _delimiter_of_long_shots,
     "literals": _literals,
 }

@@ -8,7 +8,6 @@ import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -33,14 +32,12 @@ from pytest_promptfmt.rules.fixes import nothing, rewritten
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.pattern_texts import written_around
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, literal_of, mapped, words
-from pytest_promptfmt.rules.task_code import definitions, parsed
+from pytest_promptfmt.rules.rule_views import finding, literal_of, mapped
+from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.tasks import FilterPipeline, functions_of, looks_for_answers, pipelines_of
 
 _BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
 _MODULES: Final = ("re", "regex")
-_PURE: Final = words("pure_methods")
-_ACTS: Final = re.compile(r"(?i)pool|executor|random|rng|\bos\b|path")
 _TRIMS: Final = ("strip", "lstrip", "rstrip")
 _FORMS: Final = {codes.AT_BEGINNING, codes.AT_BEGINNING_STRING}
 _ENDS: Final = {codes.AT_END, codes.AT_END_STRING}
@@ -97,15 +94,6 @@ def pattern_never_matches(study: Study) -> Iterator[Finding]:
         pattern = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
         if _of_re(call) and isinstance(pattern, str) and _is_dead(pattern, _flags(call)):
             yield finding(_DEAD, pattern[:60], position)
-
-
-@also("PF502")
-def nothing_ignored(study: Study) -> Iterator[Finding]:
-    """Report a pattern of `regexes_to_ignore` that matches no character, such as `$` for a dollar sign."""
-    for keys, text in study.strings:
-        with suppress(re.error, OverflowError, RecursionError):  # which other rules report
-            if "regexes_to_ignore" in keys and len(text) < _LONG and parser.parse(text).getwidth()[1] == 0:
-                yield finding("the pattern matches no character, so that nothing is ignored", text, keys)
 
 
 @lru_cache(maxsize=4096)
@@ -200,17 +188,6 @@ def _defined(node: ast.stmt) -> Iterator[str]:
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             if isinstance(target, ast.Name):
                 yield target.id
-
-
-@also("PF502")
-def result_dropped(study: Study) -> Iterator[Finding]:
-    """Report a method call without effect in Python code, such as `text.strip()` on a line of its own."""
-    for name, node in ((one.name, each) for one in functions_of(study.given) for each in definitions(one)):
-        for call in (one.value for one in ast.walk(node) if isinstance(one, ast.Expr)):
-            func = call.func if isinstance(call, ast.Call) else None
-            owner = ast.unparse(func.value) if isinstance(func, ast.Attribute) else ""
-            if isinstance(func, ast.Attribute) and func.attr in _PURE and not _ACTS.search(owner):
-                yield finding(f"the result of {func.attr} is not used", f"{ast.unparse(call)[:60]} in {name}", "task")
 
 
 @also("PF502")
