@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -10,28 +9,17 @@ from typing import Any, Final
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import Page, generating, given_shots, query
-from pytest_promptfmt.rules.patterns import calls_reached
 from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match, words
-from pytest_promptfmt.study.contract import REASONING_TAG
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
-_CLOSED: Final = re.compile(r"</(\w+)>")
 _EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
-_FORMAT: Final = pattern("asked_places", "format")
-_PARSERS: Final = {
-    "JSON": ("json.loads", "json.load", "json5.loads", "orjson.loads"),
-    "YAML": ("yaml.safe_load", "yaml.load"),
-    "XML": ("ET.fromstring", "ElementTree.fromstring", "etree.fromstring"),
-    "CSV": ("csv.reader", "csv.DictReader", "pd.read_csv", "pandas.read_csv"),
-}
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -79,29 +67,6 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     return any(chain.reads_right(one, text, trial.question, trial.instance.doc) for one in chain.pipelines)
 
 
-@query(
-    "PF525",
-    "a filter reads an answer from the reasoning instead of the final answer",
-    _judged,
-    at="filter_list",
-    scores=True,
-)
-def _answer_read_from_reasoning(study: Study) -> Iterator[Finding]:
-    tag = next((one[1] for one in _CLOSED.finditer(study.own_text) if REASONING_TAG.fullmatch(one[1])), None)
-    if tag is None or study.has_own_scorer or not looks_for_answers(study.task):
-        return
-    chain, trials = scored_answers(study) or (None, ())
-    if chain is None or any(tag in pattern for pipeline in chain.pipelines for pattern in pipeline.patterns):
-        return
-    for trial in trials[:1]:
-        other, gold = _other(trial), trial.answers.labels[trial.answers.gold]
-        for text in (gold, *(form.written(gold) for form in study.contract.wrapped)):
-            # the tag of another name, because models' own reasoning is cut off before filters
-            longer = f"<notes>It may be {other}, or not.</notes>\n{text}"
-            if other and _is_right(chain, trial, text) and not _is_right(chain, trial, longer):
-                yield finding("", f"<{tag}>It may be {other}, or not.</{tag}> {text}", doc=trial.instance)
-
-
 @query("PF525", "one answer is read where the prompt requests several", generating, at="filter_list", scores=True)
 def _one_of_several_read(study: Study) -> Iterator[Finding]:
     wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")]
@@ -124,19 +89,6 @@ def _sentence_of(text: str, said: str) -> str:
     start = max(text.find(said), 0)
     begin = max(text.rfind(mark, 0, start) for mark in ".?!\n") + 1
     return text[begin : start + len(said)] + re.split(r"[.?!\n]", text[start + len(said) :], maxsplit=1)[0]
-
-
-@query("PF525", "the scorer parses another format than the prompt requests", generating)
-def _format_read_otherwise(study: Study) -> Iterator[Finding]:
-    scorer = study.config.get("process_results")
-    if not isinstance(scorer, FunctionRef) or study.has_guessed_text:
-        return
-    asked = [one[0].upper() for one in _FORMAT.finditer(study.own_text)]
-    calls = [(ast.unparse(call.func), position) for call, position in calls_reached([scorer])]
-    read = {name: position for call, position in calls for name, known in _PARSERS.items() if call in known}
-    if asked and read and not set(asked) & set(read) and not ("JSON" in asked and "YAML" in read):
-        name, position = next(iter(read.items()))
-        yield finding("", f"{asked[0]} and {name}", position)
 
 
 @query(
@@ -219,16 +171,6 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
         yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
-
-
-@query("PF714", "the gold answer is a label that no option has", _compared_golds, at="doc_to_target")
-def _label_of_no_option(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    study, golds = compared
-    pages = [layout_of(first_text(instance)) for instance in study.real_instances]
-    listed = [{one.label.casefold() for one in (*page.listed_in_other_scripts, *page.listed)} for page in pages]
-    is_letter = all(len(gold) == 1 and gold.isalpha() for gold in golds)
-    if is_letter and all(labels and gold.casefold() not in labels for gold, labels in zip(golds, listed, strict=True)):
-        yield f"{golds[0]!r}; the options are {', '.join(sorted(listed[0]))}"
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

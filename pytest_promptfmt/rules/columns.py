@@ -9,16 +9,14 @@ from typing import Final
 from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.errors import PromptfmtError, did_you_mean, is_misspelt
-from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, listed_labels, literal_of, words
-from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
 from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
-_INDEX: Final = re.compile(r"\[ *\d+ *\]|\| *first\b")
 COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
 
@@ -180,27 +178,6 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         yield finding(
             "the answer consists of the keys of a mapping, not its values", saw, "doc_to_target", field=path[0]
         )
-
-
-@query("PF702", "the answer is one character of a longer text", task, at="doc_to_target")
-def _first_character(study: Study) -> Iterator[Finding]:
-    written = study.written.doc_to_target
-    is_taken = isinstance(written, str) and _INDEX.search(written) is not None
-    for instance in study.real_instances if is_taken else ():
-        target = instance.target
-        if not isinstance(target, str) or len(target.strip()) != 1 or target in listed_labels(instance):
-            continue
-        for name, value in instance.doc.items():
-            texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
-            longer = [one for one in texts if name in written and re.match(rf"{re.escape(target)}\w", one)]
-            if longer and target not in texts and not _names(instance, target):
-                yield finding("", f"{target!r} of {longer[0][:40]!r}", doc=instance, field=name)
-
-
-def _names(instance: Instance, letter: str) -> bool:
-    """Return whether the prompt itself names this letter, as in `Answer Y or N`."""
-    text = join(constant_spans(instance))
-    return re.search(rf"(?<![\w']){re.escape(letter)}(?!\w)", text) is not None
 
 
 @error_query(

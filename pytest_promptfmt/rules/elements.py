@@ -12,7 +12,6 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.columns import COMMON
-from pytest_promptfmt.rules.data import NOT_ASKED
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import (
     Page,
@@ -67,7 +66,6 @@ _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)
 _LINE_TWICE: Final = re.compile(r"^(#{1,6} [^\n]{2,60}|[^\s:：][^\n:：]{1,40}[:：])\n+\1$", re.MULTILINE)
 _WORDS: Final = 5
 _SHORT: Final = 3
-_LEAST_SPACES: Final = 2
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
@@ -322,16 +320,6 @@ def _label_of_two_columns(page: Page) -> Iterator[Finding]:
     for (label, field), (again, other) in pairwise(page.labelled):
         if label == again and field != other and re.search(r" [A-Z\d]\Z", label):
             yield finding("", f"{label}: {{{{{field}}}}} and {label}: {{{{{other}}}}}", field=other)
-
-
-@query("PF242", "a column is printed twice, and another one not at all", lambda study: own(study)[:1])
-def _printed_in_place_of_another(page: Page) -> Iterator[Finding]:
-    printed = Counter(span.origin.field for span in page.message.content if span.origin.field is not None)
-    twice = next((name for name, count in printed.items() if count > 1), None)
-    for name, value in page.instance.doc.items() if twice is not None and not page.study.runs_functions else ():
-        is_text = isinstance(value, str) and value.count(" ") >= _LEAST_SPACES and not NOT_ASKED.search(name)
-        if is_text and name not in page.study.used_names:
-            yield finding("", f"{twice} is printed twice, {name} is not printed", field=name)
 
 
 def _ends_a_sentence(text: str, twice: re.Match[str]) -> bool:

@@ -13,7 +13,6 @@ from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, que
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
-    continuations,
     finding,
     first_text,
     pattern,
@@ -22,7 +21,6 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     without_delimiter,
 )
-from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import looks_for_answers
@@ -34,8 +32,6 @@ _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 
 _SEVERAL: Final = pattern("gold_answers", "several")
 """Words of a prompt that asks for several things, and scripts in which they are not known."""
-
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
 _OPENING: Final = frozenset("\"'“‘«([")
@@ -270,30 +266,6 @@ def _float_as_gold(study: Study) -> Iterator[str]:
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
         yield ", ".join(golds[:3])
-
-
-@error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)
-def _target_with_other_words(study: Study) -> Iterator[str | Finding]:
-    spec = study.written.doc_to_target
-    if not isinstance(spec, str) or "{{" not in spec:
-        return
-    if study.generates:
-        yield from _frame_not_requested(study, read_template(spec).constants)
-        return
-    words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
-    choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
-    if words and choices and not any(word in choices for word in words):
-        yield spec
-
-
-def _frame_not_requested(study: Study, constants: Sequence[str]) -> Iterator[Finding]:
-    """Yield words around a gold answer to write, where neither prompt nor examples have one of them."""
-    words = [word for constant in constants for word in _WORD.findall(constant)]
-    shown = {word.casefold() for word in _WORD.findall(study.own_text)}
-    is_shown = study.shots > 0 or not shown.isdisjoint(word.casefold() for word in words)
-    if len(words) > 1 and not is_shown and _compared_golds(study) and not looks_for_answers(study.task):
-        message = "the gold answer has words that the prompt does not request"
-        yield finding(message, " ".join(words), severity=Severity.WARNING)
 
 
 @query("PF702", "gold answers end with punctuation, which is compared as well", _compared_golds, at="doc_to_target")

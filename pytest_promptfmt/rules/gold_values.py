@@ -287,20 +287,6 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
         yield finding("", f"{', '.join(map(str, values[:3])) or column}; index 1 is {choices[1]!r}", doc=0)
 
 
-@error_query("PF702", "a gold text is read as a list of gold answers", task, at="doc_to_target")
-def _text_read_as_list(study: Study) -> Iterator[Finding]:
-    column = _only_column(study) if study.generates and not study.has_own_scorer else None
-    if column is None:
-        return
-    read = [instance for instance in study.real_instances if isinstance(instance.target, list)]
-    texts = [instance for instance in read if isinstance(instance.doc.get(column), str)]
-    are_aliases = len(texts) == len(study.real_instances) and all(
-        isinstance(one, str) for instance in texts for one in instance.target
-    )
-    if texts and not are_aliases:
-        yield finding("", str(texts[0].doc[column])[:60], doc=texts[0], field=column)
-
-
 @dataclass(frozen=True, slots=True)
 class LocalDocs:
     """The user's docs, many more than are rendered, each with what scoring needs, up to one where that fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Finding, Severity, Study
@@ -338,11 +338,3 @@ def asks_for_label_alone(study: Study) -> bool:
     bare = (*study.contract.of("letter"), *study.contract.of("number"))
     is_asked = _LETTER.search(study.own_text) is not None or _ALONE.search(study.own_text) is not None
     return is_asked or any(form.is_certain for form in bare)
-
-
-@query("PF242", "two options show the same text in each doc", task)
-def _option_twice(study: Study) -> Iterator[Finding]:
-    lists = [[one.text.strip() for one in page.layout.listed] for page in own(study)]
-    for one, other in combinations(range(min(map(len, lists), default=0)), 2) if len(lists) > 1 else ():
-        if all(texts[one] == texts[other] for texts in lists):
-            yield finding("", lists[0][other][:40], "doc_to_text", own(study)[0].instance)

@@ -143,10 +143,10 @@ def _of_re(call: ast.Call) -> str:
 
 def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
     """Return the calls in the code that the task's functions come to within their own files, and where they are."""
-    return study.once("calls of code", lambda: tuple(calls_reached(functions_of(study.given))))
+    return study.once("calls of code", lambda: tuple(_calls_reached(functions_of(study.given))))
 
 
-def calls_reached(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
+def _calls_reached(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
     """Yield the calls that functions come to within their own files, and where they are."""
     named: dict[Path, list[FunctionRef]] = {}
     for function in functions:
@@ -367,23 +367,6 @@ def _part_of_a_word(study: Study) -> Iterator[Finding]:
 def _is_inside(read: str, text: str) -> bool:
     word, text = read.casefold(), text.casefold()
     return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
-
-
-@query("PF504", "a pattern matches even if there is no answer, and captures nothing", readers, scope="scoring")
-def _capture_may_be_empty(reader: Reader) -> Iterator[Finding]:
-    """Report a pattern that matches the words before an answer even if no answer follows, and captures nothing."""
-    return (wrong.finding() for wrong in misread_by_all(reader, _taken_empty))
-
-
-def _taken_empty(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
-    """Return a text of which nothing is read: a sentence that is read, after its form with a placeholder."""
-    answer = reader.examples[-1]
-    sentences = (each for each in reader.sentences(answer) if each.strip() != answer)
-    sentence = next((each for each in sentences if reader.is_read(pipeline, each, answer)), None)
-    if sentence is None:
-        return None
-    text = f"The form is {sentence.replace(answer, '[X]')}\n{sentence}"
-    return None if reader.read(pipeline, text).strip("[]() \n") else (text, "")
 
 
 @error_query("PF504", "a filter loses the minus sign of a number", task, scope="scoring")

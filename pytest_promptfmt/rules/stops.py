@@ -243,13 +243,6 @@ def _no_stop_at_all(study: Study) -> Iterator[str]:
         yield "until: []"
 
 
-@query("PF902", "a stop sequence is a space", generating, scores=True)
-def _stop_is_a_space(study: Study) -> Iterator[Finding]:
-    for number, stop in enumerate(study.stop_texts):
-        if stop and not stop.strip(" ") and not any(_stop_before_answer(study)):
-            yield finding("", stop, (*UNTIL, number))
-
-
 @query("PF903", "a stop sequence of one character cuts ordinary answers", generating, every=True)
 def _stop_of_one_character(study: Study) -> Iterator[Finding]:
     """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""

@@ -112,16 +112,6 @@ def test_of_several_requested_answers_one_that_is_read_is_too_few(
     assert severity_of("one answer is read where the prompt requests several", tmp_path, text) == severity
 
 
-@pytest.mark.parametrize(("select", "is_told"), [(0, True), (-1, False)])
-def test_an_answer_is_read_behind_the_reasoning_that_is_requested(select: int, is_told: bool, tmp_path: Path) -> None:
-    text = 'doc_to_text: "{{question}}\\nThink in <thinking>...</thinking>, then give only the number.\\n"\n'
-    task = text + NUMBERS + filters(r"(\d+)", select)
-    assert (
-        severity_of("a filter reads an answer from the reasoning instead of the final answer", tmp_path, task)
-        is not None
-    ) == is_told
-
-
 @pytest.mark.parametrize(("pattern", "is_reported"), [("answer is (.*)(?=.)", False), (r"answer is ([a-z]+)\.", True)])
 def test_requested_brackets_may_be_part_of_answers_that_docs_do_not_show(
     tmp_path: Path, pattern: str, is_reported: bool
