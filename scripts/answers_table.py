@@ -27,15 +27,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
-A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with
-a parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
+A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with a
+parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
 answer *comes back* if the new text is the same, and nothing is missing in the message.
 
 This page shows how often answers come back, for {count} public chat templates that write tool calls. The answers are
 those of the built-in conversations. `scripts/answers_table.py` wrote the page.
 
-- *parser*: the parser of TRL 1.16 that reads the most answers. Some templates have none, because no parser reads them.
-- *come back*: how many of the answers come back.
+- *parser*: the parser of TRL 1.16 that reads the most answers. It is empty if no parser can read a text and a call.
+- *come back*: the answers that come back, of all answers.
 - *kept*: the answers that stay the same in later prompts.
 - *calls that look alike*: the findings of [PF468](rules/PF468.md), that is, two different calls with the same text.
 
