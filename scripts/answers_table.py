@@ -27,8 +27,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
 HEAD = """# Answers that come back
 
-A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with a
-parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
+A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with
+a parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
 answer *comes back* if the new text is the same, and nothing is missing in the message.
 
 This page shows how often answers come back, for {count} public chat templates that write tool calls. The answers are
