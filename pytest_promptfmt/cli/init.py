@@ -62,7 +62,8 @@ _ABOUT: Final = {
 def init(
     folder: Annotated[Path, typer.Argument(help="The top folder of the repository.")] = Path(),
     kind: Annotated[
-        RepositoryKind | None, typer.Option("--kind", help="The kind of repository. Default: asked or guessed.")
+        RepositoryKind | None,
+        typer.Option("--kind", help="The kind of repository. By default, the command asks or guesses."),
     ] = None,
     example: Annotated[
         bool | None,
@@ -134,7 +135,9 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow uses the package index and writes no comments; for comments: --action OWNER/NAME@REVISION")
+        say(
+            "the workflow uses the package index and writes no comments; for comments, use --action OWNER/NAME@REVISION"
+        )
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)
