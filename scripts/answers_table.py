@@ -34,8 +34,8 @@ answer *comes back* if the new text is the same, and nothing is missing in the m
 This page shows how often answers come back, for {count} public chat templates that write tool calls. The answers are
 those of the built-in conversations. `scripts/answers_table.py` wrote the page.
 
-- *parser*: the parser of TRL 1.16 that reads the most answers. It is empty if no parser can read a text and a call.
-- *come back*: the answers that come back, of all answers.
+- *parser*: the parser of TRL 1.16 that reads the most answers. Some templates have none, because no parser reads them.
+- *come back*: how many of the answers come back.
 - *kept*: the answers that stay the same in later prompts.
 - *calls that look alike*: the findings of [PF468](rules/PF468.md), that is, two different calls with the same text.
 
