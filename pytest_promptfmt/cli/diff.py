@@ -89,16 +89,13 @@ def diff(
         ),
     ] = None,
     new: Annotated[
-        str | None,
-        typer.Argument(metavar="REV2", help="Another revision. By default the work tree.", show_default=False),
+        str | None, typer.Argument(metavar="REV2", help="A second revision, or the work tree.", show_default=False)
     ] = None,
     paths: Annotated[list[str] | None, repeatable("--path", "PATH", "Only tasks below this path.")] = None,
     task: Tasks = None,
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
-    versions: Annotated[
-        bool, typer.Option("--versions", help="Exit with 1 only if a change needs a new version.")
-    ] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="Exit with 1 only for missing versions.")] = False,
     bump: Annotated[bool, typer.Option("--bump", help="Raise these versions in the work tree.")] = False,
     harness: Annotated[
         str | None,
@@ -114,8 +111,7 @@ def diff(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     unknown: Annotated[
-        UnknownTasks,
-        typer.Option("--unknown", help="The exit code for tasks that may have changed: fail (3) or warn (0)."),
+        UnknownTasks, typer.Option("--unknown", help="The exit code for unknown tasks: fail (3) or warn (0).")
     ] = UnknownTasks.FAIL,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")

@@ -62,8 +62,7 @@ _ABOUT: Final = {
 def init(
     folder: Annotated[Path, typer.Argument(help="The top folder of the repository.")] = Path(),
     kind: Annotated[
-        RepositoryKind | None,
-        typer.Option("--kind", help="The kind of repository. By default, the command asks or guesses."),
+        RepositoryKind | None, typer.Option("--kind", help="The kind of repository. Default: asked or guessed.")
     ] = None,
     example: Annotated[
         bool | None,
@@ -135,9 +134,7 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say(
-            "the workflow uses the package index and writes no comments; for comments, use --action OWNER/NAME@REVISION"
-        )
+        say("the workflow uses the package index and writes no comments; for comments: --action OWNER/NAME@REVISION")
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)

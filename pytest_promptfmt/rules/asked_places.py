@@ -142,9 +142,7 @@ def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
     return ((study, [str(target).strip() for target in targets]),)
 
 
-@query(
-    "PF714", "the answers in the prompt differ in letter case from the scored ones", _compared_golds, at="doc_to_target"
-)
+@query("PF714", "the prompt and the scored answers differ in letter case", _compared_golds, at="doc_to_target")
 def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
     study, golds = compared
     words = set(re.findall(r"\w+", study.own_text))
@@ -168,9 +166,7 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     if repeats == 1 and "majority_vote" in named:
         yield finding("a majority vote is taken over one completion", f"majority_vote, repeats is {repeats}")
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
-        yield finding(
-            "an answer is sampled, but no temperature or other setting is given", "do_sample: true", "generation_kwargs"
-        )
+        yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
         yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:

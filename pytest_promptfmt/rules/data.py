@@ -147,11 +147,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
             ):
                 saw = f"{full[:50]} became {cut[:40]}"
                 yield finding(
-                    "brackets and their contents were removed from a text of the data",
-                    saw,
-                    "doc_to_text",
-                    instance,
-                    field=name,
+                    "the text in brackets was removed from the data", saw, "doc_to_text", instance, field=name
                 )
 
 

@@ -133,9 +133,7 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
         yield finding("", f"{cue.name}{cue.colon} and {parts[0][:40]}", at)
 
 
-@query(
-    "PF242", "the label before the answer of a few-shot example is repeated in the answer", shown, at="fewshot_config"
-)
+@query("PF242", "the answer of a few-shot example repeats the label before it", shown, at="fewshot_config")
 def _cue_in_shot(page: Page) -> Iterator[Finding]:
     begin = f"{page.cue.name}{page.cue.colon}" if page.cue is not None else COLUMN
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and begin in shot.question]
