@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event, Timer
@@ -58,8 +59,7 @@ def git(
     `given` is its input; `variables` are added to its environment, such as another index. More than `limit` bytes of
     output, and more than `seconds`, are errors.
     """
-    _top_of(folder)
-    settings = {**data_table("git")["settings"], **_settings_of_named(folder, seconds)}
+    settings = {**data_table("git")["settings"], **_settings_of_named(_top_of(folder), seconds)}
     code, output, message = _run(folder, settings, arguments, variables or {}, given, limit, seconds)
     if code:
         raise _refused(arguments[0], code, message)
@@ -98,10 +98,11 @@ def _top_of(folder: Path) -> Path:
     raise GitError(f"not a git repository: {here}, nor any folder above it", hint="run the command in a clone")
 
 
-def _settings_of_named(folder: Path, seconds: float) -> dict[str, str]:
+@lru_cache(maxsize=8)
+def _settings_of_named(top: Path, seconds: float) -> Mapping[str, str]:
     """Return settings that turn off all configured filters and hooks, which have names of their own."""
     listing = ("config", "--null", "--name-only", "--get-regexp", r"^(filter|hook)\.")
-    code, output, message = _run(folder, data_table("git")["settings"], listing, seconds=seconds)
+    code, output, message = _run(top, data_table("git")["settings"], listing, seconds=seconds)
     if code not in (0, 1):  # 1: there are none
         raise _refused("config", code, message)
     settings: dict[str, str] = {}

@@ -112,10 +112,6 @@ class Affected:
 
     def members_of(self, sources: Mapping[str, TaskSource]) -> frozenset[str]:
         """Return these files and those that they are made of, or take members of groups from, directly or not."""
-        labelled: dict[str, set[str]] = {}
-        for name, pairs in self.named.items():
-            for _, label in pairs:
-                labelled.setdefault(label, set()).add(name)
         found: set[str] = set()
         waiting = {*sources}
         while waiting:
@@ -123,9 +119,20 @@ class Affected:
             found |= waiting
             made_of = [each for name in waiting if (each := sources.get(name) or self.sources.get(name)) is not None]
             texts = {text for source in made_of if not source.name for text in source.texts}
-            waiting = set[str]().union(*(each.parts for each in made_of), *(labelled.get(text, ()) for text in texts))
+            waiting = set[str]().union(
+                *(each.parts for each in made_of), *(self._labelled[text] for text in texts if text in self._labelled)
+            )
             waiting -= found
         return frozenset(found)
+
+    @cached_property
+    def _labelled(self) -> Mapping[str, set[str]]:
+        """Return the files in which each name is that of a task or group."""
+        labelled: dict[str, set[str]] = {}
+        for name, pairs in self.named.items():
+            for _, label in pairs:
+                labelled.setdefault(label, set()).add(name)
+        return labelled
 
     def may_read_tasks(self, sources: Iterable[TaskSource]) -> bool:
         """Return whether code next to the functions of these may read files of tasks."""

@@ -180,6 +180,8 @@ class Repository:
         """
         target.mkdir(exist_ok=True)
         wanted = {*names}
+        if not wanted:
+            return
         if commit is not None:
             self._check_out(_tree(self.top, commit), target, wanted)
         else:

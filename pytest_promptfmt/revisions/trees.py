@@ -65,27 +65,27 @@ class Trees:
         if found.names is None or found.may_read_tasks([*sources.values(), *self.earlier.values()]):
             self._lay_out({*self._absent})
         else:
-            self._lay_out(
-                self._absent & self.changed | self._needed(found.members_of(sources) | found.members_of(self.earlier))
-            )
+            whole = {name: source for name, source in sources.items() if name not in found.partly}
+            rendered = found.members_of(whole) | found.members_of(self.earlier)
+            self._lay_out(self._absent & self.changed | self._needed(rendered | found.members_of(sources), rendered))
         self._share_docs()
 
-    def _needed(self, members: Collection[str]) -> set[str]:
-        """Return the files that rendering these task files may need: all but those of other tasks."""
+    def _needed(self, read: Collection[str], rendered: Collection[str]) -> set[str]:
+        """Return the files that reading some task files, and rendering some of them, may need: not those of others."""
         found = self.affected
-        sources = [each for name in members for side in (found.sources, self.earlier) if (each := side.get(name))]
+        sources = [each for name in rendered for side in (found.sources, self.earlier) if (each := side.get(name))]
         has_code = bool(found.modules) or any(source.modules for source in sources)
         texts = [text for name, text in self._texts.items() if is_setting(name)]
         named = b"\n".join([*texts, *(os.fsencode(text) for source in sources for text in source.texts)])
-        idle = {name.rpartition("/")[0] for name in found.named}  # but for those above and with members
-        idle -= {str(above) for name in members for above in PurePosixPath(name).parents}
+        idle = {name.rpartition("/")[0] for name in found.named}  # but for those above and with rendered tasks
+        idle -= {str(above) for name in rendered for above in PurePosixPath(name).parents}
 
         def is_needed(name: str) -> bool:
-            if name in members:
+            if name in read:
                 return True
             place, _, last = name.rpartition("/")
             if name.endswith(TASK_SUFFIXES):
-                return name not in found.named
+                return name not in found.named and (has_code or place not in idle)
             if has_code or place not in idle or not (last.endswith((".py", *IDLE_SUFFIXES)) or "." not in last):
                 return True
             return os.fsencode(PurePosixPath(last).stem) in named
