@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice, takewhile
 from pathlib import Path
@@ -127,12 +127,10 @@ class ReadsRecordings(Protocol):
     recordings: tuple[str, ...]
     """The endings of their names: `scenario_state.json` for `arc.<any>.scenario_state.json`."""
 
-    def recording(
-        self, path: Path, head: bytes, progress: Callable[[int], object]
-    ) -> Iterator[Recorded | BadRecord] | None:
+    def recording(self, path: Path, head: bytes) -> Iterator[Recorded | BadRecord] | None:
         """Return the completions that a file records, bad ones included; None for a file of another system.
 
-        `progress` gets the number of bytes read so far. Raises ScoringError for a file that cannot be read at all.
+        Raises ScoringError for a file that cannot be read at all.
         """
         ...
 
@@ -145,10 +143,8 @@ def _endings() -> list[str]:
     return [ending for system in _readers() for ending in system.recordings]
 
 
-def read_recording(
-    path: Path, progress: Callable[[int], object] = lambda _read: None
-) -> Iterator[Recorded | BadRecord]:
-    """Yield the records of a file in order, bad ones included; `progress` gets the number of bytes read so far.
+def read_recording(path: Path) -> Iterator[Recorded | BadRecord]:
+    """Yield the records of a file in order, bad ones included.
 
     Raises ScoringError when the file cannot be opened or has none of the known shapes.
     """
@@ -156,26 +152,24 @@ def read_recording(
         head = head_of(path)
     except OSError as error:
         raise ScoringError(f"the recording cannot be read: {error.strerror}", position=Position(path)) from error
-    found = (system.recording(path, head, progress) for system in _readers())
-    yield from next((records for records in found if records is not None), None) or _lines(path, progress)
+    found = (system.recording(path, head) for system in _readers())
+    yield from next((records for records in found if records is not None), None) or _lines(path)
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _lines(path: Path, progress: Callable[[int], object]) -> Iterator[Recorded | BadRecord]:
-    read = number = 0
+def _lines(path: Path) -> Iterator[Recorded | BadRecord]:
+    number = 0
     with gate.open_file(path) as file:
         while line := file.readline(_LONGEST):
-            read += len(line)
             number += 1
             if len(line) == _LONGEST and not line.endswith(b"\n"):
                 while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
-                    read += len(rest)
+                    pass
                 yield BadRecord(number, f"longer than {_LONGEST >> 20} MiB")
             elif line.strip():
                 yield _of_line(line, number)
-            progress(read)
 
 
 def _of_line(line: bytes, number: int) -> Recorded | BadRecord:

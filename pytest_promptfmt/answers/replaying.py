@@ -125,8 +125,6 @@ def replayed(
     instances: Sequence[Instance],
     path: Path,
     doc_of: DocOf,
-    *,
-    progress: Callable[[int], object] = lambda _read: None,
 ) -> Iterator[Replayed | BadRecord]:
     """Yield what the filters and metrics make of each record now, in order; records of other tasks are left out.
 
@@ -134,7 +132,7 @@ def replayed(
     """
     reader = _Reader(task, instances, doc_of)
     batch: list[Recorded | BadRecord] = []
-    for record in read_recording(path, progress):
+    for record in read_recording(path):
         if isinstance(record, Recorded) and record.task not in (None, task.name, task.id):
             continue
         batch.append(record)
@@ -381,15 +379,12 @@ class Transcript:
         self._digest = hashlib.sha256()
 
 
-def transcribed(study: Study, path: Path, progress: Callable[[int], object]) -> Transcript:
-    """Return the verdicts of a recording of a task; raises the PromptfmtError that stops it.
-
-    `progress` is given how many bytes were read so far.
-    """
+def transcribed(study: Study, path: Path) -> Transcript:
+    """Return the verdicts of a recording of a task; raises the PromptfmtError that stops it."""
     scoring = study.scoring
     transcript = Transcript([pipeline.name for pipeline in scoring.pipelines])
     docs = DocsByNumber(scoring, study.settings.time_limit)
-    for record in replayed(scoring.task, scoring.instances, path, docs, progress=progress):
+    for record in replayed(scoring.task, scoring.instances, path, docs):
         transcript.add(record)
     return transcript
 

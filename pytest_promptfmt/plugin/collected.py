@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import pytest
 
@@ -83,30 +83,46 @@ class Collection:
     unmatched: Sequence[str] = ()
 
 
-class _Catcher:
-    """A plugin that passes the collected items to a function instead of running them."""
+_Taken = TypeVar("_Taken")
 
-    def __init__(self, use: Callable[[Sequence[CollectedPrompts]], None]) -> None:
-        self.use = use
-        self.result = Collection()
-        self.raised: PromptfmtError | SystemExit | None = None
+
+class _Instead(Generic[_Taken]):
+    """A plugin that takes something of a session with its items, instead of running them, or of collecting any."""
+
+    def __init__(self, take: Callable[[pytest.Session, Sequence[pytest.Item]], _Taken], *, collects: bool) -> None:
+        self._take = take
+        self._collects = collects
+        self._items: Sequence[pytest.Item] = ()
+        self._found: list[_Taken] = []
+        self._raised: PromptfmtError | SystemExit | None = None
+
+    def of_run(self, arguments: Sequence[str]) -> _Taken:
+        """Return what a run gives; raises SettingsError if it ends before that, and the errors of taking it."""
+        status = start(arguments, self)
+        if self._raised is not None:
+            raise self._raised
+        if not self._found:
+            raise SettingsError(f"pytest ended with status {status} before it had collected anything")
+        return self._found[0]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool | None:
+        return None if self._collects else self._taken(session)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        self._items = [*items]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        lints = {item.parent: item for item in session.items if isinstance(item, LintItem)}
-        found = [
-            CollectedPrompts(item, lints.get(item.parent)) for item in session.items if isinstance(item, SnapshotItem)
-        ]
-        self.result = Collection(
-            found=len(found),
-            errors=[item.error for item in session.items if isinstance(item, LoadItem)],
-            unmatched=session.config.stash[RUN].found.unmatched,
-        )
+        return not self._collects or self._taken(session)
+
+    def _taken(self, session: pytest.Session) -> bool:
         try:
-            self.use(found)
+            self._found.append(self._take(session, self._items))
         except (PromptfmtError, SystemExit) as error:
             # pytest would print either as an internal error; rich exits when its output is closed (`| head`).
-            self.raised = error
+            self._raised = error
         return True
 
 
@@ -118,23 +134,15 @@ def with_collected(
     Returns a summary. The settings are those of the project. Raises SettingsError if pytest refuses to start, and
     errors of `use`.
     """
-    catcher = _Catcher(use)
-    start(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)], catcher)
-    if catcher.raised is not None:
-        raise catcher.raised
-    return catcher.result
 
+    def take(session: pytest.Session, items: Sequence[pytest.Item]) -> Collection:
+        lints = {item.parent: item for item in items if isinstance(item, LintItem)}
+        found = [CollectedPrompts(item, lints.get(item.parent)) for item in items if isinstance(item, SnapshotItem)]
+        use(found)
+        errors = [item.error for item in items if isinstance(item, LoadItem)]
+        return Collection(len(found), errors, session.config.stash[RUN].found.unmatched)
 
-class _Reader:
-    """A plugin that takes the settings and collects nothing."""
-
-    def __init__(self) -> None:
-        self.settings: Settings | None = None
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> bool:
-        self.settings = session.config.stash[RUN].settings
-        return True
+    return _Instead(take, collects=True).of_run(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)])
 
 
 def settings_around(path: Path, options: Sequence[str]) -> Settings:
@@ -142,11 +150,8 @@ def settings_around(path: Path, options: Sequence[str]) -> Settings:
 
     Raises SettingsError if pytest refuses to start.
     """
-    reader = _Reader()
-    start(["-p", "no:cacheprovider", "-s", *options, str(path)], reader)
-    if reader.settings is None:
-        raise SettingsError("the run ended before the settings were read")
-    return reader.settings
+    reader = _Instead(lambda session, _: session.config.stash[RUN].settings, collects=False)
+    return reader.of_run(["-p", "no:cacheprovider", "-s", *options, str(path)])
 
 
 class _Refusal:
@@ -216,32 +221,16 @@ def decisions(paths: Sequence[Path], options: Sequence[str]) -> tuple[Path | Non
 
     Raises SettingsError if pytest cannot run.
     """
-    decider = _Decider()
-    status = start([*options, *map(str, paths)], decider)
-    if decider.found is None:
-        raise SettingsError(f"pytest ended with status {status} before the collection")
-    return decider.found
 
-
-class _Decider:
-    """A plugin that takes the decisions about the collected files instead of running them."""
-
-    def __init__(self) -> None:
-        self.found: tuple[Path | None, dict[Path, Decision]] | None = None
-        self._files: dict[Path, None] = {}
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
-        for item in items:
-            if isinstance(item, Unchanged | PromptItem):
-                self._files |= dict.fromkeys(item.paths if isinstance(item, Unchanged) else [item.path])
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+    def take(session: pytest.Session, items: Sequence[pytest.Item]) -> tuple[Path | None, dict[Path, Decision]]:
         cache = session.config.stash[RUN].cache
-        self.found = store_folder(session.config.rootpath), {path: cache.decision(path) for path in self._files}
+        ours = (item for item in items if isinstance(item, Unchanged | PromptItem))
+        files = (path for item in ours for path in (item.paths if isinstance(item, Unchanged) else [item.path]))
+        found = {path: cache.decision(path) for path in dict.fromkeys(files)}
         cache.store.is_on = False  # nothing ran, so nothing is written
-        return True
+        return store_folder(session.config.rootpath), found
+
+    return _Instead(take, collects=True).of_run([*options, *map(str, paths)])
 
 
 # -- a run of all tests ------------------------------------------------------------------------------------------------

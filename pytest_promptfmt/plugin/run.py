@@ -139,7 +139,6 @@ class Run:
         self.lock = Lock(tree.root.rootdir / LOCK_NAME, tree.root.release)
         self.cache: OutcomeCache
         self.found = CollectionResult()
-        self.in_worker = False
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 

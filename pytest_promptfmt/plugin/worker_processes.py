@@ -176,7 +176,6 @@ class ItemRunner:
 
     def prepare(self) -> None:
         """Make this process a worker: nothing that it does or prints reaches the process that it is a copy of."""
-        self._run.in_worker = True
         import_from_source()
         self._run.tally.keeps = "none"
         limits.apply_here()

@@ -15,7 +15,7 @@ from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
 from pytest_promptfmt.study.request_comparison import Compared, ScoreChange
 from pytest_promptfmt.tasks import Harness, harness_at, installed_harness
 
-COMPARISON: Final = ("-p", "pytest_promptfmt.plugin.items.comparison_items", "--promptfmt-no-cache")
+COMPARISON: Final = ("-p", "pytest_promptfmt.plugin.items.command_items", "--promptfmt-no-cache")
 """Options of pytest that run comparisons in place of tests."""
 
 

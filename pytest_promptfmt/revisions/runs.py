@@ -273,7 +273,7 @@ class _Sides:
         }
         plan = tree.with_name(f"{tree.name}.plan")
         plan.write_text(json.dumps(plans), "utf-8", errors="surrogateescape")
-        return ["-p", "pytest_promptfmt.plugin.items.rendering_items", f"--promptfmt-renderings={plan}"]
+        return ["-p", "pytest_promptfmt.plugin.items.command_items", f"--promptfmt-renderings={plan}"]
 
     def _run(self, tree: Path, options: Sequence[str]) -> dict[str, Any]:
         """Run pytest in a tree, for the paths that it has, and return the result with paths below the tree."""

@@ -15,8 +15,6 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-import yaml
-
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.core.task import FunctionRef
@@ -275,7 +273,8 @@ def _below(place: Position | None, tree: Path) -> Position | None:
 # -- raised versions ---------------------------------------------------------------------------------------------------
 
 _VERSION: Final = re.compile(r"(v?)([0-9]+)((?:\.[0-9]+)*)")
-_SCALAR: Final = re.compile(rb"""["']?(v?[0-9]+(?:\.[0-9]+)*)["']?(?=[\s,}#\])]|$)""")
+_WRITTEN: Final = re.compile(rb"""(?:["']?version["']?\s*:\s*)?["']?(v?[0-9]+(?:\.[0-9]+)*)["']?(?=[\s,}#\])]|$)""")
+"""A version where it begins in Python, or with its key in YAML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,42 +338,12 @@ def _editable(path: Path, top: Path) -> bytes:
 
 
 def _raised(data: bytes, place: Position) -> bytes:
-    if place.path.suffix != ".py":
-        start = _offset_in_yaml(data, place)
-    else:
-        lines = data.splitlines(keepends=True)[: (place.line or 1) - 1]
-        start = sum(map(len, lines)) + (place.column or 1) - 1
-    match = None if start is None else _SCALAR.match(data, start)
+    lines, column = data.splitlines(keepends=True), (place.column or 1) - 1
+    before, line = lines[: (place.line or 1) - 1], b"".join(lines[(place.line or 1) - 1 :][:1])
+    if place.path.suffix != ".py":  # where columns count characters
+        column = len(line.decode("utf-8", "replace")[:column].encode())
+    match = _WRITTEN.match(data, sum(map(len, before)) + column)
     new = None if match is None else next_version(match[1].decode())
     if match is None or new is None:
         raise SourceError("this version is not a number that can be raised", position=place, hint="raise it by hand")
     return data[: match.start(1)] + new.encode() + data[match.end(1) :]
-
-
-def _offset_in_yaml(data: bytes, place: Position) -> int | None:
-    """Return the offset of the value of the key at a place; None for an alias, whose value is elsewhere."""
-    try:
-        text = data.decode()
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        return None
-    for key, value in _pairs(root, set()):
-        mark = key.start_mark
-        if (mark.line + 1, mark.column + 1) == (place.line, place.column):
-            start = value.start_mark.index
-            is_here = isinstance(value, yaml.ScalarNode) and start > key.end_mark.index
-            return len(text[:start].encode()) if is_here else None
-    return None
-
-
-def _pairs(node: yaml.Node | None, seen: set[int]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield key, value
-            yield from _pairs(value, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _pairs(value, seen)

@@ -155,7 +155,7 @@ OPENS_BY_ITSELF = {
     "engine/processes.py": "what the system says of our processes",
     "engine/reaper.py": "what the system says of our processes",
     "plugin/hash_seeds.py": "what its own runs have written",
-    "plugin/items/rendering_items.py": "a file of the command that started the run",
+    "plugin/items/command_items.py": "a file of the command that started the run",
     "plugin/printed_output.py": "the null device",
     "plugin/run.py": "a file of the command that started the run",
     "plugin/worker_processes.py": "the null device, and the streams of a worker",

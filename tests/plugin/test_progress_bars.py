@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.plugin.items.item import SHOWN_FROM_ANSWERS, SHOWN_FROM_BYTES, answering, reading
+from pytest_promptfmt.plugin.items.item import SHOWN_FROM_ANSWERS, answering
 
 pty = pytest.importorskip("pty", reason="needs a terminal")
 
@@ -42,19 +42,6 @@ def test_a_bar_of_answers_is_shown_from_two_hundred_on(terminal: int) -> None:
             text = printed(terminal, "50%" if count == 200 else "")
         assert ("asking the model" in text) == (count == 200)
         printed(terminal)
-
-
-def test_a_bar_of_a_file_is_shown_from_twenty_megabytes_on(terminal: int, tmp_path: Path) -> None:
-    assert SHOWN_FROM_BYTES == 20_000_000
-    file = tmp_path / "large.json"
-    for size in (None, SHOWN_FROM_BYTES - 1, SHOWN_FROM_BYTES):
-        if size is not None:
-            with file.open("wb") as stream:
-                stream.truncate(size)
-        with reading(file, "reading large.json") as show:
-            show(SHOWN_FROM_BYTES // 4)
-            text = printed(terminal, "25%" if size == SHOWN_FROM_BYTES else "")
-        assert ("reading large.json" in text) == (size == SHOWN_FROM_BYTES)
 
 
 def test_nothing_is_shown_where_standard_error_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

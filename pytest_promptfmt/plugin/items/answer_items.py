@@ -16,7 +16,7 @@ from pytest_promptfmt.answers.replaying import transcribed
 from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.plugin.items.item import AnswersItem, ItemFailedError, LoadItem, TaskItem, node_name, reading
+from pytest_promptfmt.plugin.items.item import AnswersItem, ItemFailedError, LoadItem, TaskItem, node_name
 from pytest_promptfmt.plugin.items.lint_items import ScoringItem
 from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.results.failures import (
@@ -120,9 +120,8 @@ class RecordingItem(AnswersItem):
         """Replay; skip if something is unavailable, or no record is for this task."""
         item = Outcome(task=self.tested.id, file=str(self.path), profile=self.profile)
         self.outcome = item
-        bar = reading(self.recording, f"replaying {self.recording.name}")
-        with self.failures_of(item), self.on_terminal(bar) as progress:
-            transcript = transcribed(self.study, self.recording, progress)
+        with self.failures_of(item):
+            transcript = transcribed(self.study, self.recording)
         replay = transcript.replay
         if not replay.records and not replay.bad_count:
             self.outcome = item.skipped("recordings without a record for the task")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,13 +28,8 @@ NOT_ADOPTED: Final = (
     "not adopted yet: the file has no snapshots; to write them, use --snapshot-update with the path of the file"
 )
 
-SHOWN_FROM_BYTES: Final = 20_000_000
-"""The size from which reading a file shows a bar."""
-
 SHOWN_FROM_ANSWERS: Final = 200
 """The number of answers from which a model shows a bar."""
-
-Bar = AbstractContextManager[Callable[[int], object]]
 
 
 class ItemFailedError(Exception):
@@ -119,13 +114,13 @@ class PromptItem(pytest.Item):
         raise error
 
     @contextmanager
-    def on_terminal(self, bar: Bar) -> Iterator[Callable[[int], object]]:
-        """Yield the function of a bar, which needs the terminal: pytest captures it, a worker does not have it."""
+    def on_terminal(self, count: int, what: str) -> Iterator[Callable[[int], object]]:
+        """Yield the function of a bar for so many answers, which needs the terminal: pytest captures it."""
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
-        if capture is None or hasattr(self.config, "workerinput") or self.run.in_worker:
+        if capture is None or hasattr(self.config, "workerinput"):
             yield lambda _done: None
             return
-        with capture.global_and_fixture_disabled(), bar as show:
+        with capture.global_and_fixture_disabled(), answering(count, what) as show:
             yield show
 
     def repeated(self, outcome: Outcome, first: str) -> str | None:
@@ -242,21 +237,11 @@ def node_name(task_id: str) -> str:
     return task_id.replace("::", ".").replace("[", "(").replace("]", ")")
 
 
-def reading(path: Path, what: str) -> Bar:
-    """Yield a function of the number of bytes read so far; it shows a bar on standard error if that is a terminal."""
-    size = path.stat().st_size if path.exists() else 0
-    return _bar(size if size >= SHOWN_FROM_BYTES else 0, what)
-
-
-def answering(count: int, what: str) -> Bar:
-    """Yield a function of the number of answers so far; it shows a bar as `reading` does."""
-    return _bar(count if count >= SHOWN_FROM_ANSWERS else 0, what)
-
-
 @contextmanager
-def _bar(total: int, what: str) -> Iterator[Callable[[int], object]]:
+def answering(count: int, what: str) -> Iterator[Callable[[int], object]]:
+    """Yield a function of the number of answers so far; it shows a bar on standard error if that is a terminal."""
     stream = sys.__stderr__
-    if not total or stream is None or not stream.isatty():
+    if count < SHOWN_FROM_ANSWERS or stream is None or not stream.isatty():
         yield lambda _done: None
         return
     from rich.console import Console  # only where it is shown
@@ -264,13 +249,5 @@ def _bar(total: int, what: str) -> Iterator[Callable[[int], object]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=stream), transient=True) as progress:
-        bar = progress.add_task(what, total=total)
-        seen = 0
-
-        def show(done: int) -> None:
-            nonlocal seen
-            if done - seen > total // 1000:
-                seen = done
-                progress.update(bar, completed=done)
-
-        yield show
+        bar = progress.add_task(what, total=count)
+        yield lambda done: progress.update(bar, completed=done)

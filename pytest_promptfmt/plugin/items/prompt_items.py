@@ -15,7 +15,7 @@ from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem, answering
+from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.lint_items import raise_errors, with_findings
 from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.plugin.run import Run
@@ -273,7 +273,7 @@ class ModelItem(RenderedItem):
                 profile=self.profile,
                 profile_id=outcome.profile,
                 shown=shown_digests(document) if seen.tokenizer is not None else None,
-                progress=lambda count, what: self.on_terminal(answering(count, f"asking about {what}")),
+                progress=lambda count, what: self.on_terminal(count, f"asking about {what}"),
             )
             selection = self.run.folders.rules_for(self.path)
             checked = check_model(self.study, selection, judged, profile=outcome.profile)

@@ -54,16 +54,14 @@ class Helm(System):
 
         return [str(path.with_name(RUN_SPEC))]
 
-    def recording(
-        self, path: Path, head: bytes, progress: Callable[[int], object]
-    ) -> Iterator[Recorded | BadRecord] | None:
+    def recording(self, path: Path, head: bytes) -> Iterator[Recorded | BadRecord] | None:
         """Return the most likely completion of each request state."""
         start = head[:4096]
         if b'"request_states"' not in start and not (start.lstrip()[:1] == b"{" and b'"adapter_spec"' in start):
             return None
         from pytest_promptfmt.systems.helm.instances import read_recorded
 
-        return read_recorded(path, progress)
+        return read_recorded(path)
 
     def harness_sees(self, task: Task, profile: Profile) -> bool:
         """Return whether HELM's adapters, or its client of transformers, make requests for a profile."""

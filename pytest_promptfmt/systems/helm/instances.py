@@ -256,9 +256,9 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def stream_states(path: Path, progress: Callable[[int], object] = lambda _read: None) -> Iterator[RequestState]:
+def stream_states(path: Path) -> Iterator[RequestState]:
     """Yield the request states of a plain JSON file, one in memory at a time; raises SourceError as `json_items`."""
-    for item in json_items(path, STATES, progress):
+    for item in json_items(path, STATES):
         if item.index is not None:
             yield RequestState(item.index, item.value, partial(_known, item.position))
 
@@ -267,7 +267,7 @@ def _known(position: Position, _number: int) -> Position:
     return position
 
 
-def read_recorded(path: Path, progress: Callable[[int], object]) -> Iterator[Recorded | BadRecord]:
+def read_recorded(path: Path) -> Iterator[Recorded | BadRecord]:
     """Yield the most likely completion of each request state and the label of its gold, for a task that is not HELM's.
 
     Raises ScoringError for a file without request states.
@@ -275,7 +275,7 @@ def read_recorded(path: Path, progress: Callable[[int], object]) -> Iterator[Rec
     number = 0
     plain = AdapterSpec()
     try:
-        for state in stream_states(path, progress):
+        for state in stream_states(path):
             number = state.number + 1
             try:
                 row, completions = state.row(), state.completions()

@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -179,20 +179,19 @@ class Item:
     index: int | None = None
 
 
-def json_items(path: Path, array: str, progress: Callable[[int], object] = lambda _read: None) -> Iterator[Item]:
+def json_items(path: Path, array: str) -> Iterator[Item]:
     """Yield the top-level values of a JSON object in order, those of the key `array` item by item.
 
-    No more than one value and a chunk is in memory; `progress` gets the number of bytes read so far. Raises
-    SourceError, with line and column, where the text ends too early or is not JSON, after everything before it was
-    yielded; OSError where the file cannot be opened.
+    No more than one value and a chunk is in memory. Raises SourceError, with line and column, where the text ends too
+    early or is not JSON, after everything before it was yielded; OSError where the file cannot be opened.
     """
     with gate.open_file(path) as file:
-        yield from _Reader(path, file, progress).items(array)
+        yield from _Reader(path, file).items(array)
 
 
 class _Reader:
-    def __init__(self, path: Path, file: BinaryIO, progress: Callable[[int], object]) -> None:
-        self._path, self._file, self._progress = path, file, progress
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file = path, file
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._json = json.JSONDecoder()
         self._text, self._at = "", 0
@@ -285,7 +284,6 @@ class _Reader:
         if self._ended:
             return False
         chunk = self._file.read(_CHUNK)
-        self._progress(self._file.tell())
         self._ended = not chunk
         self._position()
         try:
