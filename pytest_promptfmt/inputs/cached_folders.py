@@ -19,7 +19,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.inputs.cached_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.inputs.contents import OTHER, Contents
-from pytest_promptfmt.inputs.folders import INDEXED, Folders
+from pytest_promptfmt.inputs.folders import INDEXED, Folders, KnownTask
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.inputs.task_inputs import RunInputs, SharedInputs
@@ -28,11 +28,8 @@ from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, folded
 from pytest_promptfmt.systems import systems_for
 from pytest_promptfmt.tasks import IndexEntry
 
-_FOLDERS: Final = "folders"
+FOLDERS: Final = "folders"
 _INDEX: Final = "index"
-_TASKS: Final = "tasks"
-KINDS: Final = (_FOLDERS, _TASKS)
-"""The kinds of rows about one folder."""
 
 _BELOW_SNAPSHOTS: Final = f"{os.sep}{DIRECTORY}{os.sep}"
 
@@ -50,13 +47,14 @@ class CachedFolder:
     `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
     `RUN_AGAIN`, or has the digest of its inputs: a run with other options or another environment may have stored other
     outcomes since. The quiet ones are `counted` together, and use `profiles` that files before them introduce; `first`
-    is one of their snapshots, as file, task and profile.
+    is one of their snapshots, as file, task and profile. `others` are the tasks of all files that are not in the index.
     """
 
     children: tuple[tuple[str, str | None], ...]
     counted: Counted
     first: tuple[str, str, str] | None
     profiles: frozenset[str]
+    others: tuple[KnownTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class CachedFolders:
 
     def of(self, folder: Path) -> CachedFolder | None:
         """Return the outcomes of the files directly in a folder, None if something may have changed."""
-        row = mapping(self._store.row(_FOLDERS, self._key(str(folder))))
+        row = mapping(self._store.row(FOLDERS, self._key(str(folder))))
         try:
             context = self._context(folder)
             if not row or OTHER in (context, row["names"]) or row["context"] != context:
@@ -119,18 +117,14 @@ class CachedFolders:
                 counted=Counted.read(row["counted"]),
                 first=None if row["first"] is None else _snapshot(*map(str, row["first"])),
                 profiles=frozenset(map(str, row["profiles"])),
+                others=tuple(
+                    (str(task), folder / str(name), line, column) for task, name, line, column in row["others"]
+                ),
             )
         except Exception:  # invalid data of any kind
             return None
         self._held[folder] = found
         return found
-
-    def tasks_in(self, folder: Path) -> list[tuple[str, str, int | None, int | None]]:
-        """Return the tasks of the files in a cached folder: id, name of the file, line and column."""
-        try:
-            return [(str(a), str(b), c, d) for a, b, c, d in self._store.row(_TASKS, self._key(str(folder)))]
-        except (TypeError, ValueError):
-            return []
 
     def _context(self, folder: Path) -> str:
         """Return the digest of the inputs shared by all files of a folder; `OTHER` for invalid settings."""
@@ -213,7 +207,7 @@ class CachedFolders:
         for folder, known in self._held.items():
             now = ((found.get(f"{folder}{os.sep}{child}"), made) for child, made in known.children)
             if any(each is not None and (each.is_open or each.state != made) for each, made in now):
-                self._store.put(_FOLDERS, self._key(str(folder)), None)
+                self._store.put(FOLDERS, self._key(str(folder)), None)
 
     def _put(self, folder: str, known: Mapping[str, FileResult | None], made_of: Mapping[str, object]) -> None:
         states = [(child, QUIET if child.endswith("/") else each and each.state) for child, each in known.items()]
@@ -226,15 +220,14 @@ class CachedFolders:
             "counted": together(rows),
             "first": next(snapshots_in(rows), None),
             "profiles": sorted({profile for _, each in rows for profile in each["profiles"]}),
+            "others": [
+                (task, child, line, column)
+                for child, each in known.items()
+                for task, _, _, line, column in (each.row.get("tasks", ()) if each is not None else ())
+                if not self._folders.is_indexed(task, Path(folder, child))
+            ],
         }
-        tasks = (
-            (task, child, line, column)
-            for child, each in known.items()
-            if each is not None
-            for task, _, _, line, column in each.row.get("tasks", ())
-        )
-        self._store.put(_FOLDERS, self._key(folder), row)
-        self._store.put(_TASKS, self._key(folder), list(tasks))
+        self._store.put(FOLDERS, self._key(folder), row)
 
     def _inputs_of(
         self, folder: Path, known: Mapping[str, FileResult | None], expected: ExpectedSnapshots, obsolete: set[str]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
@@ -15,7 +15,7 @@ from pytest_promptfmt.rules.rule_registry import Scope, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
-from pytest_promptfmt.tasks import TaskIndex
+from pytest_promptfmt.tasks import IndexEntry, TaskIndex
 
 KnownTask = tuple[str, Path, int | None, int | None]
 """A task as id, file, line and column."""
@@ -41,9 +41,8 @@ class Folders:
     """The settings of a run by folder, read once each. Methods raise SettingsError for an invalid file.
 
     `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
-    `know_profiles` is called with all names of profiles when a folder defines more. As long as `names_are_indexed`, the
-    index has all tasks so far by their ids. `overtaken` are unchanged files that were noted before their turn: another
-    file, which comes before them, defines one of their tasks.
+    `know_profiles` is called with all names of profiles when a folder defines more. `overtaken` are unchanged files
+    that were noted before their turn: another file, which comes before them, defines one of their tasks.
     """
 
     def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
@@ -55,8 +54,8 @@ class Folders:
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
         self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
-        self._waiting: list[tuple[Path, Callable[[], Iterable[KnownTask]]]] = []
-        self.names_are_indexed = True
+        self._unchanged: dict[Path, set[Path]] = defaultdict(set)
+        self._sorted: tuple[int, dict[str, dict[str | Path, list[IndexEntry]]]] = 0, {}
         self.overtaken: set[Path] = set()
         self._select(tree.root)
 
@@ -120,11 +119,16 @@ class Folders:
 
     def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
         """Return the earlier task of the same name in another file below the same root, if any."""
-        self._add_waiting()
         if task.assembly.brings_profiles and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
-        self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == INDEXED
-        first = self._first_named[root].setdefault(task.id, task)
+        named = self._first_named[root]
+        if task.id not in named:
+            entries = self._indexed("name").get(task.id, ()) if self._unchanged[root] else ()
+            for each in entries:
+                if each.path is not None and each.path.parent in self._unchanged[root] and each.path != task.path:
+                    place = each.position or Position(each.path)
+                    named.setdefault(task.id, Unread(each.path, place.line, place.column))
+        first = named.setdefault(task.id, task)
         if isinstance(first, Unread) and task.path is not None and task.path.parts < first.path.parts:
             self.overtaken.add(first.path)
             first = self._first_named[root][task.id] = task
@@ -132,23 +136,37 @@ class Folders:
 
     def is_first(self, task_id: str, file: Path, root: Path) -> bool:
         """Return whether no earlier file defines a task of an unchanged file."""
-        self._add_waiting()
         known = self._first_named[root].get(task_id)
         return known is None or known.path == file
 
     def add_known(self, root: Path, tasks: Iterable[KnownTask]) -> None:
         """Add tasks of unchanged files."""
-        named = self._first_named[root]
         for task_id, path, line, column in tasks:
-            self.names_are_indexed &= path.suffix == INDEXED
-            if task_id not in named:
-                named[task_id] = Unread(path, line, column)
+            self._first_named[root].setdefault(task_id, Unread(path, line, column))
 
-    def add_later(self, root: Path, tasks: Callable[[], Iterable[KnownTask]]) -> None:
-        """Add tasks of an unchanged folder, which have no duplicates there; `tasks` is called once they are needed."""
-        self._waiting.append((root, tasks))
+    def add_folder(self, root: Path, folder: Path, others: Sequence[KnownTask]) -> bool:
+        """Add the tasks of an unchanged folder: those of the index, and `others`; return whether all are first."""
+        named = self._first_named[root]
+        entries = self._indexed("folder").get(folder, ()) if named else ()
+        is_first = all(self.is_first(task_id, path, root) for task_id, path, *_ in others)
+        if not is_first or any(each.name in named for each in entries):
+            return False
+        self.add_known(root, others)
+        self._unchanged[root].add(folder)
+        return True
 
-    def _add_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for root, tasks in waiting:
-            self.add_known(root, tasks())
+    def is_indexed(self, name: str, file: Path) -> bool:
+        """Return whether the index has a name for this file."""
+        return any(each.path == file for each in self._indexed("name").get(name, ()))
+
+    def _indexed(self, key: Literal["name", "folder"]) -> Mapping[str | Path, Sequence[IndexEntry]]:
+        """Return the entries of the index by their names, or by the folders of their files."""
+        entries = self.index.entries
+        if len(entries) != self._sorted[0]:
+            found: dict[str, dict[str | Path, list[IndexEntry]]] = {"name": {}, "folder": {}}
+            for each in entries:
+                if each.path is not None:
+                    found["name"].setdefault(each.name, []).append(each)
+                    found["folder"].setdefault(each.path.parent, []).append(each)
+            self._sorted = len(entries), found
+        return self._sorted[1].get(key, {})

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs import facts
 from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, read_entry, written_entry
-from pytest_promptfmt.inputs.cached_folders import KINDS, CachedFolders, FileResult
+from pytest_promptfmt.inputs.cached_folders import FOLDERS, CachedFolders, FileResult
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.outcome_rows import BY_CONTEXT, ENTRIES, OutcomeRows, PlannedItems
@@ -65,7 +65,7 @@ class OutcomeCache:
     ) -> None:
         places = Places(run.rootdir)
         self._run, self._folders, self._tree = run, folders, tree
-        self.store = Store(folder, places, by_context=(*BY_CONTEXT, *KINDS), context=lambda: self._context)
+        self.store = Store(folder, places, by_context=(*BY_CONTEXT, FOLDERS), context=lambda: self._context)
         self._contents = Contents(places)
         self._inputs = StoredInputs(self.store, self._contents)
         self._rows = OutcomeRows(self.store, places, is_valid)

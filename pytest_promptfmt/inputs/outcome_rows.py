@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems, summary
-from pytest_promptfmt.inputs.cached_folders import KINDS, folder_of
+from pytest_promptfmt.inputs.cached_folders import FOLDERS, folder_of
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import Store, mapping
 from pytest_promptfmt.inputs.task_inputs import Node, WatchedFile, name_of
@@ -106,10 +106,9 @@ class OutcomeRows:
             for path in self._store.paths(kind):
                 if is_missing(path.partition(_VARIANT)[0]):
                     self._store.put(kind, path, None)
-        for kind in KINDS:
-            for key in self._store.paths(kind):
-                if is_missing(folder_of(key)):
-                    self._store.put(kind, key, None)
+        for key in self._store.paths(FOLDERS):
+            if is_missing(folder_of(key)):
+                self._store.put(FOLDERS, key, None)
         rows = (row for name in self._store.paths(_OUTCOMES) for row in self.variants(name))
         return {key for row in rows for key in row.get("inputs", ())}
 

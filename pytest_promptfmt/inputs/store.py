@@ -21,7 +21,7 @@ from pytest_promptfmt.core.files import cache_directory, private_directory
 from pytest_promptfmt.inputs.contents import OTHER, Contents, Input
 from pytest_promptfmt.inputs.places import Places, digest_of, identity_of, work_tree
 
-VERSION: Final = 9
+VERSION: Final = 10
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26

@@ -14,7 +14,6 @@ from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, Shown, problems
 from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
-from pytest_promptfmt.inputs.folders import KnownTask
 from pytest_promptfmt.inputs.store import mapping
 from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
@@ -210,19 +209,8 @@ def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder 
     root = run.folders.root_of(folder / "-", parent.session.isinitpath)
     folders = run.cache.folders
     cached = folders.of(folder) if folders is not None else None
-    if folders is None or cached is None:
+    if cached is None or not run.folders.add_folder(root, folder, cached.others):
         return None
-
-    def tasks() -> Iterator[KnownTask]:
-        paths: dict[str, Path] = {}
-        for task, name, line, column in folders.tasks_in(folder):
-            if name not in paths:
-                paths[name] = folder / name
-            yield task, paths[name], line, column
-
-    if not run.folders.names_are_indexed and not all(run.folders.is_first(*task[:2], root) for task in tasks()):
-        return None
-    run.folders.add_later(root, tasks)
     return UnchangedFolder.from_parent(parent, path=folder, cached=cached)
 
 
