@@ -140,13 +140,12 @@ class OutcomeCache:
             raise _DifferentError("the tasks whose names it uses changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
             raise _DifferentError("the file that first uses one of its profiles changed")
-        kept = self._rows.counts(path, self._rows.digest(row))
-        found = self._rows.file(path, kept)
+        found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())
         if found is None or not known.issuperset(self._contents.without_implied(own)):
             raise _DifferentError("its cache entry is damaged")
-        self._rows.found[str(path)] = row["inputs"], kept
+        self._rows.found[str(path)] = row
         return found
 
     def _shown(self, key: str) -> str:
@@ -163,7 +162,8 @@ class OutcomeCache:
 
     def file_with(self, path: Path, made: str) -> CachedFile | None:
         """Return the cached outcomes of a file with this digest of inputs, None if the stored ones have another."""
-        return self._rows.file(path, self._rows.counts(path, made))
+        row = next((each for each in self._rows.variants(str(path)) if each.get("made") == made), {})
+        return self._rows.file(path, row)
 
     def _has_same_answers(self, row: Mapping[str, Any]) -> bool:
         """Return whether the whole index is the same, or each of its answers to the file."""
@@ -295,8 +295,8 @@ class OutcomeCache:
     def _result_of(self, name: str) -> FileResult:
         if name not in self._rows.found:
             return FileResult(is_open=not self.watched.files[name].refused)
-        inputs, row = self._rows.found[name]
-        return FileResult(row["made"], [self._inputs.path(key) for key in inputs], row)
+        row = self._rows.found[name]
+        return FileResult(row["made"], [self._inputs.path(key) for key in row["inputs"]], row)
 
 
 class _DifferentError(Exception):

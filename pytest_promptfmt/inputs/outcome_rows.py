@@ -1,4 +1,4 @@
-"""The rows of outcomes in the store: the states of each file's inputs, and for each the counts and the items."""
+"""The rows of outcomes in the store: the states of each file's inputs with their counts, and for each the items."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from pytest_promptfmt.inputs.store import Store, mapping
 from pytest_promptfmt.inputs.task_inputs import Node, WatchedFile, name_of
 
 _OUTCOMES: Final = "outcomes"
-_SUMMARIES: Final = "summaries"
 _ITEMS: Final = "items"
-"""Rows of a file: the inputs of the outcomes of each variant, and for one variant the counts and each item's result."""
+"""Rows of a file: the inputs and counts of the outcomes of each variant, and for one variant each item's result."""
 
 _REFUSED: Final = "refused"
 """The reason why the outcomes of a file are not cached."""
@@ -26,7 +25,7 @@ _REFUSED: Final = "refused"
 ENTRIES: Final = "entries"
 """Rows of the index, which do not depend on the context."""
 
-BY_CONTEXT: Final = (_OUTCOMES, _SUMMARIES, _ITEMS, _REFUSED)
+BY_CONTEXT: Final = (_OUTCOMES, _ITEMS, _REFUSED)
 
 _VARIANT: Final = "?"
 """Between the path of a file and the digest of its inputs."""
@@ -38,14 +37,14 @@ _MOST_VARIANTS: Final = 6
 class OutcomeRows:
     """The outcomes of files in a store; one that is not `is_valid` is not used.
 
-    `found` has the inputs and the counts of the files whose outcomes hold, or were made by this run.
+    `found` has the rows of the files whose outcomes hold, or were made by this run.
     """
 
     def __init__(self, store: Store, places: Places, is_valid: Callable[[Shown], bool]) -> None:
         self._store = store
         self._places = places
         self._is_valid = is_valid
-        self.found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
+        self.found: dict[str, Mapping[str, Any]] = {}
 
     def variants(self, name: str) -> list[Mapping[str, Any]]:
         """Return the rows of a file for the states of its inputs, the newest first."""
@@ -71,33 +70,26 @@ class OutcomeRows:
         """Return the digest of the inputs of a row."""
         return digest_of_inputs(row, self._places)
 
-    def counts(self, path: Path, made: str) -> Mapping[str, Any]:
-        """Return the row of a file's counts, empty if it belongs to other inputs."""
-        row = mapping(self._store.row(_SUMMARIES, _of_variant(path, made)))
-        return row if row.get("made") == made else {}
-
-    def file(self, path: Path, counts: Mapping[str, Any]) -> CachedFile | None:
-        """Return the cached outcomes of a file with these counts, None for invalid ones."""
+    def file(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
+        """Return the cached outcomes of a row, None for invalid ones, and for those of other inputs."""
         try:
-            read = partial(self._store.text, _ITEMS, _of_variant(path, counts["made"]))
-            return CachedFile.of(counts, read, self._is_valid)
+            read = partial(self._store.text, _ITEMS, _of_variant(path, row["made"]))
+            return CachedFile.of(row, read, self._is_valid) if row["made"] == self.digest(row) else None
         except Exception:  # invalid data of any kind
             return None
 
     def keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
         """Store the outcomes of a file; `row` has their inputs."""
-        made_of = {"made": self.digest(row), "tasks": watched.tasks, "claims": watched.claims}
-        about = {"brings_profiles": watched.brings_profiles, "profiles": sorted(watched.profiles)}
-        found = {**made_of, **about, "introduces": row["introduces"], **summary(watched.items)}
-        self.found[name] = row["inputs"], found
-        others = [each for each in self.variants(name) if each.get("made") not in (None, found["made"])]
-        rows = [{"made": found["made"], **row}, *others[: _MOST_VARIANTS - 1]]
-        self._store.put(_OUTCOMES, name, rows)
+        about = {"tasks": watched.tasks, "claims": watched.claims, "profiles": sorted(watched.profiles)}
+        about |= {"brings_profiles": watched.brings_profiles, **summary(watched.items)}
+        made = self.digest(row)
+        self.found[name] = {"made": made, **row, **about}
+        others = [each for each in self.variants(name) if each.get("made") not in (None, made)]
+        self._store.put(_OUTCOMES, name, [self.found[name], *others[: _MOST_VARIANTS - 1]])
         self._store.put(_REFUSED, name, None)
-        for kind, content in ((_SUMMARIES, found), (_ITEMS, watched.items)):
-            self._store.put(kind, _of_variant(name, found["made"]), content)
-            for other in others[_MOST_VARIANTS - 1 :]:
-                self._store.put(kind, _of_variant(name, str(other["made"])), None)
+        self._store.put(_ITEMS, _of_variant(name, made), watched.items)
+        for other in others[_MOST_VARIANTS - 1 :]:
+            self._store.put(_ITEMS, _of_variant(name, str(other["made"])), None)
 
     def remove_missing(self) -> set[str]:
         """Remove the rows of files and folders that no longer exist; return the inputs of the others."""

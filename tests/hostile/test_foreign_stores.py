@@ -73,12 +73,10 @@ def forge(project: Project, *, without: Path | str = "", folders: bool = False) 
         left_out = {key for key, (path, *_) in inputs.items() if path == str(without)}
         assert bool(left_out) == bool(without)
         inputs.update({key: contents.input(path) for key, (path, *_) in inputs.items()})
-    with rows_of(project, "outcomes") as outcomes, rows_of(project, "summaries") as summaries:
-        for path, [row] in outcomes.items():
+    with rows_of(project, "outcomes") as outcomes:
+        for [row] in outcomes.values():
             row["inputs"] = [key for key in row["inputs"] if key not in left_out]
-            summary = summaries.pop(f"{path}?{row['made']}")
-            row["made"] = summary["made"] = digest_of_inputs(row, places)
-            summaries[f"{path}?{row['made']}"] = summary
+            row["made"] = digest_of_inputs(row, places)
     for kind in ("folders", "index"):
         with rows_of(project, kind) as rows:
             for row in rows.values():
