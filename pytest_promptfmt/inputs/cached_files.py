@@ -22,14 +22,13 @@ TaskRow = tuple[str, str, str | None, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Items that are only counted. `passed` are tests, `matched` snapshots, `failed` reports of a failure.
+    """Items that are only counted. `passed` are tests, `matched` snapshots.
 
     `counts` are their outcomes by category, `notable` outcomes by item, which need more than counting.
     """
 
     passed: int
     matched: int
-    failed: int
     counts: Mapping[str, int]
     notable: tuple[tuple[str, Outcome], ...]
 
@@ -39,7 +38,6 @@ class Counted:
         return cls(
             passed=int(row["passed"]),
             matched=int(row["matched"]),
-            failed=int(row["failed"]),
             counts={str(category): int(count) for category, count in row["counts"].items()},
             notable=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["notable"]),
         )
@@ -51,10 +49,9 @@ class CachedFile:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
-    are. `counted` are all items for a run that shows only outcomes, None if some have to be shown. `read` returns the
-    text of the results of items, of which those that are not `is_valid` are left out. A file that `brings_profiles`
-    does not use the profiles of the run. `profiles` are the keys of those that its items use, `introduces` of those
-    that no file before it had: it has the findings about them.
+    are. `read` returns the text of the results of items, of which those that are not `is_valid` are left out. A file
+    that `brings_profiles` does not use the profiles of the run. `profiles` are the keys of those that its items use,
+    `introduces` of those that no file before it had: it has the findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -65,15 +62,12 @@ class CachedFile:
     introduces: frozenset[str]
     is_quiet: bool
     quiet: Counted
-    counted: Counted | None
     read: Callable[[], object]
     is_valid: Callable[[Shown], bool]
 
     @classmethod
     def of(cls, row: Mapping[str, Any], read: Callable[[], object], is_valid: Callable[[Shown], bool]) -> CachedFile:
         """Return the file of a row; raises any error for invalid data."""
-        quiet = Counted.read(row["quiet"])
-        counted = row["counted"]
         return cls(
             tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
             claims=tuple((str(a), str(b)) for a, b in row["claims"]),
@@ -82,8 +76,7 @@ class CachedFile:
             profiles=frozenset(map(str, row["profiles"])),
             introduces=frozenset(map(str, row["introduces"])),
             is_quiet=row["is_quiet"] is True,
-            quiet=quiet,
-            counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),
+            quiet=Counted.read(row["quiet"]),
             read=read,
             is_valid=is_valid,
         )
@@ -130,17 +123,10 @@ def problems(shown: Shown) -> Iterator[tuple[tuple[str, str], bool]]:
 
 def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
     """Return the counts of the items of a file, as `CachedFile` reads them."""
-    loud = {name: shown for name, shown in items.items() if not is_quiet(shown)}
-    is_explained = True
-    for shown in loud.values():
-        details = (mapping(each.get("promptfmt")).get("detail") for each in shown["reports"] if _has_failed(each))
-        is_explained = is_explained and not shown["warnings"] and all(details)
-    return {
-        "size": len(items),
-        "is_quiet": not loud,
-        "quiet": _counted((name, shown) for name, shown in items.items() if name not in loud),
-        "counted": (_counted(items.items()) if loud else {}) if is_explained else None,
-    }
+    counts, quiet = _Counts(), {name: shown for name, shown in items.items() if is_quiet(shown)}
+    for name, shown in quiet.items():
+        counts.add_item(name, shown)
+    return {"size": len(items), "is_quiet": len(quiet) == len(items), "quiet": counts.row}
 
 
 def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -156,34 +142,26 @@ def written_entry(entry: IndexEntry) -> list[Any]:
     return [entry.name, entry.kind, str(entry.path), list(entry.parts), list(entry.tags)]
 
 
-def _counted(items: Iterable[tuple[str, Shown]]) -> dict[str, Any]:
-    counts = _Counts()
-    for name, shown in items:
-        counts.add_item(name, shown)
-    return counts.row
-
-
 class _Counts:
     """Counts of items in JSON's types, as `Counted` reads them."""
 
     def __init__(self) -> None:
-        self.row: dict[str, Any] = {"passed": 0, "matched": 0, "failed": 0, "counts": Counter(), "notable": []}
+        self.row: dict[str, Any] = {"passed": 0, "matched": 0, "counts": Counter(), "notable": []}
         self._tokenizers: set[str] = set()
 
     def add_row(self, file: str, row: Mapping[str, Any]) -> None:
         """Add the counts of a file."""
-        for name in ("passed", "matched", "failed"):
+        for name in ("passed", "matched"):
             self.row[name] += row[name]
         self.row["counts"].update(row["counts"])
         for name, written in row["notable"]:
             self._add_outcome(f"{file}::{name}", written)
 
     def add_item(self, name: str, shown: Shown) -> None:
-        """Add the result of an item."""
+        """Add the result of a quiet item."""
         self.row["matched"] += len(shown["counted"])
         for report in shown["reports"]:
-            self.row["passed"] += "passed" in report and report["when"] == "call"
-            self.row["failed"] += _has_failed(report)
+            self.row["passed"] += report["when"] == "call"
             if "promptfmt" in report:
                 self._add_outcome(name, report["promptfmt"])
 

@@ -27,7 +27,7 @@ from pytest_promptfmt.plugin.items.item import LoadItem, PromptItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
 from pytest_promptfmt.plugin.progress import Progress
-from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
+from pytest_promptfmt.plugin.run import RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
@@ -290,21 +290,16 @@ class _Taker:
         self.files = self.unchanged = self.failed = 0
         self.first_files: frozenset[str] = frozenset()
         self._progress = progress
-        self._read = self._run = self._all = 0
+        self._read = self._run = 0
         self._counts: Counter[str] = Counter()
         self.notes: list[str] = []
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.stash[OUTCOMES_ONLY] = True
-
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-        self._counts = config.stash[RUN].tally.counts
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+        self._session, self._counts = session, session.config.stash[RUN].tally.counts
         same = [item for item in items if isinstance(item, Unchanged)]
         self.unchanged = sum(len(item.files) for item in same)
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
-        self._all = len(items) - len(same)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.failed = session.testsfailed
@@ -312,7 +307,7 @@ class _Taker:
     def pytest_runtest_logfinish(self) -> None:
         self._run += 1
         failed = sum(self._counts[category] for category in _FAILING)
-        self._progress.show_tests(self._run, self._all, failed)
+        self._progress.show_tests(self._run, self._session.testscollected, failed)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._read += 1

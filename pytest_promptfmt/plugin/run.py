@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
 """The key of the run in the config."""
 
-OUTCOMES_ONLY: Final[pytest.StashKey[bool]] = pytest.StashKey()
-"""Set in a config whose run shows no items: only its result is wanted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -146,11 +143,6 @@ class Run:
         """Use the outcomes of earlier runs."""
         self.cache = cache
         self.folders.index = TaskIndex(known=cache)
-
-    @property
-    def shows_only_outcomes(self) -> bool:
-        """Return whether the run shows no items, only its result."""
-        return self.config.stash.get(OUTCOMES_ONLY, False)
 
     @property
     def settings(self) -> Settings:

@@ -47,7 +47,7 @@ class UnchangedFolder(pytest.Directory):
             else:
                 path = self.path / name
                 file = run.cache.file_with(path, made) if made is not RUN_AGAIN else None
-                if file is None or (run.shows_only_outcomes and file.counted is None):
+                if file is None:
                     yield task_file_node(self, path)
                 else:  # like those of quiet files, its snapshots belong to no other file, and none is obsolete
                     yield UnchangedItem.from_parent(self, name=name, path=path, cached=file)
@@ -120,9 +120,8 @@ class UnchangedItem(Unchanged):
         self.cached = cached
         self.files = (self.path.name,)
         self.introduces = cached.introduces
-        shows_only_outcomes = self.config.stash[RUN].shows_only_outcomes
-        self.is_counted = cached.is_quiet or shows_only_outcomes
-        self.counted = cached.counted if cached.counted is not None and shows_only_outcomes else cached.quiet
+        self.is_counted = cached.is_quiet
+        self.counted = cached.quiet
 
     @cached_property
     def ihook(self) -> Any:
@@ -184,7 +183,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
         return None  # pytest passes here on its way to a folder that was named
     root = run.folders.root_of(path, session.isinitpath)
     cached = run.cache.decision(path).file
-    if cached is None or (run.shows_only_outcomes and cached.counted is None):
+    if cached is None:
         return None
     tasks = [(task, path, line, column) for task, _, _, line, column in cached.tasks]
     root = path.parent if cached.brings_profiles else root  # as `earlier_definition`
@@ -279,7 +278,7 @@ def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
     if new == item.cached.introduces:
         return item
     cached = run.cache.decide(item.path, new).file
-    if cached is None or item.parent is None or (run.shows_only_outcomes and cached.counted is None):
+    if cached is None or item.parent is None:
         return None
     same: UnchangedItem = UnchangedItem.from_parent(item.parent, name=item.name, path=item.path, cached=cached)
     return same
@@ -297,10 +296,10 @@ def may_be_renamed(run: Run, shown: Shown) -> bool:
 def _is_settled(item: UnchangedItem, explained: set[tuple[str, str]]) -> bool:
     """Return whether all failures of a file have their text, or repeat one that is `explained`; adds its problems."""
     cached = item.cached
-    if not cached.is_quiet and any(may_be_renamed(item.config.stash[RUN], shown) for shown in cached.loud()):
-        return False
-    if item.is_counted:
+    if cached.is_quiet:
         return True
+    if any(may_be_renamed(item.config.stash[RUN], shown) for shown in cached.loud()):
+        return False
     is_whole = len(cached.items) == cached.size
     for shown in cached.loud():
         for problem, has_text in problems(shown):

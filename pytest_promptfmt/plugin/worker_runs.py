@@ -132,7 +132,7 @@ class WorkerRuns:
         wants_each = self._wants_each(reporter)
         for item in items:
             if isinstance(item, UnchangedItem) and not item.is_counted:
-                if not wants_each:
+                if not wants_each and reporter is not None:
                     passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
                     reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
                 self._show_again(item.stored(quiet=wants_each))
@@ -140,7 +140,6 @@ class WorkerRuns:
                 if wants_each:
                     continue
             counted = item.counted
-            item.session.testsfailed += counted.failed
             self._run.tally.counts.update(counted.counts)
             for name, outcome in counted.notable:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
@@ -152,7 +151,7 @@ class WorkerRuns:
 
     def _wants_each(self, reporter: Any) -> bool:
         """Return whether the passed items of a file that is shown again are reported one by one."""
-        return self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
+        return self._shows_phases or (reporter is not None and any(map(reporter.hasopt, "pP")))
 
     def _show_again(self, items: Iterable[tuple[StoredItem, Mapping[str, Any]]]) -> None:
         """Show the reports of items again."""
