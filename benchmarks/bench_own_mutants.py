@@ -51,7 +51,6 @@ ELSEWHERE: Final = {
     "core/source_imports.py": "tests/tasks/test_sources_functions.py tests/rules/test_code_mistakes.py",
     "core/yaml_parser.py": "tests/tasks/test_sources_yaml.py tests/hostile/test_hostile_cases.py",
     "inputs/*.py": "tests/plugin/test_plugin_cache.py",
-    "plugin/caching.py": "tests/plugin/test_plugin_cache.py",
     "plugin/items/answer_items.py": "tests/answers/test_scoring_items.py tests/answers/test_recording_items.py",
     "plugin/items/command_items.py": "tests/system_helm/test_plugin_helm.py",
     "plugin/items/item.py": "tests/plugin/test_plugin_failures.py",

@@ -83,12 +83,13 @@ class TaskFileNode(pytest.File):
         notes: tuple[str, ...] = ()
         if not (settings.lint and file.yaml is not None):  # else PF101 and PF131 report them
             notes = (*file.notes, *_likely_misspelt(file, folders.index))
-        run.expected.define(self.path, [attempt.task for attempt in found])
+        made = [attempt.task for attempt in found]
+        run.expected.define(self.path, [(task.id, task.name, task.format) for task in made])
         if run.cache.is_on:
-            run.cache.watched.watch(self.path, file, [attempt.task for attempt in found], settings)
+            run.cache.watched.watch(self.path, file, made, settings)
         self._warn(*notes)
         if run.outputs.baseline is not None:
-            run.found.defined[str(self.path)] = [*file.names, *(attempt.task.id for attempt in found)]
+            run.found.defined[str(self.path)] = [*file.names, *(task.id for task in made)]
         nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
         if file.yaml is not None:
             view = FileView(path=self.path, yaml=file.yaml, file=file, index=folders.index)

@@ -25,7 +25,6 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
-from pytest_promptfmt.plugin.caching import cache_of, collapses
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     irregular_files,
@@ -40,7 +39,7 @@ from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
 from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode, load_kinds
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
-from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
+from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run, cache_of, collapses
 from pytest_promptfmt.plugin.unchanged import (
     Unchanged,
     UnchangedFolder,

@@ -19,7 +19,6 @@ from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
-from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 
 
@@ -195,7 +194,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
             run.expected.claim(path, task, profile)
     except SnapshotError:
         return None  # another file has one of its snapshots
-    run.expected.define(path, (Defined(*task[:3]) for task in cached.tasks))
+    run.expected.define(path, (task[:3] for task in cached.tasks))
     item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, cached=cached)
     return item
 

@@ -32,7 +32,7 @@ from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Unknown, j
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
-from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
+from pytest_promptfmt.snapshots.paths import BESIDE, DIRECTORY, SUFFIX, decode_name, encode_name
 from pytest_promptfmt.systems import systems_for
 
 _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and not promptfmt_recording"
@@ -353,11 +353,11 @@ class _Sides:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(str(folder), str(target))
         for old_file in dict.fromkeys(each.old_file for each in self._renamings.values()):
-            source = snapshot_folder(self._after / old_file)
+            source = BESIDE.folder(self._after / old_file)
             for folder in sorted(source.iterdir()) if source.is_dir() else ():
                 found = self._renamed(decode_name(folder.name))
                 if found is not None and found[0].old_file == old_file:
-                    target = snapshot_folder(self._after / found[0].new_file) / encode_name(found[1])
+                    target = BESIDE.folder(self._after / found[0].new_file) / encode_name(found[1])
                     if not target.exists():
                         target.parent.mkdir(parents=True, exist_ok=True)
                         shutil.move(str(folder), str(target))
@@ -366,7 +366,7 @@ class _Sides:
         """Yield task, profile and file of the prompts that were rendered of the first tree."""
         for file, tasks in result["defined"].items():
             for task in dict.fromkeys(tasks):
-                snapshots = snapshot_folder(self._before / self._inside / file) / encode_name(task)
+                snapshots = BESIDE.folder(self._before / self._inside / file) / encode_name(task)
                 for path in sorted(snapshots.glob(f"*{SUFFIX}")):
                     yield {"task": task, "profile": decode_name(path.name.removesuffix(SUFFIX)), "file": file}
 

@@ -327,32 +327,25 @@ def recorded_document(header: Mapping[str, str], scores: RecordedScores) -> Docu
 
 def verdict_lines(document: Document) -> dict[str, str]:
     """Return the verdicts of a recording's document: the record's number (or those of a block) to its line."""
-    lines = (
-        entry.text.partition("  ")
-        for doc in document.docs
-        for section in doc.sections
-        if section.title == _VERDICTS
-        for entry in section.entries
-    )
+    lines = (entry.text.partition("  ") for entry in _entries(document, _VERDICTS.__eq__))
     return {number: verdicts for number, _, verdicts in lines}
 
 
 def accepted_failures(path: str) -> Mapping[str, Sequence[str]]:
     """Return the cells of each phrasing that an accepted matrix marks as failing."""
-    return dict(_accepted_failures(path))
-
-
-def _accepted_failures(path: str) -> Iterator[tuple[str, Sequence[str]]]:
     try:
         document = read_document((read_snapshot(path) or b"").decode(), Path(path))
     except (OSError, UnicodeDecodeError, SnapshotError):
-        return
-    for doc in document.docs:
-        for section in doc.sections:
-            for entry in section.entries if section.title in CLASSES else ():
-                name, *cells = re.split(r" {2,}", entry.text)
-                if entry.marked:
-                    yield name, cells
+        return {}
+    rows = _entries(document, lambda title: title in CLASSES)
+    failed = (re.split(r" {2,}", entry.text) for entry in rows if entry.marked)
+    return {name: cells for name, *cells in failed}
+
+
+def _entries(document: Document, is_meant: Callable[[str], bool]) -> Iterator[SectionEntry]:
+    """Yield the entries of the sections of docs whose titles are meant."""
+    sections = (section for doc in document.docs for section in doc.sections if is_meant(section.title))
+    return (entry for section in sections for entry in section.entries)
 
 
 def _matrix_sections(matrix: Matrix) -> Iterator[Section]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,22 +31,12 @@ from pytest_promptfmt.snapshots.paths import (
 )
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.snapshots.document import DocRecord, Document
 
 _TASK_SUFFIXES = (".yaml", ".yml")
 # Files that can define tasks of other systems; a folder is an orphan only when none of them could own it.
 _OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py", ".jinja", ".gguf")
 _SHOTS = re.compile(r"-\d+shot")
-
-
-@dataclass(frozen=True, slots=True)
-class Defined:
-    """A task that is known from an earlier run."""
-
-    id: str
-    name: str
-    format: str | None
 
 
 class ExpectedSnapshots:
@@ -85,14 +74,14 @@ class ExpectedSnapshots:
         """Return the place of a snapshot that is not claimed: it is known that no other task has it."""
         return SnapshotPath(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
 
-    def define(self, task_file: Path, tasks: Iterable[Task | Defined]) -> None:
+    def define(self, task_file: Path, tasks: Iterable[tuple[str, str, str | None]]) -> None:
         """Record that `task_file` was read completely and defines exactly these tasks, selected or not.
 
-        Tasks are given in the formats that the file itself declares; a task without format also keeps the
+        Tasks are ids, names and formats, those that the file itself declares; a task without format also keeps the
         snapshots of formats that were tried on it from the command line.
         """
         known = self._tasks.setdefault(task_file, set())
-        known.update((task.id, task.name if task.format is None else None) for task in tasks)
+        known.update((task_id, name if format_ is None else None) for task_id, name, format_ in tasks)
         self._obsolete = self._obsolete_by_docs = None
 
     def limit_to(self, holds: Callable[[Path], bool]) -> None:

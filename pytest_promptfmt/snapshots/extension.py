@@ -90,7 +90,7 @@ def check(
     comparison = compare(stored, document, path, narrowed_run=narrowed_run)
     is_current = comparison.text == comparison.stored or not config.option.update_snapshots
     if comparison.state == "equal" and is_current:
-        _note(config, PromptLocation(item, place, expected), "matched")
+        count(config, item, place, "matched", expected=expected)
         return Verdict(state="equal", path=path, passed=True)
     writes = config.option.update_snapshots or config.option.update_new_snapshots_only
     if may_be_missing and not writes and comparison.state == "missing" and expected.obsolete_like(document) is None:
@@ -156,8 +156,25 @@ def number_taken(config: pytest.Config) -> int:
 def count(
     config: pytest.Config, item: pytest.Item, place: SnapshotPath, counted: Counted, *, expected: ExpectedSnapshots
 ) -> None:
-    """Let syrupy count a comparison that another process or an earlier run made."""
-    _note(config, PromptLocation(item, place, expected), counted)
+    """Let syrupy count a comparison without making one: another process or an earlier run made it."""
+    location = PromptLocation(item, place, expected)
+    assertion = SnapshotAssertion(
+        session=config._syrupy,  # type: ignore[attr-defined]  # as above
+        extension_class=PromptExtension,
+        test_location=location,
+        update_snapshots=False,
+    )
+    assertion.executions[0] = AssertionResult(
+        snapshot_location=place.path,
+        snapshot_name=place.name,
+        asserted_data=None,
+        recalled_data=None,
+        created=counted == "created",
+        updated=counted == "updated",
+        success=counted != "failed",
+        exception=None,
+        test_location=location,
+    )
 
 
 def add_matched(config: pytest.Config, number: int) -> None:
@@ -176,26 +193,6 @@ class _Number(SnapshotCollection):
 
     def __len__(self) -> int:
         return self._number
-
-
-def _note(config: pytest.Config, location: PromptLocation, counted: Counted) -> None:
-    assertion = SnapshotAssertion(
-        session=config._syrupy,  # type: ignore[attr-defined]  # as above
-        extension_class=PromptExtension,
-        test_location=location,
-        update_snapshots=False,
-    )
-    assertion.executions[0] = AssertionResult(
-        snapshot_location=location.place.path,
-        snapshot_name=location.place.name,
-        asserted_data=None,
-        recalled_data=None,
-        created=counted == "created",
-        updated=counted == "updated",
-        success=counted != "failed",
-        exception=None,
-        test_location=location,
-    )
 
 
 def _counted(result: AssertionResult) -> Counted:

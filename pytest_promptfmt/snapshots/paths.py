@@ -68,11 +68,6 @@ BESIDE: Final = Tree()
 """Snapshots next to their task files."""
 
 
-def snapshot_folder(task_file: Path) -> Path:
-    """Return the folder of all snapshots of a task file when they are next to it."""
-    return BESIDE.folder(task_file)
-
-
 def encode_name(name: str) -> str:
     """Return `name` as a file name, different for different names.
 

@@ -2,13 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, read_document, write_document
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 
 
-def defined(name: str, format_: str | None = None) -> Task:
-    return Task(name=name, format=format_)
+def defined(name: str, format_: str | None = None) -> tuple[str, str, str | None]:
+    return (name if format_ is None else f"{name}@{format_}"), name, format_
 
 
 def text(prompt: str, task: str = "arc") -> str:
