@@ -18,7 +18,7 @@ from typing import Final
 
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.source_imports import names_in, syntax_tree
-from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLACE, PLATFORM, PROCESSORS, ZONE, named_fact
 from pytest_promptfmt.inputs.set_orders import depends_on_order, shares_sets
 
 _ASKING_MODULES: Final = frozenset(
@@ -231,7 +231,7 @@ class ModuleFacts:
                 asks = f"pathlib's {node.attr}"
         loads = not _LOADING.isdisjoint(self._names)
         may_vary = depends_on_order(nodes)
-        order = variable("PYTHONHASHSEED") if may_vary else ""
+        order = named_fact("variable", "PYTHONHASHSEED") if may_vary else ""
         constants = (node.value for node in nodes if isinstance(node, ast.Constant))
         return CodeInputs(
             asks=asks,
@@ -283,12 +283,12 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     match node:
         case ast.Call(func=ast.Attribute() as asked, args=[ast.Constant(value=str(name)), *_]):
             if _dotted(asked) in ("os.getenv", "os.environ.get", "os.environ.setdefault"):
-                yield from ((place, variable(name)) for place in _chain(asked))
+                yield from ((place, named_fact("variable", name)) for place in _chain(asked))
             elif _dotted(asked) == "shutil.which":
-                yield asked, program(name)
+                yield asked, named_fact("program", name)
         case ast.Subscript(value=ast.Attribute() as asked, slice=ast.Constant(value=str(name))):
             if _dotted(asked) == "os.environ":
-                yield asked, variable(name)
+                yield asked, named_fact("variable", name)
             elif _dotted(asked) == "sys.modules" and isinstance(node.ctx, ast.Store):
                 yield asked, ""  # a write
         case ast.Attribute(value=ast.Name(id="platform")):

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from pytest_promptfmt.core.files import hub_caches, is_installed
 from pytest_promptfmt.inputs.places import Places, search_path
@@ -34,25 +34,19 @@ _HUB_LEVELS: Final = 5
 """Folders of a hub's cache that name its content: repository, revision, and the configurations of a dataset."""
 
 
-def variable(name: str) -> str:
-    """Return the fact that is the value of an environment variable."""
-    return f"{_FACT}variable:{name}"
+def named_fact(kind: Literal["variable", "program", "search path"], name: str) -> str:
+    """Return a fact with a name: the value of a variable, the path of a program, or the folders that an import finds.
 
-
-def searched(name: str) -> str:
-    """Return the fact that is the folders, in their order, in which an import of a name finds something."""
-    return f"{_FACT}search path:{name}"
+    These are in their order.
+    """
+    return f"{_FACT}{kind}:{name}"
 
 
 def folders_of_variables(facts: Iterable[str]) -> list[str]:
     """Return the folders that the variables among these facts name."""
-    values = [os.environ.get(fact.removeprefix(variable("")), "") for fact in facts if fact.startswith(variable(""))]
+    begin = named_fact("variable", "")
+    values = [os.environ.get(fact.removeprefix(begin), "") for fact in facts if fact.startswith(begin)]
     return [value for value in values if os.path.isdir(value)]
-
-
-def program(name: str) -> str:
-    """Return the fact that is the path of a program of this name."""
-    return f"{_FACT}program:{name}"
 
 
 def is_fact(path: str) -> bool:

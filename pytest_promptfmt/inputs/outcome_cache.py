@@ -10,7 +10,7 @@ snapshots.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,15 +89,11 @@ class OutcomeCache:
 
     # -- cached outcomes -----------------------------------------------------------------------------------------------
 
-    def decision(self, path: Path) -> Decision:
-        """Return what to do with a task file: its cached outcomes hold if all its inputs are the same."""
-        return self._decide(path, None)
+    def decision(self, path: Path, introduces: Set[str] | None = None) -> Decision:
+        """Return what to do with a task file: its cached outcomes hold if all its inputs are the same.
 
-    def decide(self, path: Path, introduces: Collection[str]) -> Decision:
-        """Return what to do with a task file that reports the findings about these profiles in this run."""
-        return self._decide(path, frozenset(introduces))
-
-    def _decide(self, path: Path, introduces: frozenset[str] | None) -> Decision:
+        If it is known already, `introduces` are the profiles about which the file has the findings in this run.
+        """
         name = str(path)
         known = self.decisions.get(name)
         if known is not None and (known.file is None or introduces in (None, known.file.introduces)):
@@ -128,7 +124,7 @@ class OutcomeCache:
         refusal = self._rows.refusal(name)
         return f"it runs each time because of {refusal[0]}" if refusal else "it has no cached outcomes"
 
-    def _same(self, path: Path, row: Mapping[str, Any], introduces: frozenset[str] | None) -> CachedFile:
+    def _same(self, path: Path, row: Mapping[str, Any], introduces: Set[str] | None) -> CachedFile:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
         context = self.shared.digest(self._folders.settings_for(path))
         if context == OTHER or row["context"] != context:
@@ -227,7 +223,7 @@ class OutcomeCache:
             if str(item.path) in self.decisions:
                 introduced[item.path].update(self._introduced_by(item))
         for path, profiles in introduced.items():
-            self.decide(path, profiles)
+            self.decision(path, profiles)
         self.planned.explain(planned, self.shown)
 
     def write(self, expected: ExpectedSnapshots, *, is_cut: bool = False) -> list[Path]:

@@ -19,6 +19,7 @@ from typing import Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.files import LIBRARY_FOLDERS, cache_directory, is_installed
+from pytest_promptfmt.core.writing import top_of
 
 PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 """The folder of this package."""
@@ -48,7 +49,7 @@ class Places:
         self.rootdir = str(rootdir) if rootdir is not None else ""
         self._folders: dict[str, str] = {}
         if rootdir is not None:
-            named = {"root": self.rootdir, "tree": str(work_tree(rootdir)), "package": os.path.dirname(PACKAGE)}
+            named = {"root": self.rootdir, "tree": str(top_of(rootdir)), "package": os.path.dirname(PACKAGE)}
             for mark, folder in named.items():
                 for each in (folder, os.path.realpath(folder)):
                     if len(each) > 1:
@@ -195,17 +196,12 @@ def _holds_modules(folder: str, depth: int = 2) -> bool:
 # -- which repository --------------------------------------------------------------------------------------------------
 
 
-def work_tree(root: Path) -> Path:
-    """Return the folder of the repository that a rootdir is in, without asking git; else the rootdir."""
-    return next((above for above in (root, *root.parents) if os.path.lexists(above / ".git")), root)
-
-
 def identity_of(root: Path) -> str:
     """Return a text that is equal for a resolved rootdir and the same folder of other clones of its repository.
 
     That is where it was cloned from, or its own path if that is unknown.
     """
-    tree = work_tree(root)
+    tree = top_of(root)
     return f"{_source_of(tree, _MOST_CLONES)} {root.relative_to(tree).as_posix()}"
 
 

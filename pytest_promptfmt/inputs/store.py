@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import cache_directory, private_directory
+from pytest_promptfmt.core.writing import top_of
 from pytest_promptfmt.inputs.contents import OTHER, Contents, Input
-from pytest_promptfmt.inputs.places import Places, digest_of, identity_of, work_tree
+from pytest_promptfmt.inputs.places import Places, digest_of, identity_of
 
 VERSION: Final = 10
 FILE_NAME: Final = "outcomes.sqlite"
@@ -52,7 +53,7 @@ def store_folder(root: Path) -> Path | None:
     None without a private cache folder, and for one in the work tree of the rootdir: its files may be committed.
     """
     base, root = cache_directory(), root.resolve()
-    if base is None or base.resolve().is_relative_to(work_tree(root)):
+    if base is None or base.resolve().is_relative_to(top_of(root)):
         return None
     above = private_directory("outcomes", base)
     if above is None:

@@ -27,7 +27,7 @@ from pytest_promptfmt.formats.format_registry import format_files
 from pytest_promptfmt.inputs.cached_files import Shown, TaskRow, is_quiet
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.inputs.contents import OTHER, Contents
-from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, searched
+from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, named_fact
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.native_files import NativeFiles
 from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
@@ -93,7 +93,7 @@ class SharedInputs:
         around = {harness.folder.parent for each in modules if (harness := harness_around(Path(each).parent))}
         folders = (str(settings.rootdir), *sorted(map(str, around - {settings.rootdir})), *search_path())
         reached = reached_from(modules, folders, self.is_library, may_ask=may_ask)
-        facts = {searched(name) for name in reached.names}
+        facts = {named_fact("search path", name) for name in reached.names}
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
         if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):

@@ -276,7 +276,7 @@ def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
         return None
     if new == item.cached.introduces:
         return item
-    cached = run.cache.decide(item.path, new).file
+    cached = run.cache.decision(item.path, new).file
     if cached is None or item.parent is None:
         return None
     same: UnchangedItem = UnchangedItem.from_parent(item.parent, name=item.name, path=item.path, cached=cached)

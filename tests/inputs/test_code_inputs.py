@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, asks_for, reached_from
-from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, named_fact
 
 
 def reached(folder: Path, text: str, *folders: Path) -> CodeInputs:
@@ -51,9 +51,12 @@ def test_code_asks_for_what_is_not_an_input(tmp_path: Path, text: str, asks: str
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
-        ("import os\nos.getenv('A')\nos.environ['B']\nos.environ.get('C', '')", {*map(variable, "ABC")}),
-        ("import os\nos.environ['A'] = '1'", {variable("A")}),
-        ("import shutil\nshutil.which('git')", {program("git")}),
+        (
+            "import os\nos.getenv('A')\nos.environ['B']\nos.environ.get('C', '')",
+            {named_fact("variable", name) for name in "ABC"},
+        ),
+        ("import os\nos.environ['A'] = '1'", {named_fact("variable", "A")}),
+        ("import shutil\nshutil.which('git')", {named_fact("program", "git")}),
         ("import platform\nplatform.system()", {PLATFORM}),
         ("import os\nos.cpu_count()", {PROCESSORS}),
         ("import re", set()),

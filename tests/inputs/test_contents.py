@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.inputs import contents
 from pytest_promptfmt.inputs.contents import ABSENT, FOLDER, OTHER, Contents, Input
-from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, is_fact, program, variable
+from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, is_fact, named_fact
 
 LONG_AGO = 1_600_000_000
 
@@ -180,7 +180,7 @@ def test_a_file_that_has_just_changed_has_no_stamp(file: Path) -> None:
 def test_facts_are_inputs_by_their_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OF_A_TEST", "1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    facts = [variable("OF_A_TEST"), program("of-a-test"), PLATFORM, PROCESSORS, HUB]
+    facts = [named_fact("variable", "OF_A_TEST"), named_fact("program", "of-a-test"), PLATFORM, PROCESSORS, HUB]
     assert all(map(is_fact, facts))
     before: dict[str, Input] = {fact: Contents().input(fact) for fact in facts}
     assert all(Contents().is_same(each) for each in before.values())
