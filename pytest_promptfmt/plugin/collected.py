@@ -102,7 +102,7 @@ class _Instead(Generic[_Taken]):
         if self._raised is not None:
             raise self._raised
         if not self._found:
-            raise SettingsError(f"pytest ended with status {status} before it had collected anything")
+            raise SettingsError(f"pytest ended with status {status} before the collection")
         return self._found[0]
 
     @pytest.hookimpl(tryfirst=True)
