@@ -11,16 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_promptfmt.core.errors import TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers
-
-    from pytest_promptfmt.profiles.tokenizer_freezing import PythonBackend
-
-    Backend: TypeAlias = tokenizers.Tokenizer | PythonBackend
 
 MAX_CHARACTERS: Final = 6_000_000
 """The longest text that is encoded; a prompt beyond it is a mistake, and would take gigabytes."""
@@ -65,6 +61,45 @@ class Facts:
     raw_ids: Mapping[str, Sequence[int]] = field(default_factory=lambda: MappingProxyType({}))
 
 
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+
+
+class PythonBackend:
+    """The part of a backend that `Tokenizer` needs, by a tokenizer of transformers. Offsets are all (0, 0)."""
+
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded
+
+    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> _Encoded:
+        """Return the ids that calling the tokenizer gives."""
+        sequence.encode("utf-8")  # a lone surrogate is refused like everywhere else
+        ids = [int(number) for number in self._loaded(sequence, add_special_tokens=add_special_tokens)["input_ids"]]
+        return _Encoded(ids, [self.id_to_token(number) or "" for number in ids], [(0, 0)] * len(ids))
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of the ids."""
+        return str(self._loaded.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """Return the piece behind an id."""
+        piece = self._loaded.convert_ids_to_tokens(token_id)
+        return None if piece is None else str(piece)
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a piece; None for one that the vocabulary lacks."""
+        found = self._loaded.convert_tokens_to_ids(token)
+        return found if isinstance(found, int) and self.id_to_token(found) == token else None
+
+    def get_added_tokens_decoder(self) -> Mapping[int, tokenizers.AddedToken]:
+        """Return the added tokens by id."""
+        known = getattr(self._loaded, "added_tokens_decoder", None)
+        return known if isinstance(known, dict) else {}  # mistral-common finds no tokens in text
+
+
 class Tokenizer:
     """One tokenizer: text to ids and back, exactly as `AutoTokenizer.from_pretrained(source)` would.
 
@@ -75,7 +110,14 @@ class Tokenizer:
     """
 
     def __init__(
-        self, backend: Backend, facts: Facts, *, source: str, name: str, is_archetype: bool = False, origin: str = ""
+        self,
+        backend: tokenizers.Tokenizer | PythonBackend,
+        facts: Facts,
+        *,
+        source: str,
+        name: str,
+        is_archetype: bool = False,
+        origin: str = "",
     ) -> None:
         self.backend = backend
         self._facts = facts

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_promptfmt.core.errors import Position, TokenizerBudgetError, TokenizerError
 from pytest_promptfmt.core.limits import TOKENIZERS
 from pytest_promptfmt.profiles import frozen_tokenizers
-from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
+from pytest_promptfmt.profiles.tokenizer import Facts, PythonBackend, Tokenizer
 from pytest_promptfmt.profiles.tokenizer_sources import Source
 
 if TYPE_CHECKING:
-    import tokenizers
+    pass
 
 
 TIMEOUT_SECONDS: Final = 900
@@ -321,45 +320,6 @@ def _files_lacking(location: str) -> str:
         names = getattr(tokenizer_class_from_name(declared), "vocab_files_names", {})
         return ", ".join(name for name in names.values() if not (Path(location) / name).exists())
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    ids: list[int]
-    tokens: list[str]
-    offsets: list[tuple[int, int]]
-
-
-class PythonBackend:
-    """The part of a backend that `Tokenizer` needs, by a tokenizer of transformers. Offsets are all (0, 0)."""
-
-    def __init__(self, loaded: Any) -> None:
-        self._loaded = loaded
-
-    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> _Encoded:
-        """Return the ids that calling the tokenizer gives."""
-        sequence.encode("utf-8")  # a lone surrogate is refused like everywhere else
-        ids = [int(number) for number in self._loaded(sequence, add_special_tokens=add_special_tokens)["input_ids"]]
-        return _Encoded(ids, [self.id_to_token(number) or "" for number in ids], [(0, 0)] * len(ids))
-
-    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of the ids."""
-        return str(self._loaded.decode(ids, skip_special_tokens=skip_special_tokens))
-
-    def id_to_token(self, token_id: int) -> str | None:
-        """Return the piece behind an id."""
-        piece = self._loaded.convert_ids_to_tokens(token_id)
-        return None if piece is None else str(piece)
-
-    def token_to_id(self, token: str) -> int | None:
-        """Return the id of a piece; None for one that the vocabulary lacks."""
-        found = self._loaded.convert_tokens_to_ids(token)
-        return found if isinstance(found, int) and self.id_to_token(found) == token else None
-
-    def get_added_tokens_decoder(self) -> Mapping[int, tokenizers.AddedToken]:
-        """Return the added tokens by id."""
-        known = getattr(self._loaded, "added_tokens_decoder", None)
-        return known if isinstance(known, dict) else {}  # mistral-common finds no tokens in text
 
 
 def load_in_python(source: Source) -> PythonBackend:
