@@ -17,17 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, TokenizerBudgetError, TokenizerError
 from pytest_promptfmt.core.limits import TOKENIZERS
 from pytest_promptfmt.profiles import frozen_tokenizers
 from pytest_promptfmt.profiles.tokenizer import Facts, PythonBackend, Tokenizer
 from pytest_promptfmt.profiles.tokenizer_sources import Source
-
-if TYPE_CHECKING:
-    pass
-
 
 TIMEOUT_SECONDS: Final = 900
 
