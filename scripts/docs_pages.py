@@ -58,8 +58,8 @@ def index_page(rules: Iterable[Rule]) -> str:
     lines = [
         "# Rules",
         "",
-        "A finding with severity error fails the test. Warnings are printed at the end of the run. Infos are printed only",
-        "with `-v`. [Rules](../rules.md) explains how to select, ignore and write rules.",
+        "A finding with severity error fails the test. Warnings are printed at the end of the run. Infos are printed",
+        "only with `-v`. [Rules](../rules.md) explains how to select, ignore and write rules.",
         "The examples show only the keys of a task that matter.",
         "`scripts/docs_pages.py` writes these pages.",
         "",
