@@ -14,8 +14,17 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
+from pytest_promptfmt.rules.options import named_labels
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import choices_of, comparing_key, finding, first_text, listed_labels, pattern
+from pytest_promptfmt.rules.rule_views import (
+    choices_of,
+    comparing_key,
+    finding,
+    first_text,
+    has_word,
+    listed_labels,
+    pattern,
+)
 from pytest_promptfmt.study.contract import without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
@@ -185,7 +194,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
         return
     scored = _scored(study)
     scored = [] if any(_SYNTHETIC in one for one in scored) else scored
-    others = list(_other_labels(study, scored))
+    others = [] if any(named_labels(study)) else list(_other_labels(study, scored))
     yield from others or _english_labels(study, scored)
     yield from _letters_for_numbers(study, scored)
     if study.generates:
@@ -230,7 +239,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     named = [*study.contract.of("labels"), *(joined_by_or(study.own_text) if is_pair else ())]
     sets = [one for one in named if not {label.casefold() for label in one.labels} & _NO_LABELS]
     fits = [one for one in sets if any(label.casefold().startswith(tuple(folded)) for label in one.labels)]
-    is_named = any(_has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
+    is_named = any(has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in [] if fits else numbers[:1] if is_named else sets[:1]:
         saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
@@ -238,7 +247,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     for form in fits:
         saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
         asked = {label.casefold() for label in form.labels}
-        hidden = [one for one in folded - asked if not _has_word(study.own_text, one)]
+        hidden = [one for one in folded - asked if not has_word(study.own_text, one)]
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
         if hidden and asked - folded and len(asked) == len(folded):
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
@@ -257,10 +266,6 @@ def _english_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     if not is_english and any(bare == set(pair) for pair in pairs[:_ENGLISH_PAIRS]) and bare.isdisjoint(words):
         saw = f"scored are {', '.join(scored)}; {study.own_text[:40]!r}"
         yield finding("the answers are English words, but the prompt is in another language", saw, "doc_to_target", 0)
-
-
-def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _minds_case(study: Study) -> bool:

@@ -12,6 +12,7 @@ from pytest_promptfmt.rules.page import Page, error_query, first, known, own, qu
 from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
+    has_word,
     instruction_key,
     listed_labels,
     mapped,
@@ -299,7 +300,7 @@ def _number_of_options(page: Page) -> Iterator[Finding]:
 
 
 @query("PF714", "")
-def _named_labels(page: Page) -> Iterator[Finding]:
+def named_labels(page: Page) -> Iterator[Finding]:
     """Report an instruction that names other labels than are scored: one more, one less, or those of another task."""
     study, choices = page.study, page.study.written.doc_to_choice
     golds = dict.fromkeys(str(one.target).strip() for one in study.real_instances) if study.generates else ()
@@ -310,7 +311,7 @@ def _named_labels(page: Page) -> Iterator[Finding]:
     folded = {one.casefold() for one in scored}
     for said, named, is_closed in enumerations(study.own_text, scored):
         common = folded.intersection(named)
-        hidden = [one for one in scored if not _has_word(study.own_text, one)]
+        hidden = [one for one in scored if not has_word(study.own_text, one)]
         # the word before the first comma may belong to the sentence, and some docs need not have every answer
         strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
         all_scored, key = f"{said}; scored are {', '.join(scored)}", instruction_key(study)
@@ -327,10 +328,6 @@ def _label_not_mapped(page: Page) -> Iterator[str]:
         lacking = [one for one in named if one not in known]
         if is_closed and len(lacking) == 1:
             yield f"{lacking[0]}; mapped are {', '.join(sorted(known))}"
-
-
-def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def asks_for_label_alone(study: Study) -> bool:

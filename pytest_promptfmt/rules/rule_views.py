@@ -104,6 +104,11 @@ def literal_of(text: str) -> object:
         return None
 
 
+def has_word(text: str, word: str) -> bool:
+    """Return whether a text has a word, in any letter case."""
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+
+
 def words(name: str) -> frozenset[str]:
     """Return a list of words of `data/rules.yaml`."""
     return frozenset(str(data_table("rules")[name]).split())

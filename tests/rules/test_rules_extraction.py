@@ -199,3 +199,16 @@ def test_examples_that_are_compared_themselves_cannot_show_what_a_filter_cuts_of
     text = NUMBERS.replace('"{{answer}}"', f'"{target}"')
     found = found_in(tmp_path, f"{text}filter_list: [{both}]\nmetric_list: [{metric}]\n")
     assert found.get("PF525") == severity
+
+
+def test_labels_that_the_instruction_lacks_are_told_once(tmp_path: Path) -> None:
+    names = "technology, religion, politics, sports, health, entertainment, or geography"
+    scored = "[business, entertainment, health, politics, religion, sports, technology]"
+    text = f'output_type: multiple_choice\ndoc_to_text: "Label the text as {names}.\\n{{{{question}}}}\\n"\n'
+    (tmp_path / "example.yaml").write_text(complete(f"{text}doc_to_choice: {scored}\ndoc_to_target: 0\n"), "utf-8")
+    file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    found = Linter().check(study_of(file.tasks[0], tmp_path), SELECTION).findings
+    assert [one.message for one in found if one.code == "PF714"] == [
+        "the instruction names labels that are not the scored ones"
+    ]
