@@ -30,12 +30,13 @@ def verify(
     paths: Paths = None,
     sample: Annotated[int | None, typer.Option("--sample", metavar="N", min=1, help="Only N tasks.")] = None,
     lm_eval: Annotated[
-        Path | None, typer.Option("--lm-eval", metavar="FOLDER", help="A checkout of lm-eval to compare with.")
+        Path | None,
+        typer.Option("--lm-eval", metavar="FOLDER", help="A checkout or environment with lm-eval."),
     ] = None,
     eval_framework: Annotated[
-        Path | None, typer.Option("--eval-framework", metavar="FOLDER", help="A checkout of eval-framework.")
+        Path | None, typer.Option("--eval-framework", metavar="FOLDER", help="The same with eval-framework.")
     ] = None,
-    helm: Annotated[Path | None, typer.Option("--helm", metavar="FOLDER", help="A checkout of HELM.")] = None,
+    helm: Annotated[Path | None, typer.Option("--helm", metavar="FOLDER", help="The same with HELM.")] = None,
     task: Tasks = None,
     profile: Profiles = None,
     allow_code: AllowCode = None,
@@ -57,7 +58,7 @@ def verify(
     for system in asked:
         folder = folders.get(system.name)
         if folder is not None:
-            _add_checkout(folder, system.package)
+            _use(folder, system.packages)
     titles = {each.name: title for each in asked if (title := _title(each))}
     if not titles:
         raise SettingsError("no harness is installed", hint="install it, or name a checkout, as with --lm-eval")
@@ -71,22 +72,28 @@ def verify(
     _show(results, title or "no harness", ("ours", ""), as_json=as_json, verbose=verbose)
 
 
-def _add_checkout(folder: Path, package: str) -> None:
-    root = next((each for each in (folder, folder / "src") if (each / package).is_dir()), None)
+def _use(folder: Path, packages: Sequence[str]) -> None:
+    """Import packages from a checkout or environment, and what they need from there where it is not installed."""
+    from pytest_promptfmt.tasks import use_harness
+
+    roots = (folder, folder / "src", *sorted(folder.glob("lib/python*/site-packages")))
+    root = next((each.resolve() for each in roots if (each / packages[0]).is_dir()), None)
     if root is None:
-        hint = f"name the root folder of a checkout that has the package {package}"
-        raise SettingsError(f"{folder} has no folder {package}", hint=hint)
-    sys.path.insert(0, str(root.resolve()))
+        hint = "name the root folder of a checkout, or of an environment"
+        raise SettingsError(f"{folder} has no folder {packages[0]}", hint=hint)
+    for package in packages:
+        use_harness(root / package)
+    sys.path.append(str(root))
 
 
 def _title(system: AsksHarness) -> str:
     """Return the name and release of the harness of a system, "" without one."""
     from pytest_promptfmt.tasks import installed_harness
 
-    if find_spec(system.package) is None:
+    if find_spec(system.packages[0]) is None:
         return ""
     found = installed_harness()
-    if found is not None and found.folder.name == system.package:
+    if found is not None and found.folder.name == system.packages[0]:
         return found.title
     with suppress(PackageNotFoundError):
         return f"{system.name} {version(system.distribution)}"

@@ -138,8 +138,8 @@ class AsksHarness(Protocol):
     name: str
     """The name of the system."""
 
-    package: str
-    """The package of the harness."""
+    packages: Sequence[str]
+    """The packages of the harness, the one it is known by first."""
 
     distribution: str
     """The name under which the harness is installed."""
@@ -190,7 +190,7 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     seen = [each for each in profiles if asks.harness_sees(study.given, each)]
     unread = [key for key in study.media_keys if key not in PLACEHOLDERS]
     reason = f"{name} does not read {unread[0]}" if unread else ""
-    if find_spec(asks.package) is None:
+    if find_spec(asks.packages[0]) is None:
         reason = f"{name} is not installed"
     elif not seen:
         reason = f"{name} makes no requests for these profiles"

@@ -24,7 +24,7 @@ class LmEval(System):
     name = "lm-eval"
     suffixes = (".yaml", ".yml")
     shape = "a task has a `task` key, a group `group` and `task`"
-    package = "lm_eval"
+    packages = ("lm_eval",)
     distribution = "lm-eval"
     sends_whole = False
 

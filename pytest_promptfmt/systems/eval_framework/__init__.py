@@ -23,7 +23,7 @@ class EvalFramework(System):
     name = "eval-framework"
     suffixes = (".py",)
     rules = ("pytest_promptfmt.systems.eval_framework.class_rules",)
-    package = "eval_framework"
+    packages = ("eval_framework", "template_formatting")
     distribution = "eval-framework"
     sends_whole = False
 

@@ -29,7 +29,7 @@ class Helm(System):
     rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.adapter_rules")
     recordings = ("scenario_state.json",)
     metadata_keys = ("task", "metrics", "trials", "window")
-    package = "helm"
+    packages = ("helm",)
     distribution = "crfm-helm"
     sends_whole = True
 
