@@ -112,14 +112,20 @@ def check(
     )
     keep_header = comparison.state == "header-only" and not update
     passed = assertion == (comparison.stored if keep_header else comparison.text)
-    if not hasattr(AbstractSyrupyExtension, "write_immediately"):  # syrupy 5 writes at the end of its process's session
-        config._syrupy.flush_snapshot_write_queue()  # type: ignore[attr-defined]  # as above
     result = assertion.executions[0]
-    written = bool(result.created or result.updated)
-    if isinstance(result.exception, OSError):
-        error = SnapshotError(f"the snapshot cannot be written: {result.exception}", position=Position(path))
-    elif result.exception is not None and not isinstance(result.exception, TaintedSnapshotError):
-        raise result.exception
+    raised = result.exception
+    if not hasattr(AbstractSyrupyExtension, "write_immediately"):  # syrupy 5 writes at the end of its process's session
+        session: Any = config._syrupy  # type: ignore[attr-defined]  # as above
+        try:
+            session.flush_snapshot_write_queue()
+        except OSError as failure:
+            session._queued_snapshot_writes.clear()
+            raised, passed = failure, False
+    written = bool(result.created or result.updated) and not isinstance(raised, OSError)
+    if isinstance(raised, OSError):
+        error = SnapshotError(f"the snapshot cannot be written: {raised}", position=Position(path))
+    elif raised is not None and not isinstance(raised, TaintedSnapshotError):
+        raise raised
     # syrupy keeps every result to the end of the run; its report needs only the names.
     result.asserted_data = result.recalled_data = None
     return Verdict(
