@@ -189,7 +189,7 @@ def _prove_identical(before: Task, after: Task, docs: TaskDocs) -> None:
                 raise FormatError(
                     f"{before.name!r} would have another prompt, first for doc {first.index + 1}:\n{diff}",
                     position=before.position("doc_to_text"),
-                    hint="nothing was changed",
+                    hint="nothing was converted",
                 )
 
 
