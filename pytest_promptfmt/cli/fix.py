@@ -220,7 +220,7 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
         return convert_layout_to_template(task, kind, docs)
     except FormatError as error:
         hint = "the prompt would change, so nothing was converted"
-        hint += "; for another prompt try --to mcq first" if kind == "cloze" else ""
+        hint += "; convert with --to mcq first, then with --to cloze" if kind == "cloze" else ""
         raise FormatError(error.message, position=error.position, hint=hint) from error
 
 
