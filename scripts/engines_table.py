@@ -23,7 +23,7 @@ HEAD = """# Engines that render chat templates
 A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
 how often they give another text, for {templates} public templates with {conversations} conversations each.
 [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
-`scripts/engines_table.py` wrote this page.
+`scripts/engines_table.py` wrote this page. The last three columns count renderings of a conversation by a template.
 
 | engine | templates that never differ | same | differ | both refuse |
 |---|---|---|---|---|

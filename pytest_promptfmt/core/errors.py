@@ -158,7 +158,7 @@ class TooSlowError(LimitExceededError):
 class SlowScoringError(LimitExceededError, UnavailableError):
     """Scoring that is too slow for all the answers to try, each within its own limit: no mistake of the task."""
 
-    reason = "filters or metrics that are too slow to try all answers"
+    reason = "filters or metrics that are so slow that not all answers were tried"
 
 
 class FormatError(PromptfmtError):

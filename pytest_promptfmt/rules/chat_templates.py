@@ -257,7 +257,8 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding(
             "the template writes no tool calls", "it does not read `tool_calls`", trial.place(), severity=Severity.INFO
         )
-    text = trial.text("tools-many", generation_prompt=True)
+    has_tools = bool(trial.conversations["tools-many"].tools)  # not where the template fails on them
+    text = trial.text("tools-many", generation_prompt=True) if has_tools else None
     if text is not None and "polish_part" not in text:
         yield finding(
             "the given tools are not in the prompt",

@@ -392,3 +392,18 @@ def test_turns_of_minimax_take_turns() -> None:
     source = f"{{% for message in messages %}}{turn}{{% endfor %}}" + PROMPT.replace("<|begin|>", "]~b]")
     assert not errors_of(source.replace("END", "true")) & {("PF440", "a turn is not closed: a system message")}
     assert "PF440" in {code for code, _ in errors_of(source.replace("END", "message.role != 'system'"))}
+
+
+def test_tools_that_make_a_template_fail_are_not_reported_as_lost() -> None:
+    listed = "{% for tool in tools or [] %}{{ tool.name }}{{ missing.name }}{% endfor %}"
+    lost = "the given tools are not in the prompt"
+    assert lost in found(f"{{% if tools %}}You have tools.{{% endif %}}{PLAIN}", "PF439")
+    assert lost not in found(f"{listed}{PLAIN}", "PF439")
+    assert any("tools" in message for message in found(f"{listed}{PLAIN}", "PF431"))
+
+
+def test_whitespace_is_not_compared_where_the_texts_are_lost() -> None:
+    stripped = PLAIN.replace("message.content", "(message.content | trim if not loop.last else message.content)")
+    assert found(stripped, "PF448")
+    last_user = "{% if message.role != 'user' or loop.last %}" + TURN + "{% endif %}"
+    assert found(f"{{% for message in messages %}}{last_user}{{% endfor %}}{PROMPT}", "PF448") == []

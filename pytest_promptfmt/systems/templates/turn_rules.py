@@ -31,7 +31,10 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
         return
     for role in ("user", "assistant"):
         said = [str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role]
+        said = [content for content in said if content.strip() in text]
         kept = [content in text for content in said]
+        if not said:
+            continue  # lost texts are what another rule reports
         if len(set(kept)) > 1:
             yield finding(
                 f"whitespace around {role} texts is kept in only some turns",
