@@ -74,15 +74,11 @@ def verify(
 
 def _use(folder: Path, packages: Sequence[str]) -> None:
     """Import packages from a checkout or environment, and what they need from there where it is not installed."""
-    from pytest_promptfmt.tasks import use_harness
+    from pytest_promptfmt.tasks import package_in, use_package
 
-    roots = (folder, folder / "src", *sorted(folder.glob("lib/python*/site-packages")))
-    root = next((each.resolve() for each in roots if (each / packages[0]).is_dir()), None)
-    if root is None:
-        hint = "name the root folder of a checkout, or of an environment"
-        raise SettingsError(f"{folder} has no folder {packages[0]}", hint=hint)
+    root = package_in(folder, packages[0]).parent
     for package in packages:
-        use_harness(root / package)
+        use_package(root / package)
     sys.path.append(str(root))
 
 

@@ -1,4 +1,4 @@
-"""Runs that meet errors of collecting, which go on for prompts, and runs that are cut, which end in order.
+"""Runs that do not finish as planned: prompts run despite collection errors, and a signal ends a run in order.
 
 A folder of tasks may hold test modules that cannot be imported here, as lm-eval's own does. pytest would run nothing at
 all then. Prompts do not depend on those modules, so they are tested; ordinary tests are left out, as without this

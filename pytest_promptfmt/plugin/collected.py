@@ -86,8 +86,8 @@ class Collection:
 _Taken = TypeVar("_Taken")
 
 
-class _Instead(Generic[_Taken]):
-    """A plugin that takes something of a session with its items, instead of running them, or of collecting any."""
+class _SessionReader(Generic[_Taken]):
+    """A plugin that reads something from a session, in place of running its items, or of collecting any."""
 
     def __init__(self, take: Callable[[pytest.Session, Sequence[pytest.Item]], _Taken], *, collects: bool) -> None:
         self._take = take
@@ -142,7 +142,7 @@ def with_collected(
         errors = [item.error for item in items if isinstance(item, LoadItem)]
         return Collection(len(found), errors, session.config.stash[RUN].found.unmatched)
 
-    return _Instead(take, collects=True).of_run(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)])
+    return _SessionReader(take, collects=True).of_run(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)])
 
 
 def settings_around(path: Path, options: Sequence[str]) -> Settings:
@@ -150,7 +150,7 @@ def settings_around(path: Path, options: Sequence[str]) -> Settings:
 
     Raises SettingsError if pytest refuses to start.
     """
-    reader = _Instead(lambda session, _: session.config.stash[RUN].settings, collects=False)
+    reader = _SessionReader(lambda session, _: session.config.stash[RUN].settings, collects=False)
     return reader.of_run(["-p", "no:cacheprovider", "-s", *options, str(path)])
 
 
@@ -230,7 +230,7 @@ def decisions(paths: Sequence[Path], options: Sequence[str]) -> tuple[Path | Non
         cache.store.is_on = False  # nothing ran, so nothing is written
         return store_folder(session.config.rootpath), found
 
-    return _Instead(take, collects=True).of_run([*options, *map(str, paths)])
+    return _SessionReader(take, collects=True).of_run([*options, *map(str, paths)])
 
 
 # -- a run of all tests ------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
 def is_for_chat(trial: TemplateTrial) -> bool:
     """Return whether a template writes answers as turns: those of classifiers and rerankers make a task of them."""
     if not trial.mentions("role"):
-        return False  # whoever speaks, the text is the same
+        return False  # the text is the same for every role
     turns, text = trial.conversations.get("turns"), trial.text("turns")
     if turns is not None and text is not None:
         first = next((unit.text for unit in turns.units if unit.kind == "assistant"), "")  # classifiers write the last

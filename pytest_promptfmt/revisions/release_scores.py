@@ -9,11 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.release import numbers_of
 from pytest_promptfmt.revisions.pytest_process import RevisionError, run_pytest
 from pytest_promptfmt.study.request_comparison import Compared, ScoreChange
-from pytest_promptfmt.tasks import Harness, harness_at, installed_harness
+from pytest_promptfmt.tasks import Harness, installed_harness, package_in
 
 COMPARISON: Final = ("-p", "pytest_promptfmt.plugin.items.command_items", "--promptfmt-no-cache")
 """Options of pytest that run comparisons in place of tests."""
@@ -44,7 +43,7 @@ def release_scores(
 
     Raises SettingsError where the run does not start, and for a folder without lm-eval.
     """
-    given = [harness_in(folder) for folder in folders]
+    given = [Harness(package_in(folder, "lm_eval"), is_installed=False) for folder in folders]
     installed = installed_harness()
     known = [*given, *([installed] if installed is not None and installed.folder.name == "lm_eval" else [])]
     # A fork may state an older release than that of its code.
@@ -61,15 +60,6 @@ def release_scores(
             return ReleaseScores(version, f"lm-eval {version}: {error.message}")
         read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
     return ReleaseScores(version, tasks={(each["file"], each["task"]): each for each in read})
-
-
-def harness_in(folder: Path) -> Harness:
-    """Return the lm-eval of a checkout or environment; raises SettingsError for another folder."""
-    found = harness_at(folder)
-    if found is None:
-        hint = "name the root folder of an lm-eval checkout, or of an environment"
-        raise SettingsError(f"{folder} has no folder lm_eval", hint=hint)
-    return found
 
 
 def with_scores(compared: Compared, file: str, old: ReleaseScores, new: ReleaseScores) -> Compared:

@@ -20,6 +20,12 @@ from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
 _EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
+_QUOTED_WORD: Final = re.compile(
+    r"\b(?:answer|respond|reply|say|write|output|return)(?: only)?(?: with)? [\"“'`](\w[\w ]{0,30})[\"”'`]",
+    re.IGNORECASE,
+)
+"""`answer "unanswerable"`."""
+
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -153,10 +159,6 @@ def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
         yield f"{', '.join(named.values())}; gold is {', '.join(map(repr, named))}"
 
 
-def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
-    return study.task.metric_list or ()
-
-
 @query("PF509", "", generating, at="filter_list")
 def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     """Report a majority vote over one completion, or repeats that are all equal or not counted."""
@@ -171,6 +173,18 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
         yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
+
+
+def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
+    return study.task.metric_list or ()
+
+
+@query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")
+def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
+    if word is not None and word[1] not in golds:
+        yield f"{word[0]!r} is requested; gold is ''"
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

@@ -162,10 +162,12 @@ def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
     """Yield the marker between a user message of plain turns and what the model writes, and the place."""
     for name in ("turns", "second-question", "question"):
         text, units = trial.text(name, generation_prompt=True), trial.conversations[name].units
-        for unit, said in zip_longest(units, units[1:]) if text else ():
+        for unit, following in zip_longest(units, units[1:]) if text else ():
             if text and unit.kind == "user" and text.count(unit.text) == 1:
                 end = text.find(unit.text) + len(unit.text)
-                between = _THOUGHT.sub("", text[end:].partition(said.text)[0] if said is not None else text[end:])
+                between = _THOUGHT.sub(
+                    "", text[end:].partition(following.text)[0] if following is not None else text[end:]
+                )
                 yield from ((marker, excerpt(text, end)) for marker in trial.markers(between)[:1])
 
 

@@ -15,6 +15,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
+from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
 COMMON: Final = words("columns")
@@ -22,6 +23,8 @@ COMMON: Final = words("columns")
 
 _SHORTEST: Final = 5
 _LONG: Final = 4000
+_ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
+"""A template that is an element of a list, by an index of the doc."""
 
 
 @rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
@@ -180,6 +183,15 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         )
 
 
+@query("PF723", "a template splits a column at a separator that occurs in no doc", task, every=True)
+def _split_at_nothing(study: Study) -> Iterator[Finding]:
+    for keys, spec in study.field_specs() if len(study.real_docs) > 1 else ():
+        for name, mark in re.findall(r"\{\{[^{}]*?\b(\w+)\.split\(['\"]([^'\"\\]+)['\"]", str(spec)):
+            texts = [doc.get(name) for doc in study.local_docs]
+            if not any(isinstance(text, str) and mark in text for text in texts) and isinstance(texts[0], str):
+                yield finding("", f"{name}.split({mark!r}); {texts[0][:40]!r}", keys, field=name)
+
+
 @error_query(
     "PF723",
     "a template takes elements of a list that is stored as text",
@@ -217,6 +229,19 @@ def _column_names_as_choices(study: Study) -> Iterator[Finding]:
         named = all(isinstance(choice, str) and choice in doc for choice in choices)
         if named and not all(_is_shown(instance, str(choice)) for choice in choices):
             yield finding("", ", ".join(choices), doc=0)
+
+
+@error_query(
+    "PF701", "the target is the text of an option, but labels are scored", task, at="doc_to_target", scores=True
+)
+def _option_text_as_label(study: Study) -> Iterator[str]:
+    target, choices, text = study.written.doc_to_target, study.written.doc_to_choice, study.written.doc_to_text
+    is_listed = isinstance(choices, list) and follow_each_other([str(choice) for choice in choices])
+    taken = _ELEMENT.fullmatch(target.strip()) if isinstance(target, str) and is_listed else None
+    if taken is None or not isinstance(text, str) or study.has_real_docs:
+        return
+    if len(re.findall(rf"^\W?\w\W+{{{{ *{taken[1]} *\[ *\d *\] *}}}}", text, re.MULTILINE)) > 1:
+        yield f"{target}; scored are {', '.join(map(str, choices or ()))}"
 
 
 def _is_shown(instance: Instance, name: str) -> bool:

@@ -302,6 +302,13 @@ def _text_shown_twice(page: Page) -> Iterator[Finding]:
             yield finding("", text[:60], field=name)
 
 
+@query("PF242", "the same paragraph is in the question twice in a row")
+def _paragraph_twice(page: Page) -> Iterator[str]:
+    for before, after in pairwise(map(str.strip, page.constant.split("\n\n"))):
+        if before == after and len(before) >= _LEAD and COLUMN not in before:
+            yield before
+
+
 @query("PF242", "a label is printed twice in a row", lambda study: known(study)[:3])
 def _label_twice(page: Page) -> Iterator[str | Finding]:
     again = _LINE_TWICE.search(join(constant_spans(page.instance)))
@@ -403,6 +410,13 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
     written = study.written.doc_to_choice
     if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
         yield finding("one choice is in quotes, but another is not", quoted[0][:40])
+
+
+@query("PF235", "the whole prompt is in quotes")
+def _quoted_prompt(page: Page) -> Iterator[str]:
+    inside = page.constant.strip()[1:-1]
+    if page.constant.strip() == f'"{inside}"' and '"' not in inside and inside.rstrip().endswith((":", "：")):
+        yield f"{page.text.strip()[:20]} … {page.text.strip()[-20:]}"
 
 
 @query("PF235", "a tag is opened but not closed")

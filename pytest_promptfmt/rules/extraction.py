@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.phrasings import Answers, Subject, answers_of, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.core.docs import Doc
@@ -15,11 +15,13 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import asks_for_label_alone
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import comparing_key, finding
+from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
 from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
 _CODE: Final = "def double(x):\n    return 2 * x"
+_BODY: Final = "    y = 2 * x\n    return y"
 _LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
 _FEW_WORDS: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
@@ -128,6 +130,27 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         missed += [(number, tag) for tag in tags if filters.read(pipeline, f"```{tag}\n{_CODE}\n```") == _CODE][:1]
     for number, tag in missed:
         yield finding("", f"```{tag} is read, ``` is not", ("filter_list", number))
+
+
+@also("PF504", severity=Severity.ERROR, scores=True)
+def indentation_lost(study: Study) -> Iterator[Finding]:
+    """Report filters that remove newlines or indentation from code that is then run."""
+    chain = (scored_answers(study) or (None,))[0] if gold_kind(study) == "tests" else None
+    if chain is None or not study.instances:
+        return
+    lines = [line for line in first_text(study.instances[0]).rstrip().split("\n") if line.strip()]
+    is_begun = bool(lines) and (lines[-1][:1] in (" ", "\t") or lines[-1].endswith(":")) and not study.task.gen_prefix
+    code = _BODY if is_begun and "def " in first_text(study.instances[0]) else _CODE
+    for number, pipeline in enumerate(chain.pipelines):
+        if pipeline.fingerprint is None:
+            continue  # a function, or one that reads the doc, may make something else of code
+        stages = chain.read(pipeline, code, study.instances[0].doc, "code")
+        found = stages.extracted if isinstance(stages.extracted, list | tuple) else [stages.extracted]
+        read = "\n".join(map(str, found))
+        kept = code.rstrip() in read or (code is _CODE and code.strip() in read)
+        if stages.problem is None and not is_nothing(read, pipeline) and not kept:
+            yield finding("a filter removes indentation or newlines of code", repr(read)[:60], ("filter_list", number))
+            return
 
 
 @also("PF509")

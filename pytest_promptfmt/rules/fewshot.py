@@ -75,6 +75,13 @@ def unused_samples(study: Study) -> Iterator[Finding]:
         )
 
 
+@query("PF801", "fewshot_indices have no effect", task, severity=Severity.WARNING)
+def _ignored_indices(study: Study) -> Iterator[Finding]:
+    written = study.config.get("fewshot_config")
+    if isinstance(written, dict) and "fewshot_indices" in written:
+        yield finding("", str(written["fewshot_indices"]), ("fewshot_config", "fewshot_indices"))
+
+
 @rule("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
 def shots_from_test(study: Study) -> Iterator[Finding]:
     """Report few-shot examples from the evaluated split.
@@ -110,6 +117,14 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
             "num_fewshot" if task.num_fewshot else "test_split",
             severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
         )
+
+
+@query("PF803", "the training split is evaluated, although there is another one", task, at="test_split")
+def _training_split_evaluated(study: Study) -> Iterator[str]:
+    data = study.written.dataset
+    others = {data.validation_split, data.fewshot_split} - {None, data.training_split}
+    if others and data.training_split == data.evaluation_split:
+        yield f"test_split: {data.test_split}"
 
 
 @query(

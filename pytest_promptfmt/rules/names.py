@@ -10,6 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import TaskIndex, names_its_sets, tags_of
@@ -93,6 +94,15 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
             yield finding(
                 message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; the {entry.kind} is in {entry.position}"
             )
+
+
+@query("PF132", "two entries have the same name, and lm-eval keeps the results of one", task, severity=Severity.WARNING)
+def _entries_named_alike(study: Study) -> Iterator[Finding]:
+    for key, named in (("metric_list", "metric"), ("filter_list", "name")):
+        names = [str(one.get(named, number)) for number, one in enumerate(getattr(study.written, key) or ())]
+        twice = next((number for number, name in enumerate(names) if name in names[:number]), None)
+        if twice is not None:
+            yield finding("", names[twice], (key, twice))
 
 
 @rule("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")

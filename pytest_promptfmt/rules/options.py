@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.rules import Finding, Severity, Study
-from pytest_promptfmt.rules.page import Page, error_query, first, known, own, query, task
+from pytest_promptfmt.rules.page import Page, Text, error_query, first, known, own, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
@@ -49,6 +49,9 @@ _ASKS_LETTER: Final = pattern("options", "asks_letter")
 _COUNT: Final = pattern("options", "count")
 _MOST_WORDS: Final = 3
 _LEAST: Final = 2
+_OPTION_STARTS: Final = re.compile(r"^[ \t]*[(\[]?([^\W_])[.):\]][ \t]*\0", re.MULTILINE)
+_OPTION_INSIDE: Final = re.compile(r"\0[ \t]+[(\[]?([^\W_])[.):\]][ \t]*\0")
+_CUE_INSIDE: Final = re.compile(r"(?<=\n)[ \t]*[(\[]?[^\W_][.):\]][ \t]*\0[ \t]+[^\W\d_]{2,20}[:：]\s*\Z")
 
 
 def template_names(spec: object) -> frozenset[str]:
@@ -107,6 +110,20 @@ def _printed_options(study: Study) -> list[tuple[str, str]]:
     """
     found = [(one[1], " ".join((one[2] or "").split())) for one in _OPTION_VALUE.finditer(question_template(study))]
     return [one for one in found if all(kind(one[0]) == kind(found[0][0]) for kind in (str.isdigit, str.isupper))]
+
+
+@query("PF249", "", texts)
+def _element_in_mid_line(text: Text) -> Iterator[Finding]:
+    """Report an option or a cue in the middle of a line, if the other options are at the start of lines."""
+    starts = _OPTION_STARTS.findall(text.text)
+    inside = _OPTION_INSIDE.search(text.text)
+    if len(starts) < _LEAST or starts != sorted(set(starts)):
+        return
+    if len(_OPTION_INSIDE.findall(text.text)) == 1 and inside is not None and inside[1] not in starts:
+        yield finding("an option does not begin a line, but the others do", part_of(text.text, inside))
+    cue = _CUE_INSIDE.search(text.text)
+    if cue is not None:
+        yield finding("the label of the answer is on the line of the last option", part_of(text.text, cue))
 
 
 @error_query("PF249", "the labels of the options are not in order", task)

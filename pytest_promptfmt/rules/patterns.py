@@ -8,6 +8,7 @@ import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -94,6 +95,15 @@ def pattern_never_matches(study: Study) -> Iterator[Finding]:
         pattern = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
         if _of_re(call) and isinstance(pattern, str) and _is_dead(pattern, _flags(call)):
             yield finding(_DEAD, pattern[:60], position)
+
+
+@also("PF502")
+def nothing_ignored(study: Study) -> Iterator[Finding]:
+    """Report a pattern of `regexes_to_ignore` that matches no character, such as `$` for a dollar sign."""
+    for keys, text in study.strings:
+        with suppress(re.error, OverflowError, RecursionError):  # which other rules report
+            if "regexes_to_ignore" in keys and len(text) < _LONG and parser.parse(text).getwidth()[1] == 0:
+                yield finding("the pattern matches no character, so that nothing is ignored", text, keys)
 
 
 @lru_cache(maxsize=4096)

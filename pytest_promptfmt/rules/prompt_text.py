@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from jinja2 import filters
+
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.rules import Finding, Study
@@ -56,6 +58,20 @@ def _mask_token(text: Text) -> Iterator[str | Finding]:
     elif turn is not None:
         do = "remove the markers: --apply_chat_template adds those of the model"
         yield finding("the turn markers of one chat template are in the prompt", turn[0], do=do)
+
+
+@query("PF246", "a filter of the template is outside of its braces", texts)
+def _filter_outside(text: Text) -> Iterator[str]:
+    for found in re.finditer(r"(?<=\0) ?\| ?([a-z_]+)(?!\w)", text.text):
+        if found[1] in filters.FILTERS:
+            yield found[0]
+
+
+@query("PF242", "the colon of a label is printed twice", texts)
+def _colon_twice(text: Text) -> Iterator[str]:
+    found = re.search(r"(?<=\w)(?:::|：：)(?= ?\0|\s*\Z)", text.text)
+    if found is not None:
+        yield part_of(text.text, found, 20)
 
 
 @query("PF245", "a list, mapping or tuple is printed as Python writes it", task)

@@ -34,6 +34,22 @@ _SECONDS: Final = 2.0
 _LONG: Final = 80
 
 
+@also("PF605", severity=Severity.ERROR, scope="scoring")
+def tie_counts_as_right(study: Study) -> Iterator[Finding]:
+    """Report scoring code that accepts a tie between all choices, even if the gold choice is not the first."""
+    trials = trials_of(study)
+    for trial in trials.choices:
+        is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
+        if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
+            yield finding(
+                "if all choices are equally likely, the gold one counts as right, although it is not the first",
+                "acc is 1",
+                scored_by(trials),
+                trial.instance,
+                do="if scores are equal, take the first, as lm-eval does",
+            )
+
+
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def wrong_direction(study: Study) -> Iterator[Finding]:
     """Report `higher_is_better` with the wrong value for a well-known metric.

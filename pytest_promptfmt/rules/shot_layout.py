@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,13 @@ def _number_of_examples(page: Page) -> Iterator[Finding]:
         yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
 
 
+@query("PF812", "the prompt mentions a gap that it does not show")
+def _announced_gap(page: Page) -> Iterator[str]:
+    found = _GAP.search(page.study.own_text)
+    if found is not None and not _GAPS.search(_GAP.sub("", page.text)):
+        yield found[0]
+
+
 @query("PF812", "the prompt mentions a passage that it does not show")
 def _announced_passage(page: Page) -> Iterator[str]:
     found = _SPEAKS_OF.search(page.study.own_text)
@@ -188,6 +196,10 @@ def _empty_field(study: Study) -> Iterator[Finding]:
 
 
 _EXAMPLES: Final = pattern("shot_layout", "count")
+_GAP: Final = pattern("shot_layout", "gap")
+_GAPS: Final = re.compile(
+    r"_|\.{3}|…|\[ *\]|\( *\)|[\[(<]\w*(?:MASK|mask|BLANK|blank|gap|GAP)\w*[\])>]|-{3}|\*{3}|[XY]\b"
+)
 _SPEAKS_OF: Final = pattern("shot_layout", "speaks_of")
 _QUESTION: Final = pattern("shot_layout", "question")
 _OPTIONS: Final = pattern("shot_layout", "options")

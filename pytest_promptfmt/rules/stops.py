@@ -123,6 +123,15 @@ def _answered_freely(study: Study) -> Sequence[Study]:
     return (study,) if study.generates and not study.task.gen_prefix and not study.has_guessed_text else ()
 
 
+@error_query("PF903", "a stop sequence is at the end of the prompt", generating, scope="scoring")
+def _stop_in_prefix(study: Study) -> Iterator[Finding]:
+    prefix = str(study.scoring.task.gen_prefix or "")
+    end = study.scoring.instances[0].prompts[0].text[-len(prefix) :] if prefix else ""
+    for number, stop in enumerate(study.scoring.stops if end else ()):
+        if isinstance(stop, str) and stop and stop in end:
+            yield finding("", f"{stop!r} in {end!r}", (*UNTIL, number))
+
+
 @error_query("PF903", "a stop sequence is inside the code block that the prompt requests", _answered_freely)
 def _stop_cuts_block(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(study.stop_texts if _ASKS_BLOCK.search(study.own_text) else ()):

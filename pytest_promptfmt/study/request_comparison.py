@@ -290,7 +290,7 @@ def _compared(
         unknown = next((each for each in makers if isinstance(each, FunctionError)), None)
         if unknown is not None and way is ways[0]:
             return Compared(task=name, unknown=unknown.message)
-        if unknown is not None:  # with more shots than the task asks for
+        if unknown is not None:  # with more shots than the task sets
             break
         for profile in loaded:
             old, new = (each if isinstance(each, PromptfmtError) else _result(each, profile) for each in makers)

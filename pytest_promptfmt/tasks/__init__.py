@@ -35,12 +35,12 @@ if TYPE_CHECKING:
         Harness,
         found_release,
         harness_around,
-        harness_at,
         harness_of,
         installed_harness,
         is_copied_harness,
         names_in,
-        use_harness,
+        package_in,
+        use_package,
     )
     from pytest_promptfmt.tasks.harness_renderer import (
         Arguments,

@@ -173,7 +173,7 @@ class CodeImporter:
         if not self.trusted(file):
             raise CodeNotAllowedError("the code of this file is not allowed to run", position=position)
         with _told_about("", position):
-            module = self._beside(file.resolve(), "", position)
+            module = self._sibling(file.resolve(), "", position)
             if (incomplete := _incomplete.get(module.__name__)) is not None:
                 raise incomplete
         return module
@@ -182,7 +182,7 @@ class CodeImporter:
         """Return the module of that name, else that of the file, which registers what is named."""
         self._require_trusted(file, what, position)
         with _told_about(what, position):
-            return self._installed(module, file, what, position) if module else self._beside(file, what, position)
+            return self._installed(module, file, what, position) if module else self._sibling(file, what, position)
 
     def bound(self, ref: FunctionRef, task: Task, keys: tuple[str | int, ...], values: tuple[type, ...] = ()) -> Any:
         """Return the function that a reference in a task names, or the value of one of these types.
@@ -217,10 +217,10 @@ class CodeImporter:
         if ref.is_path:
             _require_early(ref, what, position)
         with _told_about(what, position):
-            is_beside = file.is_file()
+            has_sibling = file.is_file()
             module = (
-                self._beside(file, written, position)
-                if is_beside
+                self._sibling(file, written, position)
+                if has_sibling
                 else self._installed(ref.module, file, written, position)
             )
         found = getattr(module, ref.name, _MISSING)
@@ -232,7 +232,7 @@ class CodeImporter:
             raise FunctionError(message, position=position, hint=did_you_mean(ref.name, names))
         return found
 
-    def _beside(self, file: Path, what: str, position: Position | None) -> ModuleType:
+    def _sibling(self, file: Path, what: str, position: Position | None) -> ModuleType:
         """Return the module of a file, without the packages that are not installed where it does not need them yet."""
         self._require_trusted(file, what, position)
         name = _module_name(file)
@@ -272,13 +272,13 @@ class CodeImporter:
                 missing.append(missing_package(error))
         return None
 
-    def _installed(self, module: str, beside: Path, what: str, position: Position | None) -> ModuleType:
+    def _installed(self, module: str, sibling: Path, what: str, position: Position | None) -> ModuleType:
         """Return a module found by a normal import, after checking every file that the import would run."""
         for spec in _specs(module):
             if spec is None:
                 raise ImportFailedError(
-                    f"there is neither {display_path(beside)} nor an installed module {module!r}",
-                    _missing_module_hint(module, beside),
+                    f"there is neither {display_path(sibling)} nor an installed module {module!r}",
+                    _missing_module_hint(module, sibling),
                 )
             origin = _origin(spec)
             if origin is not None:
@@ -403,8 +403,8 @@ def _origin(spec: ModuleSpec) -> Path | None:
     return None
 
 
-def _missing_module_hint(module: str, beside: Path) -> str:
-    folder = beside.parent
+def _missing_module_hint(module: str, sibling: Path) -> str:
+    folder = sibling.parent
     modules = [file.stem for file in folder.glob("*.py")] if folder.is_dir() else []
-    close = did_you_mean(beside.stem, modules)
-    return close or f"write the function into {display_path(beside)}, or install the package that has {module}"
+    close = did_you_mean(sibling.stem, modules)
+    return close or f"write the function into {display_path(sibling)}, or install the package that has {module}"

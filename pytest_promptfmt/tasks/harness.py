@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.release import OF_LMMS_EVAL, OLDEST, numbers_of
 from pytest_promptfmt.core.source_imports import syntax_tree
@@ -376,12 +377,14 @@ def installed_harness() -> Harness | None:
     return None
 
 
-def harness_at(folder: Path) -> Harness | None:
-    """Return the lm-eval of a checkout, or of an environment, named by its folder; None where it has none."""
-    for above in (folder, *sorted(folder.glob("lib/python*/site-packages"))):
-        if (above / PACKAGES[0]).is_dir():
-            return Harness((above / PACKAGES[0]).resolve(), is_installed=False)
-    return None
+def package_in(folder: Path, name: str) -> Path:
+    """Return the folder of a package in a checkout or an environment; raises SettingsError where it has none."""
+    roots = (folder, folder / "src", *sorted(folder.glob("lib/python*/site-packages")))
+    found = next((root / name for root in roots if (root / name).is_dir()), None)
+    if found is None:
+        hint = "name the root folder of a checkout, or of an environment"
+        raise SettingsError(f"{folder} has no folder {name}", hint=hint)
+    return found.resolve()
 
 
 class _Named:
@@ -394,8 +397,8 @@ class _Named:
         return PathFinder.find_spec(name, [str(self.folder.parent)]) if name == self.folder.name else None
 
 
-def use_harness(folder: Path) -> None:
-    """Let this process import lm-eval from its folder, whatever is installed; other packages are as before."""
+def use_package(folder: Path) -> None:
+    """Let this process import a package from its folder, even if another one is installed."""
     sys.meta_path.insert(0, _Named(folder))
 
 

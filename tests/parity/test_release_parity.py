@@ -36,7 +36,7 @@ def package_of(version: str) -> Path:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_the_code_of_a_release_tells_which_it_is_like(version: str, tmp_path: Path) -> None:
-    package = tmp_path / "lm_eval"  # beside it nothing states a version
+    package = tmp_path / "lm_eval"  # nothing next to it states a version
     package.symlink_to(package_of(version), target_is_directory=True)
     found = Harness(package, is_installed=False).release
     assert found in data_table("release_code") or (not found and version == OLDEST)

@@ -201,7 +201,7 @@ def test_examples_that_are_compared_themselves_cannot_show_what_a_filter_cuts_of
     assert found.get("PF525") == severity
 
 
-def test_labels_that_the_instruction_lacks_are_told_once(tmp_path: Path) -> None:
+def test_labels_that_the_instruction_lacks_are_reported_once(tmp_path: Path) -> None:
     names = "technology, religion, politics, sports, health, entertainment, or geography"
     scored = "[business, entertainment, health, politics, religion, sports, technology]"
     text = f'output_type: multiple_choice\ndoc_to_text: "Label the text as {names}.\\n{{{{question}}}}\\n"\n'

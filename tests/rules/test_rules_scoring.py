@@ -127,6 +127,20 @@ def test_a_scorer_that_takes_the_wrong_choice_is_reported() -> None:
     assert "PF605" in codes(found)
 
 
+def test_a_scorer_that_counts_ties_as_right_is_reported() -> None:
+    def generous(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+        scores = [score for score, _ in results]
+        return {"acc": float(scores[doc["answer"]] == max(scores))}
+
+    def strict(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+        scores = [score for score, _ in results]
+        return {"acc": float(doc["answer"] == scores.index(max(scores)))}
+
+    docs = [choice_doc(0), choice_doc(2)]
+    assert [(one.code, one.doc) for one in findings(docs, process_results=generous, **CHOICES)] == [("PF605", 1)]
+    assert findings(docs, process_results=strict, **CHOICES) == []
+
+
 @pytest.mark.parametrize(("synthetic", "code"), [(False, "PF109"), (True, "PF604")])
 def test_mutual_information_with_several_golds_is_one_finding_whatever_the_docs_are(synthetic: bool, code: str) -> None:
     (found,) = findings(
@@ -273,3 +287,8 @@ def test_a_stop_sequence_of_another_width_is_reported_with_the_reason() -> None:
     (found,) = findings(docs, num_fewshot=2, generation_kwargs={"until": ["问题:", "</s>"]})
     assert (found.code, "width" in found.do) == ("PF910", True)
     assert findings(docs, num_fewshot=2, generation_kwargs={"until": ["问题："]}) == []
+
+
+def test_a_stop_sequence_in_the_end_of_the_prompt_is_reported() -> None:
+    found = findings(SUM, gen_prefix="The answer is", generation_kwargs={"until": ["answer"]})
+    assert codes(found) == ["PF903"]

@@ -103,6 +103,12 @@ def test_a_cue_has_a_colon_where_other_labels_have_one(text: str, is_reported: b
     assert ("PF240" in codes(doc_to_text=text)) is is_reported
 
 
+def test_a_target_has_the_words_of_a_choice() -> None:
+    assert "PF701" in codes(doc_to_target="The answer is {{label}}")
+    assert "PF701" not in codes(doc_to_target="{% if label %}yes{% else %}no{% endif %}")
+    assert "PF701" not in codes(doc_to_target="{{label}}")
+
+
 def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     filters = [{"name": "x", "filter": [{"function": "remove_whitespace"}]}]
     generating = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "{{label}}"}

@@ -23,7 +23,7 @@ from pytest_promptfmt.plugin.items.task_node import TaskNode
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan, path_of, rendering_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.request_comparison import compared_releases, compared_with_harness, whole_study
-from pytest_promptfmt.tasks import use_harness
+from pytest_promptfmt.tasks import use_package
 
 
 class CommandItem(TaskItem):
@@ -83,7 +83,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Choose the lm-eval that scores, before a conftest imports another one."""
     folder = early_config.known_args_namespace.promptfmt_scored_by
     if folder is not None:
-        use_harness(folder)
+        use_package(folder)
 
 
 @pytest.hookimpl(trylast=True)

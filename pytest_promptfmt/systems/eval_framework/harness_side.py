@@ -148,7 +148,7 @@ def _formatter(formatters: Any, profile: Profile) -> Any:
     if profile.chat_template is None:
         words = (profile.formatter or _DEFAULT_FORMATTER).split("-")
         return getattr(formatters, f"{''.join(map(str.capitalize, words))}Formatter")()
-    made = formatters.HFFormatter.__new__(formatters.HFFormatter)  # its constructor asks the hub for a tokenizer
+    made = formatters.HFFormatter.__new__(formatters.HFFormatter)  # its constructor loads a tokenizer from the hub
     made.chat_template_kwargs = {}
 
     def render(messages: Sequence[Mapping[str, Any]], **given: Any) -> str:

@@ -192,14 +192,14 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """
     calls = trial.text("call-finished") or ""
     is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
-    told = set[tuple[str, str | None]]()
+    reported = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
         is_scalar = name != MAPPING and not has_null_content
         has_tools = conversation.has_tools or bool(conversation.tools)
-        if is_scalar and ((is_format and conversation.has_tools) or (name, conversation.base) in told):
+        if is_scalar and ((is_format and conversation.has_tools) or (name, conversation.base) in reported):
             continue
-        told |= {(name, conversation.base)} if is_scalar else set()
+        reported |= {(name, conversation.base)} if is_scalar else set()
         least = Severity.INFO if name == BOOLEAN and has_tools else Severity.WARNING
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]

@@ -306,11 +306,11 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
     for (one, other), spaces in seen.items():
         if other.endswith(" text") and len(spaces) == 1:
             by_role.setdefault((one, "text"), {}).update(spaces)
-    told = set[tuple[str, frozenset[str]]]()
+    reported = set[tuple[str, frozenset[str]]]()
     for (one, other), spaces in [*seen.items(), *by_role.items()]:
-        if len(spaces) < 2 or (one, frozenset(spaces)) in told:
+        if len(spaces) < 2 or (one, frozenset(spaces)) in reported:
             continue
-        told.add((one, frozenset(spaces)))
+        reported.add((one, frozenset(spaces)))
         (_, first), (conversation, saw) = list(spaces.values())[:2]
         yield conversation.finding(
             f"whitespace between {one} and {other} varies: {conversation.about}",

@@ -30,25 +30,25 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     if text is None:
         return
     for role in ("user", "assistant"):
-        said = [str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role]
-        said = [content for content in said if content.strip() in text]
-        kept = [content in text for content in said]
-        if not said:
+        given = (str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role)
+        contents = [content for content in given if content.strip() in text]
+        kept = [content in text for content in contents]
+        if not contents:
             continue  # lost texts are what another rule reports
         if len(set(kept)) > 1:
             yield finding(
                 f"whitespace around {role} texts is kept in only some turns",
-                f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(said[kept.index(False)].strip()))}",
+                f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(contents[kept.index(False)].strip()))}",
                 trial.place_of("trim", "strip"),
             )
             continue
         by_role[kept[0]] = role
         conversation, count = trial.conversations["whitespace"], 1 if role == "user" else 2
         last = trial.render(conversation, State(count=count, generation_prompt=False)).text
-        if last is not None and said[0].strip() in last and (said[0] in last) != kept[0]:
+        if last is not None and contents[0].strip() in last and (contents[0] in last) != kept[0]:
             yield finding(
                 f"whitespace around {role} texts is {'removed' if kept[0] else 'kept'} in the last turn only",
-                excerpt(last, last.find(said[0].strip())),
+                excerpt(last, last.find(contents[0].strip())),
                 trial.place_of("loop.last", "trim", "strip"),
             )
     if len(by_role) > 1:
