@@ -5,6 +5,7 @@ Plain text without colours; docs are matched by their numbers, so one doc's line
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ _LOOK_ALIKES = str.maketrans(
     "ABEKMHOPCTXSIJaeopcyxsijdhABEZHIKMNOPTYXov------''''\"\"\"\"..",
 )
 _LOOK_LIMIT = 10_000
+_WORD_START: Final = re.compile(r"(?<!\S)\S")
 
 VERSION: Final = "version"
 """The fact of a header that is the task's version; snapshots written by earlier releases lack it."""
@@ -274,10 +276,15 @@ def _replaced(removed: Sequence[str], added: Sequence[str], width: int) -> Itera
 
 
 def clipped(line: str, at: int, width: int) -> str:
-    """Return the part of a long line, about `width` characters, that holds the character `at`."""
+    """Return the part of a long line that holds the character `at`: at most `width` characters, from a whole word on.
+
+    Where no word begins between the start of that part and `at`, the part begins inside one.
+    """
     if len(line) <= width:
         return line
     start = max(0, min(at - width // 2, len(line) - width))
+    word = _WORD_START.search(line, start, at + 1)
+    start = word.start() if word is not None else start
     return ("…" if start else "") + line[start : start + width] + ("…" if start + width < len(line) else "")
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.text import shared_end, shared_start
-from pytest_promptfmt.snapshots.changes import ChangePlace, changes, unified_diff
+from pytest_promptfmt.snapshots.changes import ChangePlace, changes, clipped, unified_diff
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry
 from pytest_promptfmt.snapshots.hunks import find_hunks
 
@@ -205,3 +205,18 @@ def test_a_change_of_many_docs_is_shown_three_times_and_counted() -> None:
     lines = unified_diff(document(*questions), document(*(f"{question} " for question in questions)))
     assert sum(line.startswith("@@ doc ") for line in lines) == 3
     assert lines[-1] == "… and 6 more places with a change that is shown above"
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=30), min_size=1).map(" ".join), st.data())
+def test_a_clipped_line_begins_with_a_whole_word_and_holds_the_place(line: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(line) - 1))
+    shown = clipped(line, at, 60)
+    part = shown.strip("…")
+    places = [place for place in range(len(line)) if line.startswith(part, place)]
+    assert any(place <= at < place + len(part) for place in places)
+    assert any(place == 0 or line[place - 1] == " " for place in places)
+    assert len(part) <= 60
+
+
+def test_a_long_line_without_words_is_clipped_near_the_place() -> None:
+    assert clipped("x" * 50 + "y" + "x" * 50, 50, 11) == "…xxxxxyxxxxx…"
