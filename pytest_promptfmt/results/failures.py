@@ -159,10 +159,8 @@ def _changes(verdict: Verdict) -> tuple[Change, ...]:
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def extraction_lines(
-    task: str, failing: Sequence[PhrasingRow], problems: Sequence[str], verdict: Verdict, *, command: str
-) -> Iterator[str]:
-    """Yield the text of a failing extraction item."""
+def misread_lines(task: str, failing: Sequence[PhrasingRow], problems: Sequence[str]) -> Iterator[str]:
+    """Yield the phrasings that an extraction item found misread, and the problems with the expected failures."""
     if failing:
         are_misread = "phrasing is not read as it" if len(failing) == 1 else "phrasings are not read as they"
         yield f"{task} [extraction]: {len(failing)} {are_misread} should be"
@@ -170,17 +168,6 @@ def extraction_lines(
         yield from first_of(rows, SHOWN_ROWS, "  ")
         yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
     yield from problems
-    if not verdict.passed:
-        yield from compared_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
-        yield f"accept: {command}"
-
-
-def scores_lines(task: str, errors: Sequence[object], verdict: Verdict, *, command: str) -> Iterator[str]:
-    """Yield the text of a failing item about recorded completions; `errors` are states that cannot be scored."""
-    yield from some_errors(errors)
-    if not verdict.passed:
-        yield from compared_lines(f"{task} [recorded]", "the scores of the recorded completions have changed", verdict)
-        yield f"accept: {command}"
 
 
 def some_errors(errors: Sequence[object]) -> Iterator[str]:

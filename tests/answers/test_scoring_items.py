@@ -7,6 +7,7 @@ from pathlib import Path
 # pytester forgets what a run imports: each would import these again, and numpy warns of that.
 import numpy  # noqa: F401
 import pytest
+from promptfmt_command import promptfmt
 
 import pytest_promptfmt.answers.replaying
 import pytest_promptfmt.plugin.session  # noqa: F401
@@ -63,6 +64,19 @@ def test_a_task_without_such_filters_is_tried_when_asked_for(pytester: pytest.Py
     run(pytester, "--promptfmt-scoring", "--snapshot-update", "-m", "promptfmt_scoring").assert_outcomes(
         passed=1, deselected=2
     )
+
+
+def test_check_does_not_request_the_snapshot_of_misread_phrasings(pytester: pytest.Pytester) -> None:
+    write(pytester, GREEDY)
+    found = promptfmt(pytester.path, "check")
+    assert found.returncode == 1
+    assert "phrasings are not read as they should be" in found.stdout
+    assert "snapshot" not in found.stdout
+    run(pytester, "-m", "promptfmt_extraction", "--snapshot-update")
+    write(pytester, r"([A-D])")
+    changed = promptfmt(pytester.path, "check")
+    assert "phrasings are not read as they should be" in changed.stdout
+    assert "what the filters read has changed" in changed.stdout, "a file with snapshots"
 
 
 def test_misread_phrasings_fail_until_a_snapshot_accepts_them(pytester: pytest.Pytester) -> None:

@@ -22,9 +22,8 @@ from pytest_promptfmt.plugin.items.task_node import Kind, TaskNode
 from pytest_promptfmt.results.failures import (
     change_of,
     differing_verdicts,
-    extraction_lines,
+    misread_lines,
     recording_lines,
-    scores_lines,
     some_errors,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -81,10 +80,8 @@ class ExtractionItem(AnswersItem):
             return
         else:
             self.skip_unadopted(verdict, self.outcome)
-        lines = extraction_lines(self.tested.id, failing, tried.problems, verdict, command=self.accept_command)
-        text = "\n".join(lines)
-        self.outcome = replace(self.outcome, detail=text)
-        raise ItemFailedError(text)
+        misread = [*misread_lines(self.tested.id, failing, tried.problems)]
+        self.fail_as(self.outcome, misread, "what the filters read has changed", verdict)
 
 
 def _is_accepted(row: PhrasingRow, verdict: snapshots.Verdict, accepted: Any) -> bool:
@@ -189,12 +186,11 @@ class RecordedScoresItem(AnswersItem):
         header = {"task": self.tested.id, "profile": run_id, **assembly.facts}
         document = recorded_document(header, found)
         verdict, self.outcome = self.compared(document, item)
-        text = "\n".join(scores_lines(self.tested.id, found.bad, verdict, command=self.accept_command))
         if found.bad:
             self.outcome = self.outcome.misread("recorded scores", found.bad[0].message)
-        if text:
-            self.outcome = replace(self.outcome, detail=text)
-            raise ItemFailedError(text)
+        if found.bad or not verdict.passed:
+            changed = "the scores of the recorded completions have changed"
+            self.fail_as(self.outcome, [*some_errors(found.bad)], changed, verdict)
 
 
 class ExtractionKind(Kind):

@@ -17,7 +17,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.run import RUN, Run
-from pytest_promptfmt.results.failures import accept_command, outcome_of, repeated_failure
+from pytest_promptfmt.results.failures import accept_command, compared_lines, outcome_of, repeated_failure
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
@@ -218,6 +218,15 @@ class AnswersItem(TaskItem):
         )
         change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
         return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
+
+    def fail_as(self, outcome: Outcome, problems: Sequence[str], changed: str, verdict: snapshots.Verdict) -> NoReturn:
+        """Fail with the problems, and with how the snapshot compares if it differs."""
+        who = f"{outcome.task} [{outcome.profile}]"
+        compared = [] if verdict.passed else [*compared_lines(who, changed, verdict), f"accept: {self.accept_command}"]
+        # `promptfmt check` shows the detail, and needs no snapshots.
+        shown = problems if problems and verdict.state == "missing" else [*problems, *compared]
+        self.outcome = replace(outcome, detail="\n".join(shown))
+        raise ItemFailedError("\n".join([*problems, *compared]))
 
 
 def accept_command_of(run: Run, path: Path, nodeid: str, task: str) -> str:
