@@ -147,7 +147,7 @@ def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
     details = [cluster.detail for cluster in result.unexplained if cluster.detail]
     for detail in details if verbose else details[:_SHOWN_DETAILS]:
         yield from ("", *detail.splitlines())
-    lines = [line for _, shown in sections(result, verbosity=int(verbose), findings=()) for line in shown]
+    lines = [line for _, shown in sections(result, verbosity=int(verbose)) for line in shown]
     yield from ([""] if lines and (details or result.findings) else [])
     yield from lines
 

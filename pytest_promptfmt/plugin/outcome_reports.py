@@ -17,7 +17,7 @@ from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.pending import Edit, keep_last_run, last_run_of
 from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
-from pytest_promptfmt.results.terminal import archetypes_of, sections
+from pytest_promptfmt.results.terminal import archetypes_of, finding_lines, sections
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.snapshots import extension as snapshots
 
@@ -80,7 +80,9 @@ class OutcomeReports:
         if outcome is not None:
             if not self._is_worker:
                 del report.promptfmt  # pytest keeps every report to the end of the run
-            report.promptfmt_repeats = self._tally.add(outcome, report.nodeid)  # type: ignore[attr-defined]
+            report.promptfmt_repeats = repeats = self._tally.add(outcome, report.nodeid)  # type: ignore[attr-defined]
+            if report.failed and outcome.category == "finding" and not repeats:
+                self._tally.failures.update(error.cluster for error in outcome.errors)
             if isinstance(report.longrepr, str):
                 report.longrepr = FailureText(escape_controls(report.longrepr))
             report.sections = [(escape_controls(heading), escape_controls(text)) for heading, text in report.sections]
@@ -151,7 +153,11 @@ class Closing:
         if repeats:
             failed = len(terminalreporter.stats.get("failed", ())) + repeats
             written.append(f"{failed:,} failed, {repeats:,} of them repeats of a failure above")
-        for title, lines in sections(result, verbosity=self._run.config.get_verbosity(), more=written):
+        verbosity, option = self._run.config.get_verbosity(), self._run.config.option
+        has_failures = option.tbstyle not in ("no", "line") and not option.no_summary
+        above = self._run.tally.failures if has_failures else ()
+        findings = finding_lines(result.findings, is_verbose=verbosity > 0, result=result, above=above)
+        for title, lines in sections(result, verbosity=verbosity, more=written, findings=findings):
             terminalreporter.section(title)
             for line in lines:
                 terminalreporter.write_line(escape_controls(line))

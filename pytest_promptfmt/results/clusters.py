@@ -201,6 +201,11 @@ class FindingGroup:
         return cls(**{**data, **lists, "severity": severity, "effect": effect, "places": places})
 
     @property
+    def cluster(self) -> tuple[str, str, str]:
+        """Return what the findings share, as `Reported.cluster`."""
+        return self.code, self.severity, self.message
+
+    @property
     def mark(self) -> str:
         """Return `[*]` after a space where one of the findings may be fixable."""
         return " [*]" if self.is_fixable else ""

@@ -100,7 +100,7 @@ class RunResult:
             for cluster in self.clusters
         }
         for group in self.findings:
-            found[group.code, group.severity, group.message] = Cause(group.code, group.message, group.tasks)
+            found[group.cluster] = Cause(group.code, group.message, group.tasks)
         for reason, tasks in self.skipped.items():
             found["skipped", reason] = Cause("skipped", reason, tuple(dict.fromkeys(tasks)))
         return found
@@ -212,6 +212,8 @@ class Tally:
     def __init__(self, keeps: Literal["none", "remarkable", "all"] = "remarkable") -> None:
         self.outcomes: list[Outcome] = []
         self.not_run: list[str] = []
+        self.failures: set[tuple[str, str, str]] = set()
+        """The clusters of findings that pytest shows in full among the failures."""
         self.tokenizers: dict[str, UsedTokenizer] = {}
         self.counts: Counter[str] = Counter()
         self._obsolete: list[Path] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -82,18 +82,16 @@ def archetypes_of(settings: Settings) -> tuple[str, ...]:
 
 
 def sections(
-    result: RunResult, *, verbosity: int = 0, more: Iterable[str] = (), findings: Iterable[str] | None = None
+    result: RunResult, *, verbosity: int = 0, more: Iterable[str] = (), findings: Iterable[str] = ()
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the closing sections, title and lines, without empty ones.
 
-    `more` are the lines that end the first, about the files that were written; `findings` are shown in place of the
-    lines about findings that pytest shows.
+    `more` are the lines that end the first, about the files that were written; `findings` begin the last.
     """
-    shown = finding_lines(result.findings, is_verbose=verbosity > 0, result=result) if findings is None else findings
     titled = (
         ("prompt formats", [*_summary(result, verbosity), *more]),
         ("prompt model", _figures(result, verbosity)),
-        ("prompt findings", [*shown, *_globs(result)]),
+        ("prompt findings", [*findings, *_globs(result)]),
     )
     yield from ((title, lines) for title, lines in titled if lines)
 
@@ -171,19 +169,25 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
 
 
 def finding_lines(
-    groups: Iterable[FindingGroup], *, is_verbose: bool = False, result: RunResult | None = None
+    groups: Iterable[FindingGroup],
+    *,
+    is_verbose: bool = False,
+    result: RunResult | None = None,
+    above: Container[tuple[str, str, str]] = (),
 ) -> Iterator[str]:
     """Yield each cause with an excerpt and the fix, those first that matter most to the score, and the totals.
 
     Of many causes the first are shown, then how often each rule reported something. Causes that explain failures of
-    `result` come before the others, each with those. Infos are among them only where they were selected.
+    `result` come before the others, each with those. Infos are among them only where they were selected. The excerpt
+    and the fix of causes that are shown in full `above` are left out.
     """
     ordered, here = by_importance(groups, result), Path.cwd()
     shown = ordered if is_verbose else ordered[:SHOWN_CAUSES]
     for group in shown:
         where = group.places[0].at(here) if group.places else ""
         yield printable(f"{where or group.where}: {group.headline}")
-        yield from map(printable, cause_lines(group, here, None if is_verbose else SHOWN_PLACES))
+        most = None if is_verbose else SHOWN_PLACES
+        yield from map(printable, cause_lines(group, here, most, is_above=group.cluster in above))
         yield from map(printable, effect_lines(result, group)) if result is not None else ()
     if len(shown) < len(ordered):
         yield f"… and {len(ordered) - len(shown):,} more causes{LISTED_BY_V}; by rule:"
@@ -220,10 +224,14 @@ def by_importance(groups: Iterable[FindingGroup], result: RunResult | None) -> l
     return sorted(groups, key=lambda group: (id(group) not in explaining, group.rank))
 
 
-def cause_lines(group: FindingGroup, rootdir: Path, most: int | None) -> Iterator[str]:
-    """Yield what was seen in each folder, the fix, and where the mistake is: tasks, profiles, other places."""
-    yield from excerpts(group, most)
-    yield f"  do: {group.do}"
+def cause_lines(group: FindingGroup, rootdir: Path, most: int | None, *, is_above: bool = False) -> Iterator[str]:
+    """Yield what was seen in each folder, the fix, and where the mistake is: tasks, profiles, other places.
+
+    The only excerpt and the fix of a cause that `is_above` in full are left out.
+    """
+    seen = [*excerpts(group, most)]
+    yield from seen if len(seen) > 1 or not is_above else ()
+    yield from () if is_above else (f"  do: {group.do}",)
     others = [place.at(rootdir) for place in group.places[1:]]
     names = f": {', '.join(group.tasks)}" if most is None else ""
     found = [] if group.concerns_profiles else [counted(len(group.tasks), "task") + names]

@@ -48,6 +48,25 @@ def test_many_files_are_counted_and_all_of_them_are_named_when_asked(project: Pr
     assert all(f"{file}:7:1" in long.partition("prompt findings")[2] for file in files)
 
 
+@pytest.mark.parametrize(
+    ("options", "is_above"), [((), True), (("-n2",), True), (("--tb=no",), False), (("--no-summary",), False)]
+)
+def test_the_excerpt_and_the_fix_of_an_error_are_printed_once(
+    project: Project, options: tuple[str, ...], is_above: bool
+) -> None:
+    for name in ("ape", "bee"):
+        glued(project, f"{name}.yaml")
+    shown = project.run(*LINT, "--promptfmt-select=PF203", *options).stdout.str()
+    failures, found, findings = shown.partition("prompt findings")
+    if not found:
+        assert options == ("--no-summary",), "pytest 8 prints neither"
+        return
+    for line in ("  saw: Name a metal.", "  do: end the description with"):
+        assert (failures.count(line), findings.count(line)) == ((1, 0) if is_above else (0, 1))
+    assert "ape.yaml:7:1: error: PF203 " in findings
+    assert "  in 2 tasks; also at bee.yaml:7:1" in findings
+
+
 def test_one_shared_file_is_one_place_with_all_its_tasks(project: Project) -> None:
     shared = {"description": "Name a metal.", "doc_to_text": "Q: {{question}}\nA:", "doc_to_target": "answer"}
     project.write("tasks/_shared_yaml", "\n".join(f"{key}: {json.dumps(value)}" for key, value in shared.items()))

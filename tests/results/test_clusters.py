@@ -7,7 +7,7 @@ from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Category, Outcome
 from pytest_promptfmt.results.clusters import Cluster, clusters_of
 from pytest_promptfmt.results.run_result import RunResult, Tally
-from pytest_promptfmt.results.terminal import sections
+from pytest_promptfmt.results.terminal import finding_lines
 from pytest_promptfmt.results.text_changes import change_key
 from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section
@@ -88,7 +88,7 @@ def test_a_failure_that_an_error_of_a_rule_explains_comes_below_it() -> None:
     ]
     whole = RunResult(rootdir=Path(), outcomes=tuple(outcomes))
     assert whole.unexplained == []
-    (_, lines), *_ = sections(whole)
+    lines = [*finding_lines(whole.findings, result=whole)]
     assert lines[-2] == "  explains: error, 2 items of 2 tasks: the template fails: must take turns"
     other = RunResult(rootdir=Path(), outcomes=tuple(each for each in outcomes if each.category == "error"))
     assert len(other.unexplained) == 1
