@@ -56,7 +56,7 @@ ELSEWHERE: Final = {
     "plugin/items/item.py": "tests/plugin/test_plugin_failures.py",
     "plugin/items/lint_items.py": "tests/plugin/test_plugin_findings.py tests/plugin/test_plugin_baseline.py",
     "plugin/items/prompt_items.py": "tests/plugin/test_plugin_adoption.py tests/plugin/test_plugin_tokens.py",
-    "plugin/outcome_reports.py": "tests/plugin/test_plugin_causes.py tests/plugin/test_plugin_tokens.py",
+    "plugin/outcome_reports.py": "tests/plugin/test_plugin_causes.py tests/plugin/test_plugin_code.py",
     "plugin/printed_output.py": "tests/hostile/test_limits_of_workers.py",
     "plugin/unchanged.py": "tests/plugin/test_plugin_cache.py",
     "plugin/worker_*.py": "tests/hostile/test_limits_of_workers.py tests/plugin/test_plugin_causes.py",

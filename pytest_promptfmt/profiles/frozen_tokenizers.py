@@ -66,7 +66,7 @@ def facts_as_json(facts: Facts, *, in_python: bool) -> str:
     """Return what `read_facts` reads."""
     plain: dict[str, Any] = {field.name: getattr(facts, field.name) for field in fields(facts)}
     plain |= {key: dict(value) for key, value in plain.items() if hasattr(value, "keys")}
-    return json.dumps({**plain, "in_python": in_python}, ensure_ascii=True, indent=1, sort_keys=True)
+    return json.dumps({**plain, "in_python": in_python}, indent=1)
 
 
 @contextmanager

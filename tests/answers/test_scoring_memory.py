@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pytest_promptfmt.answers import trials
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import aggregated_in_time
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import TooSlowError
+from pytest_promptfmt.core.errors import LimitExceededError, TooSlowError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks.renderer import TaskRenderer
@@ -131,6 +132,17 @@ def test_a_slow_filter_is_told_and_counted_in_each_task(monkeypatch: pytest.Monk
         assert all(each.startswith(f"SLOW: the filters '{name}' (regex '^(?:b+)+c$') on a text did") for each in said)
         with pytest.raises(TooSlowError, match=f"the filters '{name}'.* and 9 others of 10 were too slow as well"):
             read(slow, texts[9])
+
+
+@pytest.mark.parametrize("length", [600, 20_000])
+def test_a_call_whose_time_grows_with_the_length_has_a_longer_limit(length: int) -> None:
+    def linear(text: str) -> int:
+        return sum(sum(range(7_000)) == 0 for _ in text)
+
+    with (
+        nullcontext() if length < 1_000 else pytest.raises(LimitExceededError, match=r"within 0\.4 s of processor time")
+    ):
+        assert within_budget(linear, "x" * length, what="it", seconds=0.02) == 0
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------

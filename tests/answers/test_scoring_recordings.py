@@ -93,6 +93,14 @@ def test_samples_that_lm_eval_logged_are_read_as_they_are(tmp_path: Path) -> Non
     ]
 
 
+def test_what_a_model_of_a_run_generated_is_read_with_its_request(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"kind": "generate", "key": "k", "text": "The answer is 42.", "doc": 0, "task": "t"}\n', "utf-8")
+    assert [*read_recording(path)] == [
+        Recorded(number=1, doc_index=0, completion="The answer is 42.", task="t", request="k")
+    ]
+
+
 def test_big_recordings_take_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     one = json.dumps({"doc": 0, "completion": "A " * 400})
@@ -128,6 +136,7 @@ def test_lines_that_would_break_a_reader_are_bad_records(tmp_path: Path) -> None
         ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "filter": {"a": 1}}', "`filter` is"),
         ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "metrics": 5}', "not a line of --log_samples"),
         ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "no generated text"),
+        ('{"kind": "generate", "key": "k", "text": null, "doc": 0}', "no generated text"),
         ("\x00", "invalid JSON"),
     ],
 )

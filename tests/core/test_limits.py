@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 import pytest
 
 from pytest_promptfmt.core.errors import LimitExceededError
-from pytest_promptfmt.core.limits import are_applied, time_limit
+from pytest_promptfmt.core.limits import are_applied, go_offline, time_limit
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 
@@ -34,6 +35,15 @@ def spin_and_swallow() -> None:
 def limited(work, seconds: float = 0.05) -> None:  # type: ignore[no-untyped-def]
     with time_limit(seconds, "the work"):
         work()
+
+
+def test_a_run_is_offline_unless_the_user_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_promptfmt.core.limits._set_here", set())
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.delenv("HF_DATASETS_OFFLINE")
+    go_offline()
+    assert [os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")] == ["0", "1"]
 
 
 def test_an_endless_loop_ends_with_a_message_that_names_the_work_and_the_limit() -> None:

@@ -11,6 +11,7 @@ import pytest
 from slices import is_missing
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import display_path
 
 SECRET = "a secret of somebody else"
 
@@ -41,6 +42,11 @@ def test_files_below_the_root_are_read_also_through_links_that_stay_there(root: 
     assert gate.read_bytes(root / "link.txt") == b"own"
     assert gate.read_text(root / "folder/up/own.txt") == "own"
     assert gate.read_bytes(root / "folder/../own.txt") == b"own"
+
+
+def test_a_missing_file_or_folder_is_named_with_the_closest_one(root: Path) -> None:
+    assert gate.missing_hint(root / "won.txt") == "did you mean 'own.txt'?"
+    assert gate.missing_hint(root / "sub/own.txt") == f"there is no folder {display_path(root / 'sub')}"
 
 
 def test_links_and_paths_that_lead_outside_are_refused(root: Path) -> None:

@@ -13,8 +13,12 @@ import pytest
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.profile import PLAIN
+from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.profiles import load_tokenizer
+from pytest_promptfmt.profiles.encoding import PairEncoder
 from pytest_promptfmt.results.html import html_report
-from pytest_promptfmt.results.item_views import packed_view
+from pytest_promptfmt.results.item_views import packed_view, prompts_view
 from pytest_promptfmt.results.markdown import markdown_report
 from pytest_promptfmt.results.run_result import RunResult, causes_in
 from pytest_promptfmt.results.writers import json_report
@@ -69,6 +73,16 @@ def test_items_of_one_task_and_profile_share_a_row_with_all_their_views() -> Non
     outcomes = passed("plain", packed_view({"docs": [1]})), passed("plain", packed_view({"verdicts": [2]}))
     page = html_report(RunResult(rootdir=Path("/repository"), outcomes=outcomes))
     assert unpacked(page, "chunk-0") == [{"title": "", "findings": [], "docs": [1], "verdicts": [2]}]
+
+
+@pytest.mark.parametrize("context", ["Q: 1\nA:", "Q: 1\nA: "])
+def test_tokens_of_a_prompt_are_those_of_the_whole_text_also_where_a_space_moves_to_the_answer(context: str) -> None:
+    tokenizer = load_tokenizer("archetype:bytelevel-gpt2")
+    request = Request(kind="loglikelihood", index=0, context=context, continuation="one", prompt=0)
+    prompt = Prompt((Span(context, Origin("question")),))
+    instance = Instance(index=0, doc={}, prompts=(prompt,), requests=(request,), target=0)
+    [doc] = prompts_view([instance], PLAIN, tokenizer, PairEncoder(tokenizer))["docs"]
+    assert [token for _, token in doc["prompts"][0]["tokens"]] == [*tokenizer.ids(context, add_special_tokens=True)]
 
 
 def test_a_finding_about_a_template_is_in_the_row_of_its_conversation() -> None:

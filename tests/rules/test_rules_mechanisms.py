@@ -80,6 +80,10 @@ def test_texts_of_templates(tmp_path: Path, text: str, codes: set[str]) -> None:
     assert set(found) & {"PF242", "PF245", "PF246", "PF247", "PF249"} == codes
 
 
+def test_a_topic_in_single_braces_of_a_description_is_not_filled_in(tmp_path: Path) -> None:
+    assert "PF246" in found_in(tmp_path, f'description: "Questions about {{subject}}.\\n\\n"\n{ROWS}')
+
+
 @pytest.mark.parametrize(
     ("better", "body", "codes"),
     [

@@ -127,6 +127,20 @@ def test_a_scorer_that_takes_the_wrong_choice_is_reported() -> None:
     assert "PF605" in codes(found)
 
 
+@pytest.mark.parametrize(("names", "expected"), [(("known",), ["PF605"]), (("known", "exact"), [])])
+def test_a_scorer_that_takes_the_gold_of_any_doc_is_reported_without_a_stricter_one(
+    names: Sequence[str], expected: list[str]
+) -> None:
+    def scored(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+        answer = results[0].strip(" .\n")
+        values = {"known": answer in ("iron", "tin"), "exact": answer == doc["answer"]}
+        return {name: float(values[name]) for name in names}
+
+    docs = [{"question": "?", "answer": gold} for gold in ("iron", "tin")]
+    metrics = [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in names]
+    assert codes(findings(docs, process_results=scored, metric_list=metrics)) == expected
+
+
 def test_a_scorer_that_counts_ties_as_right_is_reported() -> None:
     def generous(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
         scores = [score for score, _ in results]

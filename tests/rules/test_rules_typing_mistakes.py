@@ -117,6 +117,8 @@ def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     assert "PF509" not in codes(**generating, filter_list=filters, metric_list=[{"metric": "f1"}])
     sampled = {"generation_kwargs": {"do_sample": True, "temperature": 0.7}}
     assert "PF509" not in codes(**generating, filter_list=filters, repeats=4, **sampled)
+    assert "PF509" in codes(**generating, generation_kwargs={"do_sample": True})
+    assert "PF509" not in codes(**generating, generation_kwargs={"do_sample": False})
     assert "PF509" not in codes(**generating)
 
 

@@ -43,6 +43,11 @@ def test_hunks_of_long_lists_stay_small() -> None:
     assert changed <= 3 + sum("line 5" in line for line in old) * 2
 
 
+def test_a_line_that_is_everywhere_is_matched_like_others() -> None:
+    old, new = ["one", *["Answer:"] * 20, "end"], ["two", *["Answer:"] * 250, "last"]
+    assert sum(hunk.old_end - hunk.old_start for hunk in find_hunks(old, new)) == 2
+
+
 @given(st.text("ab"), st.text("ab"))
 def test_shared_parts_are_as_long_as_they_can_be(one: str, other: str) -> None:
     start, end = shared_start(one, other), shared_end(one, other)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from plugin_project import Project
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "helm"
@@ -209,6 +210,18 @@ def test_a_window_that_cuts_the_question_is_an_error(project: Project) -> None:
     project.write("long.json", json.dumps(value, indent=1))
     (text,) = project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update")
     assert "PF160 the window cuts off the end of the question" in text
+
+
+@pytest.mark.parametrize("window", [{"max_request_length": 0}, {"max_sequence_length": 9}, {"size": 1}, []])
+def test_a_window_without_a_length_is_refused(project: Project, window: object) -> None:
+    value = {
+        "adapter_spec": {"method": "generation", "max_train_instances": 0, "max_tokens": 5},
+        "request_states": [state("Which metal rusts?", "iron")],
+        "promptfmt": {"window": window},
+    }
+    project.write("long.json", json.dumps(value))
+    (text,) = project.failures(PLAIN, "-m", "promptfmt_snapshot")
+    assert "promptfmt.window cannot be" in text
 
 
 def test_labels_that_run_out_are_reported_by_one_rule_alone(project: Project) -> None:

@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answer_parsers import recorded_line
-from pytest_promptfmt.systems.templates.answers_read_back import pieces_of, written_answers
+from pytest_promptfmt.systems.templates.answers_read_back import ReadMessage, pieces_of, written_answers
 from pytest_promptfmt.systems.templates.server_engines import write_recording
 
 TEMPLATE = """{%- for message in messages %}
@@ -75,6 +75,12 @@ def test_a_recording_next_to_the_template_is_read_and_its_gaps_are_an_error(tmp_
     assert found == []
     template.write_text(TEMPLATE.replace("<|begin|>", "<|turn|>"), "utf-8")
     assert ("error", "the recording lacks an answer") in read_back(template)
+
+
+def test_the_call_whose_arguments_are_read_differently_is_named() -> None:
+    written = ReadMessage(content="", reasoning="", calls=(("sum", "[1]"), ("sum", "[2]")))
+    read = ReadMessage(content="", reasoning="", calls=(("sum", "[1]"), ("sum", "[3]")))
+    assert [*written.differences(read, "sum sum")] == [("an argument of a tool call", "[2] was read as [3]")]
 
 
 def test_a_run_shows_what_was_recorded(project: Project) -> None:

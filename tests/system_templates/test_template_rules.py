@@ -88,6 +88,10 @@ def test_what_a_simpler_conversation_shows_is_not_repeated() -> None:
     assert found(broken, "PF431") == ["the template fails on one user message"]
 
 
+def test_an_answer_to_continue_that_transformers_does_not_find_is_no_failure_of_the_template() -> None:
+    assert found(PLAIN.replace("message.content", "message.content | upper"), "PF431") == []
+
+
 def test_refusals_are_told_apart_from_failures() -> None:
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN
     assert "the template refuses a system message" in found(refusing, "PF432")

@@ -7,6 +7,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task, TextTemplate
 from pytest_promptfmt.tasks.renderer import TaskRenderer, render_task
 from pytest_promptfmt.tasks.rendering import field_mappings
+from pytest_promptfmt.tasks.rendering.sampling import drawable
 
 DOCS: list[Doc] = [{"question": f"Q{n}?", "choices": ["red", "blue"], "answer": n % 2} for n in range(8)]
 CHATML = builtin_profile("chat-chatml")
@@ -497,6 +499,13 @@ def test_function_that_was_not_allowed_is_not_run() -> None:
     ref = FunctionRef("utils", "doc_to_text", Path("x"), Position(Path("arc.yaml"), 3))
     with pytest.raises(CodeNotAllowedError, match=r"arc.yaml:3: doc_to_text of 'qa', doc 1"):
         instances(generation_task(doc_to_text=ref))
+
+
+def test_shots_are_fewer_only_where_a_named_sampler_draws_from_files() -> None:
+    docs = TaskDocs.in_memory([{"question": "1"}, {"question": "2"}])
+    assert [drawable(choice_task(fewshot=FewShot(sampler=one)), docs, 5) for one in ("first_n", dict)] == [1, 5]
+    synthetic = replace(docs, fewshot_kind="synthetic")
+    assert drawable(choice_task(fewshot=FewShot(sampler="first_n")), synthetic, 5) == 5
 
 
 def test_sampler_class_of_a_user_is_driven_as_in_lm_eval() -> None:

@@ -158,7 +158,7 @@ def _refusal(task: Task, error: Exception) -> DocsError:
     elif "BuilderConfig" in reason and "not found" in reason and quoted:
         hint = did_you_mean(quoted[0], quoted[1:])
         wrong = "dataset_name"
-    elif "gated" in reason or "authenticated" in reason:
+    elif "gated" in reason:
         hint = "accept its terms on its page, and log in with `hf auth login` or HF_TOKEN"
     elif "Revision" in reason:
         hint = "--revision takes a branch, a tag or a commit"
