@@ -56,16 +56,21 @@ _DATE: Final = re.compile(
 )
 _INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-])", re.MULTILINE)  # lists of a text are meant
 _ENTITY: Final = "&(?:lt|#34|#39);"
+_KEYS_OF_CALLS: Final = ("id", "type", "function")
 _ENCODED: Final = {"twice": r'\\"sample', "escaped": _ENTITY}
 _REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
 @dataclass(frozen=True, slots=True)
 class UndefinedName:
-    """A name that a template prints or iterates over though it has no value; `line` is the template's, from 1."""
+    """A name that a template prints or iterates over though it has no value; `line` is the template's, from 1.
+
+    `is_elsewhere` tells that a tool call has a value of this name, but not where the template looks.
+    """
 
     name: str
     line: int | None
+    is_elsewhere: bool = False
 
 
 class ThinkingMarks(NamedTuple):
@@ -345,8 +350,13 @@ class _Probe:
         return next((ways[way] for way, sign in signs.items() if re.search(sign, text)), "shown")
 
     def _undefined(self) -> tuple[UndefinedName, ...]:
-        found: dict[UndefinedName, None] = {}
-        source = self.trial.source
+        found: dict[tuple[str, int | None], UndefinedName] = {}
+        source, is_call = self.trial.source, False
+
+        def note(name: str | None) -> None:
+            if not is_call or name in _KEYS_OF_CALLS:
+                undefined = UndefinedName(str(name), _template_line(source), is_call)
+                found.setdefault((undefined.name, undefined.line), undefined)
 
         class Logged(Undefined):
             """Records the names that are printed without having a value."""
@@ -354,21 +364,21 @@ class _Probe:
             __slots__ = ()
 
             def __str__(self) -> str:
-                found[UndefinedName(str(self._undefined_name), _template_line(source))] = None
+                note(self._undefined_name)
                 return ""
 
             def __iter__(self) -> Any:
-                found[UndefinedName(str(self._undefined_name), _template_line(source))] = None
+                note(self._undefined_name)
                 return iter(())
 
             def __contains__(self, _: object) -> bool:
                 return False  # only tested for
 
         renderer = template_with(source, Logged)
-        for name in ("question", "system"):
-            conversation = _conversations()[name]
+        for name in ("question", "system", *({"call-finished"} & self.trial.sent.keys())):
+            conversation, is_call = _conversations()[name], name == "call-finished"
             self.trial.rendered_by(renderer, conversation, State(count=len(conversation.messages)))
-        return tuple(found)
+        return tuple(found.values())
 
     def _indentation(self) -> str:
         text = self.turns.opened or self.turns.asked or ""
@@ -398,7 +408,7 @@ def _words(opening: str) -> str:
 
 def _template_line(source: str) -> int | None:
     """Return the line of the template that is just being rendered."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     while frame is not None and frame.f_code.co_filename != "<template>":
         frame = frame.f_back  # type: ignore[assignment]
     return compiled_template(source).get_corresponding_lineno(frame.f_lineno) if frame is not None else None

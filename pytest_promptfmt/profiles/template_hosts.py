@@ -28,7 +28,10 @@ def sent_severity(conversation: Conversation, kinds: Collection[str], hosts: Col
     """
     chosen = frozenset(hosts or known_hosts())
     found = [_severity_of(data_table("hosts")["shapes"][shape], kinds, chosen) for shape in conversation.shapes]
-    return max([conversation.severity, *found], key=_MILDNESS.index)
+    worst = max([conversation.severity, *found], key=_MILDNESS.index)
+    # A template that is never given tools has calls of the simplest shape only.
+    is_rare = worst is Severity.WARNING and "tools" in conversation.shapes and "tools" not in kinds
+    return Severity.INFO if is_rare else worst
 
 
 def _severity_of(shape: Mapping[str, Any], kinds: Collection[str], hosts: frozenset[str]) -> Severity:
@@ -41,8 +44,8 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
     """Return what is known of a template from the nodes of its source.
 
     `parts`: it loops over the parts of a content, by which vLLM and SGLang decide whether to join them; `training`: it
-    has `{% generation %}`; `functions`: it reads the older `functions`, and never `tools`; `image_url`: it names this
-    type of part.
+    has `{% generation %}`; `tools`: it reads the tools of a request; `functions`: it reads only the older name of them;
+    `image_url`: it names this type of part.
     """
     names = {node.name for node in tree if isinstance(node, nodes.Name)}
     kinds = {
@@ -50,6 +53,7 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
         "training": any(
             isinstance(each, nodes.CallBlock) and isinstance(each.call.node, nodes.ExtensionAttribute) for each in tree
         ),
+        "tools": not names.isdisjoint(("tools", "functions")),
         "functions": "functions" in names and "tools" not in names,
         "image_url": any(isinstance(each, nodes.Const) and each.value == "image_url" for each in tree),
     }

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import wraps
 from typing import Final
 
+from jinja2 import meta, nodes
+
 from pytest_promptfmt.profiles.probe_conversations import MARKER
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
@@ -110,9 +112,9 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
 
-@rule("PF402", "date-in-prompt", severity=Severity.WARNING, family=Family.CHAT, scope="template")
+@rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a chat template that writes today's date or, as an info, a fixed date.
+    """Report a chat template that writes today's date or, as an info, a fixed date, and mistakes in its format.
 
     Why: in a real run the prompts change every day, and so do results. Answers that are cached by prompt cannot be used
     again. The tests of this plugin use a fixed clock.
@@ -121,15 +123,19 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
     """
-    facts = loaded.facts
+    facts, trial = loaded.facts, loaded.trial
     if facts is None:
         return
+    for each in trial.nodes if trial is not None else ():
+        if isinstance(each, nodes.Const) and isinstance(each.value, str) and _MINUTES.search(each.value):
+            message = "minutes and months are mixed up: %M is the minute, %m the month"
+            yield finding(message, each.value, loaded.place(each.lineno))
     if facts.follows_clock:
         yield finding(
             "the chat template writes today's date, so prompts change every day",
             ", ".join(facts.dates),
             loaded.place_of("strftime_now"),
-            severity=Severity.INFO if loaded.tested is not None else None,  # a model may be trained so
+            severity=Severity.INFO if loaded.tested is not None else Severity.WARNING,  # a model may be trained so
         )
     elif facts.dates and not loaded.profile.template_args:
         yield finding(
@@ -139,6 +145,9 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             severity=Severity.INFO,
             do="set the date with a template argument or `clock`, or remove it from the template",
         )
+
+
+_MINUTES: Final = re.compile(r"%[Yyd][-/.]?%M|%M[-/.]?%[Yyd]|%[HI]:?%m")
 
 
 @rule("PF406", "html-escaped", severity=Severity.ERROR, family=Family.CHAT, scope="template")
@@ -181,12 +190,13 @@ _ESCAPED: Final = {
 """Conversations that show where a template escapes text, each with a simpler one and what it shows."""
 
 
-@rule("PF407", "undefined-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")
+@rule("PF407", "undefined-in-template", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report an undefined name that a chat template prints or iterates over.
 
     Why: undefined names render as nothing, so a misspelled name leaves no trace. Names that are only tested
-    (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info.
+    (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info. It is an error if
+    a tool call has the name, but the template looks for it in another place.
 
     Fix: correct the name, or define it in the profile's `template_args`.
 
@@ -200,7 +210,9 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         message = f"the chat template prints the undefined name {undefined.name!r}"
         saw = loaded.line(undefined.line)
         do = "set the model's tokenizer in the profile" if is_token else ""
-        yield finding(message, saw, loaded.place(undefined.line), severity=Severity.INFO if is_token else None, do=do)
+        severity = Severity.ERROR if undefined.is_elsewhere and loaded.tested else Severity.WARNING
+        severity = Severity.INFO if is_token else severity
+        yield finding(message, saw, loaded.place(undefined.line), severity=severity, do=do)
 
 
 @rule("PF408", "indented-markers", severity=Severity.WARNING, family=Family.CHAT, scope="template")
@@ -279,8 +291,8 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _severity_of_lost_tools(trial: TemplateTrial, text: str) -> Severity:
-    """Return an error where only some tools are lost, an info for a template that knows nothing of tools."""
+    """Return an error where only some tools are lost, an info for a template that never reads those of a request."""
     names = [str(each["function"]["name"]) for each in trial.conversations["tools-many"].tools or ()]
     if any(name in text for name in names):
         return Severity.ERROR
-    return Severity.WARNING if trial.mentions("tools") else Severity.INFO
+    return Severity.WARNING if "tools" in meta.find_undeclared_variables(trial.tree) else Severity.INFO

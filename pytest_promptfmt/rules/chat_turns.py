@@ -33,6 +33,7 @@ _AGAINST: Final = (
 _TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
 _CONTROL_TOKENS: Final = "control-tokens"
 _CONTROL: Final = ("<|", "<｜")
+_BEFORE: Final = "Look at the nail."
 _ARGUMENT, _RESULTS = "seventh", ("Mostly copper with tin.", "Forty grams exactly.")
 """Texts of the built-in conversations."""
 _THOUGHT: Final = re.compile(
@@ -269,7 +270,12 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         return
     place = trial.place_of("add_generation_prompt")
     tail, label = (layout.tail or "").rstrip(), (header or "").strip()
-    if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
+    between = (asked if asked == opened and not header else "").partition(QUESTION)[2]
+    twice = (trial.text("two-users") or "").partition(_BEFORE)[2].partition(QUESTION)
+    is_each = len(trial.markers(between)) > 1 and twice[0].startswith(between) and twice[2] == between
+    if is_each and is_for_chat(trial):
+        yield finding("a generation prompt follows each user message, also between two of them", between, place)
+    elif (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield finding(
             "a generation prompt is written although none is requested",
             f"after the last answer: {layout.tail!r}",

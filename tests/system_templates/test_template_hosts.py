@@ -216,3 +216,55 @@ def test_a_mask_ends_with_the_stop_token() -> None:
     for after, expected in (("", {}), (" ", {"the mask continues after the stop token": "warning"})):
         source = template(turn=turn.replace("AFTER", after), tools="")
         assert severities(check_template(source), "PF453") == expected
+
+
+GLUED = (
+    "{% for message in messages %}{{ ('' if message.role == 'assistant' else '<|begin|>' + message.role + '\\n') }}"
+    "{{ message.content + '<|end|>\\n' }}"
+    "{% if message.role == 'user' %}{{ '<|begin|>assistant\\n' }}{% endif %}{% endfor %}"
+)
+MISTAKES = {
+    "an id is looked for in the function": (
+        template(turn=TURN.replace("'<call>' +", "'<call>' ~ call.function.id ~")),
+        ("PF407", "the chat template prints the undefined name 'id'"),
+    ),
+    "tools that are null are written": (
+        template(tools="{% if tools is defined %}Call these tools: {{ tools | tojson }}\n{% endif %}"),
+        ("PF437", "null is printed into the prompt where there are no tools"),
+    ),
+    "minutes are written for the month": (
+        "Today is {{ strftime_now('%Y-%M-%d') }}.\n" + template(),
+        ("PF402", "minutes and months are mixed up: %M is the minute, %m the month"),
+    ),
+    "each user message opens an answer": (
+        GLUED,
+        ("PF442", "a generation prompt follows each user message, also between two of them"),
+    ),
+    "a description with quotes breaks the tools": (
+        template(
+            tools="{% for tool in tools or [] %}"
+            '{{ \'{"name": "\' + tool.function.name + \'", "description": "\' + tool.function.description + \'"}\' }}'
+            "{% endfor %}"
+        ),
+        ("PF455", "the JSON of the tools is broken: a tool whose description holds quotes"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_every_host_sends_is_an_error_where_it_is_lost(name: str) -> None:
+    source, (code, message) = MISTAKES[name]
+    assert severities(check_template(source), code)[message] == "error"
+    assert message not in severities(check_template(template()), code)
+
+
+def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_read() -> None:
+    message = "arguments given as JSON text are encoded a second time"
+    assert severities(check_template(template()), "PF438")[message] == "warning"
+    assert severities(check_template(template(tools="")), "PF438")[message] == "info"
+
+
+def test_a_word_as_the_characters_of_strip_is_reported() -> None:
+    said = "letters are removed from a text: lstrip('<think>') removes each of these characters, not the word"
+    assert severities(check_template(template("(message.content or '').lstrip('<think>')")), "PF433")[said] == "warning"
+    assert said not in severities(check_template(template("(message.content or '').lstrip('\\n')")), "PF433")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -89,8 +90,8 @@ def _constructs(tree: nodes.Template, line: int | None) -> Iterator[str]:
 _KEPT: Final = "promptfmt_kept"
 
 
-def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int]]:
-    """Yield each variable that a loop sets in vain, and the line where it does, if keeping it changes a prompt.
+def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int, Conversation]]:
+    """Yield each variable that a loop sets in vain, the line where it does, and a prompt that keeping it changes.
 
     The variable exists before the loop and is read after it. That it matters is tried: the template is rendered once
     more with the variable in a namespace, which outlives the loop.
@@ -105,8 +106,19 @@ def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int]]:
         if isinstance(each, nodes.Name)
     }
     for name, line in dict(_set_in_vain(tree)).items():
-        if name not in bound and _matters(trial, name):
-            yield name, line
+        shown = _shown_by(trial, name) if name not in bound else None
+        if shown is not None:
+            yield name, line, shown
+
+
+def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str]]:
+    """Yield each `strip`, `lstrip` and `rstrip` whose characters are those of a word or tag, and these characters."""
+    for each in tree:
+        given = each.args[0] if isinstance(each, nodes.Call) and each.args else None
+        if isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr) and isinstance(given, nodes.Const):
+            characters = str(given.value)
+            if each.node.attr in ("strip", "lstrip", "rstrip") and len(re.findall("[a-z]", characters)) > 1:
+                yield f"{each.node.attr}({characters!r})", characters
 
 
 def unread_names(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:
@@ -160,15 +172,15 @@ def _loads(node: nodes.Node) -> Iterator[nodes.Name]:
     yield from (each for each in node.find_all(nodes.Name) if each.ctx == "load")
 
 
-def _matters(trial: TemplateTrial, name: str) -> bool:
-    """Return whether some conversation is rendered differently where the loop's value is kept."""
+def _shown_by(trial: TemplateTrial, name: str) -> Conversation | None:
+    """Return a conversation that is rendered differently where the loop's value is kept."""
     kept = compiled_tree(_keeping(parsed_template(trial.source), name))
     for conversation in trial.conversations.values():
         state = conversation.states[-1]
         usual, changed = trial.render(conversation, state), trial.rendered_by(kept, conversation, state)
         if (usual.text, usual.refusal) != (changed.text, changed.refusal):
-            return True
-    return False
+            return conversation
+    return None
 
 
 def _keeping(template: nodes.Template, name: str) -> nodes.Template:

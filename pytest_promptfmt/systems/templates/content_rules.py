@@ -9,6 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
+from pytest_promptfmt.profiles.template_facts import template_facts
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import (
     BOOLEAN,
@@ -22,7 +23,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.systems.templates.constructs import lost_assignments, unread_names
+from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters, unread_names
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
@@ -88,6 +89,9 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             message = "a second image leaves no trace in the prompt"
             severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
+    for call, letters in stripped_letters(trial.nodes):
+        message = f"letters are removed from a text: {call} removes each of these characters, not the word"
+        yield finding(message, letters, trial.place_of(letters), severity=Severity.WARNING)
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield finding(
@@ -192,6 +196,11 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """
     calls = trial.text("call-finished") or ""
     is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
+    without, empty = (trial.text(name) or "" for name in ("question", "tools-empty"))
+    if trial.mentions("tools") and len(_ABSENT.findall(without)) > len(_ABSENT.findall(empty)) and empty:
+        printed = list(_ABSENT.finditer(without))[-1]
+        saw, place = excerpt(without, printed.start(), printed.end()), trial.place_of("tools")
+        yield finding(f"{printed[0]} is printed into the prompt where there are no tools", saw, place)
     reported = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
@@ -211,12 +220,15 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
 
+_ABSENT: Final = re.compile(r"(?<![\w\"'`])(?:null|None)(?![\w\"'`])")
+
+
 # -- text of the template ----------------------------------------------------------------------------------------------
 
 _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 
-@template_rule("PF445", "value-unused", severity=Severity.WARNING)
+@template_rule("PF445", "value-unused", severity=Severity.ERROR)
 def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a variable that a loop sets and later text reads, if this changes a prompt.
 
@@ -227,12 +239,13 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
-    for name, line in lost_assignments(trial):
+    for name, line, conversation in lost_assignments(trial):
         yield Finding(
             message="a variable set inside a loop has its old value after the loop",
             saw=f"{name}: {trial.source.splitlines()[line - 1].strip()}",
             conversation=name,
             position=trial.place(line),
+            severity=conversation.mildest(),
         )
     for name, line in dict(unread_names(trial.nodes)).items():
         yield finding(f"{name} is never read", "", trial.place(line), severity=Severity.INFO)
@@ -253,7 +266,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
         return
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         yield finding("quotes are at both ends of the prompt", f"{text[:20]} … {text[-20:]}", trial.place(1))
-    if text[:1].isspace():
+    if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
         yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1))
     ended = text.partition(ANSWER)[2]
