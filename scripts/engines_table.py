@@ -21,11 +21,12 @@ MOST_CAUSES = 8
 HEAD = """# Engines that render chat templates
 
 A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
-how often they give another text, for {templates} public templates with {conversations} conversations each.
+how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations each.
 [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
-`scripts/engines_table.py` wrote this page. The last three columns count renderings of a conversation by a template.
+`scripts/engines_table.py` wrote this page. Each template renders each conversation once. The last three columns count
+these renderings.
 
-| engine | templates that never differ | same | differ | both refuse |
+| engine | templates without a difference | renderings: same | different | refused by both |
 |---|---|---|---|---|
 """
 
@@ -57,7 +58,7 @@ def main() -> None:
     for engine, counts in fates.items():
         lines.append(f"| {engine} | {counts['clean']} | {' | '.join(str(counts[fate]) for fate in FATES)} |\n")
     for engine, by_cause in causes.items():
-        lines.append(f"\n## {engine}\n\n| cause | templates | such as |\n|---|---|---|\n")
+        lines.append(f"\n## {engine}\n\n| cause | templates with it | example |\n|---|---|---|\n")
         for cause, names in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0]))[:MOST_CAUSES]:
             lines.append(f"| {cause} | {len(names)} | {min(names)} |\n")
     PAGE.write_text("".join(lines), "utf-8")
@@ -66,7 +67,7 @@ def main() -> None:
 def _cause(message: str) -> str:
     """Return a cause without what differs from template to template."""
     cause = message.partition(": ")[2] or message
-    cause = re.sub(r"^Jinja stops there with .*", "it continues where Jinja stops with an error", cause)
+    cause = re.sub(r"^Jinja stops there with .*", "the engine continues where Jinja stops with an error", cause)
     return re.sub(r"[|`*_<>]", " ", cause.splitlines()[0][:70]).strip()
 
 
