@@ -140,7 +140,18 @@ def _ini_values() -> Iterator[tuple[str, str]]:
 
 def _keys(keys: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
     for key, setting in keys.items():
-        yield f"`{key}`{' *(rootdir)*' if setting.at_rootdir else ''}", setting.key_help or setting.help
+        yield f"`{key}`{' *(rootdir)*' if setting.at_rootdir else ''}", _key_text(setting)
+
+
+def _key_text(setting: Setting) -> str:
+    """Return the text of a key, or a reference to the option or ini value with the same text."""
+    if setting.key_help and setting.key_help != setting.ini_help:
+        return setting.key_help
+    if setting.option and not setting.key_help:
+        return f"`true`: always act as with `{setting.option}`." if setting.kind is FLAG else f"As `{setting.option}`."
+    if setting.ini and (setting.key_help or not setting.ini_help):
+        return f"As `{setting.ini}`."
+    return setting.help
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ MOST_CAUSES = 8
 HEAD = """# Engines that render chat templates
 
 A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
-how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations each.
-[Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
+how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations
+each. [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
 `scripts/engines_table.py` wrote this page. Each template renders each conversation once. The last three columns count
 these renderings.
 
