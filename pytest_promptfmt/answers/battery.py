@@ -119,7 +119,7 @@ def try_answers(study: Study) -> Tried:
     LimitExceededError only if an answer made to be hard to read is too slow by itself.
     """
     task, battery = study.given, _Battery(study.scoring)
-    position, what = task.position("filter_list"), f"trying how {task.id} reads answers"
+    position, what = task.position("filter_list"), f"testing how {task.id} reads answers"
     all_in_time = partial(time_limit, BATTERY_SECONDS, what, position, hint=_SLOW, error=SlowScoringError)
     try:
         with all_in_time():
@@ -165,7 +165,7 @@ class _Battery(Subject):
         for one in expected:
             if one.pipeline not in (None, *names):
                 raise ScoringError(
-                    f"the completion {one.id!r} is for the pipeline {one.pipeline!r}; known: {', '.join(names)}",
+                    f"the completion {one.id!r} is for an unknown pipeline {one.pipeline!r}; known: {', '.join(names)}",
                     position=self.task.position("filter_list"),
                     hint=did_you_mean(str(one.pipeline), names),
                 )
@@ -179,9 +179,9 @@ class _Battery(Subject):
                 self._try_number(phrasing, answers)
         for phrasing in self._some(degenerate_phrasings(self.longest)):
             self._try_degenerate(phrasing)
-        few = "; only some phrasings, because the metric starts processes" if self.chain.processes else ""
+        few = "; only some phrasings were tried, because the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
-            few = "; compared as texts: the metric runs generated code, and synthetic docs contain none"
+            few = "; compared as texts, because the metric runs generated code, which synthetic docs do not have"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
 
     def require_speed(self, position: Position | None) -> None:
@@ -278,7 +278,7 @@ class _Battery(Subject):
                     self._note(phrasing, pipeline, "", read[name, pipeline.name], stages, question)
 
     def _verdict_of_right(self, pipeline: FilterPipeline, text: str, question: Question, doc: Any) -> str:
-        stages = self.chain.read(pipeline, text, doc, "the own answer")
+        stages = self.chain.read(pipeline, text, doc, "the doc's own answer")
         return problem_of(stages) or self._right_or(question, doc, stages.extracted, MISS)
 
     def _try_expected(self, one: ExpectedCompletion) -> None:
@@ -369,7 +369,7 @@ class _Battery(Subject):
             if verdict == SLOW:
                 self.slow_reads.add(pipeline.name)
             if verdict is None:
-                what = f"the metrics on {phrasing.id}"
+                what = f"scoring the phrasing {phrasing.id}"
                 try:
                     self.chain.try_scoring(self.questions[0], self.doc, stages.extracted, what)
                     verdict = OK

@@ -148,7 +148,7 @@ _cut_once: Final = lru_cache(maxsize=256)(_cut)
 
 def _about(pipeline: FilterPipeline, what: str) -> str:
     patterns = "".join(f" (regex {one!r})" for one in pipeline.patterns)
-    return f"the filters {pipeline.name!r}{patterns} on {what}"
+    return f"applying the filters {pipeline.name!r}{patterns} to {what}"
 
 
 def _think_end_of(task: Task) -> str | None:
@@ -156,7 +156,7 @@ def _think_end_of(task: Task) -> str | None:
     if written is None or isinstance(written, str):
         return written
     raise ScoringError(
-        f"think_end_token is {written!r}, and must be the closing tag, or null for none",
+        f"think_end_token is {written!r}, but must be the closing tag of the reasoning, or null",
         position=task.position("metadata", "promptfmt", "think_end_token"),
     )
 

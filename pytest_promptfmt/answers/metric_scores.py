@@ -87,7 +87,7 @@ class Patience:
         self._tried += 1
         self._slow += slow is not None
         if slow is not None and self._slow >= _MOST_SLOW and 2 * self._slow > self._tried:
-            others = f"and {self._slow - 1} others of {self._tried} were too slow as well; no more are tried"
+            others = f"and {self._slow - 1} more of {self._tried} completions are too slow; no others are tried"
             raise TooSlowError(
                 f"{slow.removeprefix(SLOW_PROBLEM)}, {others}",
                 position=position,
@@ -195,7 +195,7 @@ class MetricScores:
 
     def _within_budget(self, question: Question, extracted: Any) -> Mapping[str, Any]:
         patterns = f"regexes_to_ignore {', '.join(map(repr, self._patterns))}"
-        what = f"the metrics ({patterns}) on {short_repr(extracted)}"
+        what = f"scoring {short_repr(extracted)} with {patterns}"
 
         def score(text: Any) -> Mapping[str, Any]:
             return process_results(self.metrics, question, [text])
@@ -252,7 +252,7 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
         if metric.function is not None:
             continue
         close = did_you_mean(metric.name, METRICS) if metric.name not in METRICS else None  # Hugging Face's namesake
-        message = f"the metric {metric.name!r} is not in lm-eval, and not available from Hugging Face evaluate here"
+        message = f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate does not offer it here"
         kind = ScoringError if close else MetricUnavailableError
         raise kind(message, position=task.position("metric_list"), hint=close)
 
@@ -272,7 +272,7 @@ def normalised(text: str, arguments: Mapping[str, Any]) -> str:
     Raises LimitExceededError for a pattern that backtracks without end.
     """
     for pattern in arguments.get("regexes_to_ignore") or ():
-        what = f"the pattern {pattern!r} on {short_repr(text)}"
+        what = f"applying the pattern {pattern!r} to {short_repr(text)}"
         text = within_budget(partial(re.sub, pattern, ""), text, what=what)
     if arguments.get("ignore_case"):
         text = text.lower()

@@ -167,7 +167,7 @@ def _lines(path: Path) -> Iterator[Recorded | BadRecord]:
             if len(line) == _LONGEST and not line.endswith(b"\n"):
                 while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
                     pass
-                yield BadRecord(number, f"longer than {_LONGEST >> 20} MiB")
+                yield BadRecord(number, f"the line is longer than {_LONGEST >> 20} MiB")
             elif line.strip():
                 yield _of_line(line, number)
 
@@ -178,7 +178,7 @@ def _of_line(line: bytes, number: int) -> Recorded | BadRecord:
     except (ValueError, RecursionError) as error:
         return BadRecord(number, f"invalid JSON: {error}")
     if not isinstance(entry, dict):
-        return BadRecord(number, f"a {type(entry).__name__} where a mapping should be")
+        return BadRecord(number, f"expected a mapping, not a {type(entry).__name__}")
     if "resps" in entry:
         return _of_log_samples(entry, number)
     return _of_answer(entry, number) if "kind" in entry and "key" in entry else _of_plain(entry, number)
@@ -203,14 +203,14 @@ def _of_plain(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
         return BadRecord(number, "missing text `completion`")
     pipeline = entry.get("pipeline")
     if not isinstance(pipeline, str | None):
-        return BadRecord(number, f"`pipeline` is {pipeline!r}, and must be the name of a filter pipeline")
+        return BadRecord(number, f"`pipeline` is {pipeline!r}, but must be the name of a filter pipeline")
     whole = doc if isinstance(doc, dict) else None
     index = doc if whole is None else entry.get("doc_id", number - 1)
     if not _is_number(index):
-        return BadRecord(number, f"`doc` is {doc!r}, and must be a number from 0 or the doc itself")
+        return BadRecord(number, f"`doc` is {doc!r}, but must be the number of a doc (from 0) or the doc itself")
     correct = entry.get("correct")
     if not isinstance(correct, int | float | None):
-        return BadRecord(number, f"`correct` is {correct!r}, and must be true or false")
+        return BadRecord(number, f"`correct` is {correct!r}, but must be true or false")
     return Recorded(
         number=number,
         doc_index=index,
@@ -234,10 +234,10 @@ def _of_log_samples(entry: Mapping[str, Any], number: int) -> Recorded | BadReco
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         return BadRecord(number, f"not a line of --log_samples for a generation task: {type(error).__name__} {error}")
     if not isinstance(completion, str):
-        return BadRecord(number, "its first response is not text: only generation tasks can be replayed")
+        return BadRecord(number, "the first response is not text; only generation tasks can be replayed")
     pipeline = entry.get("filter")
     if not isinstance(pipeline, str | None):
-        return BadRecord(number, f"`filter` is {pipeline!r}, and must be the name of a filter pipeline")
+        return BadRecord(number, f"`filter` is {pipeline!r}, but must be the name of a filter pipeline")
     doc = entry.get("doc")
     return Recorded(
         number=number,

@@ -94,7 +94,7 @@ def read_run(path: Path) -> FinishedRun:
         raise SourceError(f"the file cannot be read: {error.strerror or error}", position=position) from error
     for name in _SECTIONS:
         if not isinstance(run.facts.get(name) or {}, dict):
-            raise SourceError(f"{name} is not a mapping", position=Position(path), hint="not lm-eval's result file")
+            raise SourceError(f"{name} is not a mapping", position=Position(path), hint="lm-eval did not write it")
     return run
 
 
@@ -122,9 +122,9 @@ def _logged(path: Path) -> TaskSamples:
         made, at = _hashes(line), line.get("doc_id", number - 1)
         written: dict[str, str] = {name: str(line[name]) for name in _HASHES if name in line}
         invalid = [f"{name} is not a digest" for name, value in written.items() if not value.isascii()]
-        invalid += [] if isinstance(at, int) else [f"the number of the doc is {at!r:.40}"]
+        invalid += [] if isinstance(at, int) else [f"doc_id is {at!r:.40}, expected a whole number"]
         if invalid:
-            raise SourceError(invalid[0], position=Position(path, number), hint="not lm-eval's file")
+            raise SourceError(invalid[0], position=Position(path, number), hint="lm-eval did not write it")
         checked += len(written.keys() & made.keys())
         wrong += [f"{path.name}:{number} {name}" for name in made if written.get(name, made[name]) != made[name]]
         hashes = made | written

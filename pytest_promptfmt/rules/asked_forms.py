@@ -145,7 +145,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     question = trial.question if own else with_gold(trial.question, answer, 0)
     wrong: list[Stages] = []
     for pipeline in chain.pipelines:
-        stages = chain.read(pipeline, text, trial.instance.doc, "the form that the prompt requests")
+        stages = chain.read(pipeline, text, trial.instance.doc, "an answer in the requested form")
         try:
             if stages.problem is not None or chain.is_right(question, trial.instance.doc, stages.extracted):
                 return None
@@ -163,8 +163,8 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     if not looks_for_answers(study.task) and not study.has_own_scorer:
         message = "the prompt requests a sentence, but the whole completion is compared with the gold answer"
         return _Lost(form, text, message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
-    message = "an answer in the requested form scores nothing"
-    saw = f"{said!r} is requested, {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
+    message = "a right answer in the requested form counts as wrong"
+    saw = f"{said!r} is requested, but {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
     return _Lost(form, text, message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
 
 
@@ -211,7 +211,7 @@ def _texts_for_letters(study: Study, scored: Sequence[str]) -> Iterator[Finding]
     texts = {option.text.strip() for option in (*page.listed, *page.listed_in_other_scripts)}
     if scored and texts.issuperset(scored):
         message = "the prompt requests a letter, but the gold answer is the text of an option"
-        yield finding(message, f"scored are {', '.join(scored[:3])}", "doc_to_choice", 0)
+        yield finding(message, f"{', '.join(scored[:3])} are scored", "doc_to_choice", 0)
 
 
 def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
@@ -264,7 +264,7 @@ def _english_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     words = re.findall(r"[^\W\d_]+", study.own_text.casefold())
     is_english = len(set(words)) < _FEWEST_WORDS or not {*data_table("contract")["english"].split()}.isdisjoint(words)
     if not is_english and any(bare == set(pair) for pair in pairs[:_ENGLISH_PAIRS]) and bare.isdisjoint(words):
-        saw = f"scored are {', '.join(scored)}; {study.own_text[:40]!r}"
+        saw = f"{', '.join(scored)} are scored; {study.own_text[:40]!r}"
         yield finding("the answers are English words, but the prompt is in another language", saw, "doc_to_target", 0)
 
 

@@ -184,7 +184,7 @@ def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
     study, golds = compared
     word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
     if word is not None and word[1] not in golds:
-        yield f"{word[0]!r} is requested; gold is ''"
+        yield f"{word[0]!r} is requested, but a gold answer is ''"
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

@@ -214,7 +214,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
         yield conversation.finding(
-            f"{kind} changes what was sent before: {conversation.about}",
+            f"{kind} changes text that was sent before: {conversation.about}",
             f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
             trial.place(),
             None if kind == _LOOP and "".join(before.split()) not in "".join(after.split()) else Severity.INFO,
@@ -284,7 +284,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
         yield finding(
             "the generation prompt is missing",
-            f"answers begin with {header!r}, and add_generation_prompt adds nothing",
+            f"answers begin with {header!r}, but add_generation_prompt adds nothing",
             place,
         )
     elif _TWICE.fullmatch((layout.generation_prompt or "").strip()):

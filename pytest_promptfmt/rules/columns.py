@@ -112,7 +112,7 @@ def outer_name_in_loop(study: Study) -> Iterator[Finding]:
                 if name in doc and any(value != doc[name] for value in own):
                     saw = f"{{{{{name}}}}} in the loop over {looped}"
                     yield finding(
-                        "a loop prints a column of the doc, not of the example", saw, template.keys, field=name
+                        "a loop over examples prints a column of the whole doc", saw, template.keys, field=name
                     )
                     return
 
@@ -241,7 +241,7 @@ def _option_text_as_label(study: Study) -> Iterator[str]:
     if taken is None or not isinstance(text, str) or study.has_real_docs:
         return
     if len(re.findall(rf"^\W?\w\W+{{{{ *{taken[1]} *\[ *\d *\] *}}}}", text, re.MULTILINE)) > 1:
-        yield f"{target}; scored are {', '.join(map(str, choices or ()))}"
+        yield f"{target}, but {', '.join(map(str, choices or ()))} are scored"
 
 
 def _is_shown(instance: Instance, name: str) -> bool:

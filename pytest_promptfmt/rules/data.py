@@ -184,7 +184,7 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
         for options in (one for one in row.values() if isinstance(one, list) and 0 <= at < len(one)):
             for name, made in lists:
                 if sorted(map(str, made)) == sorted(map(str, options)) and made[at] != options[at]:
-                    saw = f"{name}: {made[at]!r} is gold, and was {options[at]!r} before"
+                    saw = f"{name}: gold is {made[at]!r}, but {options[at]!r} before the code ran"
                     yield finding("code reorders the options, but keeps the old gold index", saw, doc=number)
     letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
     if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
@@ -275,7 +275,7 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
         change = str.title if found[1] == "title" else str.capitalize
         if texts and not any(isinstance(text, str) and change(text)[1:] != text[1:] for text in texts):
             continue
-        yield finding(f"{found[1]} changes letter case inside the text", found[0][:60], template.keys)
+        yield finding(f"the filter {found[1]} changes letter case inside the text", found[0][:60], template.keys)
     for key in ("process_docs", "doc_to_text", "doc_to_choice"):
         for node in definitions(study.config.get(key)):
             lowered = next((call for call in ast.walk(node) if _changes_letters(call)), None)

@@ -172,7 +172,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
         chain.reads_right(chain.pipelines[0], text, trial.question, trial.instance.doc) for text in (trial.gold, *forms)
     ]
     if right[0] and not any(right[1:]):
-        saw = f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right"
+        saw = f"{forms[0]!r} and {forms[1]!r} count as wrong, {trial.gold!r} as right"
         yield finding(
             "the label of an option is compared with the whole completion", saw, "metric_list", trial.instance
         )

@@ -177,7 +177,7 @@ def _prefix_sought_again(study: Study) -> Iterator[Finding]:
         for number, pipeline in enumerate(chain.pipelines):
             whole = chain.reads_right(pipeline, f"{prefix} {trial.gold}", trial.question, trial.instance.doc)
             if whole:
-                saw = f"{prefix[-30:]!r} is the prefix, {forms[1]!r} is not read"
+                saw = f"gen_prefix ends with {prefix[-30:]!r}, and {forms[1]!r} is not read"
                 yield finding("", saw, ("filter_list", number), trial.instance)
 
 

@@ -340,7 +340,7 @@ def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
         return
     if _STEPS.search(page.text.rstrip()) and any(shot.answer for shot in page.shots):
         is_shown = study.shots or ANNOUNCED.search(page.instance.prompts[0].text)
-        saw = f"{page.text.rstrip()[-40:]}, and the target is {target.strip()}"
+        saw = f"the prompt ends with {page.text.rstrip()[-40:]!r}, but the target is {target.strip()!r}"
         yield finding("", saw, severity=None if is_shown else Severity.INFO)
 
 

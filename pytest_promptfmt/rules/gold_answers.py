@@ -226,7 +226,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
             at for at, text in enumerate(said) if text not in (golds[at], shown[at][golds[at]] if is_named else "")
         ]
         if wrong and (is_named or (are_labels and 1 < len(docs) == len(wrong))):
-            saw = f"{docs[wrong[0]].doc[name]!r} in the column, {golds[wrong[0]]!r} is gold"
+            saw = f"the column has {docs[wrong[0]].doc[name]!r}, but {golds[wrong[0]]!r} is gold"
             message = "the gold choice is not the one that the answer column names"
             yield finding(message, saw, "doc_to_target", docs[wrong[0]], field=name)
             return
@@ -304,7 +304,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "the gold answer is another column's answer with more text", _compared_golds, at="doc_to_target")
+@query("PF702", "the gold answer has more text than the answer in another column", _compared_golds, at="doc_to_target")
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
     """Report gold answers with a worked solution or other text, if another column has only the answer."""
     docs = [(instance, str(instance.target)) for instance in study.real_instances]

@@ -176,7 +176,7 @@ def _options_in_other_order(page: Page) -> Iterator[Finding]:
     lists = {name: [str(one).strip() for one in value] for name, value in listed.items()}
     for name, values in lists.items() if page.scored not in lists.values() else ():
         if len(set(values)) > 1 and sorted(page.scored) == sorted(values):
-            saw = f"{', '.join(page.scored)[:60]} are scored, {name} has {', '.join(values)[:60]}"
+            saw = f"{', '.join(page.scored)[:60]} are scored, but {name} has {', '.join(values)[:60]}"
             yield finding("the choices are scored in another order than in their column", saw, field=name)
     shown = [one for one in page.listing.options if one.is_printed] if page.listing is not None else []
     indices = list(dict.fromkeys(one.index for one in shown))
@@ -277,7 +277,7 @@ def _options_not_shown(page: Page) -> Iterator[Finding]:
     elif len(scored) > 1 and _has_bare_options(page):
         yield finding("letters are scored, but the options have none", text[-80:])
     elif is_fixed and not any(re.search(rf"(?<!\w){one}(?!\w)", text) for one in scored):
-        saw = f"scored are {', '.join(sorted(scored))}; the prompt ends with {text[-40:]!r}"
+        saw = f"{', '.join(sorted(scored))} are scored; the prompt ends with {text[-40:]!r}"
         yield finding("the prompt shows none of the labels that are scored", saw, severity=Severity.WARNING)
 
 
@@ -331,7 +331,7 @@ def named_labels(page: Page) -> Iterator[Finding]:
         hidden = [one for one in scored if not has_word(study.own_text, one)]
         # the word before the first comma may belong to the sentence, and some docs need not have every answer
         strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
-        all_scored, key = f"{said}; scored are {', '.join(scored)}", instruction_key(study)
+        all_scored, key = f"{said}, but {', '.join(scored)} are scored", instruction_key(study)
         if hidden and (is_closed or (not strange and len(common) == len(scored) - 1 >= _FEWEST_OPTIONS)):
             yield finding("the instruction names labels that are not the scored ones", all_scored, key)
         elif is_closed and len(strange) == 1 and len(common) == len(scored):

@@ -82,7 +82,7 @@ def special_token_as_pattern(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
-            yield finding("a special token is read as a pattern", found[0], keys)
+            yield finding("a special token in a pattern is not escaped", found[0], keys)
 
 
 @also("PF502")
@@ -237,7 +237,7 @@ def alternatives_unescaped(study: Study) -> Iterator[Finding]:
         for text in (literal_of(ast.unparse(value)) for value in lists):
             strange = [one for one in text if "|" in str(one)] if isinstance(text, list | tuple) else []
             if strange:
-                yield finding("a text with | is a part of a pattern, without re.escape", str(strange[0]), position)
+                yield finding("a text with | is put into a pattern without re.escape", str(strange[0]), position)
                 return
 
 

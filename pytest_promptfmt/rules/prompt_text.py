@@ -40,11 +40,11 @@ _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 
 
-@query("PF246", "a key with underscores in running text", asked_first)
+@query("PF246", "a sentence of the prompt has a name with underscores", asked_first)
 def _raw_key(page: Page) -> Iterator[Finding]:
     found = _RAW_KEY.search(page.study.own_text)
     if found is not None:
-        yield finding("", found[1], "description", do="write words instead of the key")
+        yield finding("", found[1], "description", do="write words instead of this name")
     for before, span in pairwise(page.instance.prompts[0].spans if page.study.has_real_docs else ()):
         if span.origin.field and _KEY_VALUE.fullmatch(span.text) and re.search(r"[a-z] \Z", before.text):
             yield finding("", span.text, field=span.origin.field)
@@ -219,10 +219,10 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
     words = {word.casefold() for word in re.findall(r"[A-Z][a-z]+", description)}
     described = words & {*languages.values()} - {"english"}
     if len(of_task) == 1 and described and not described & of_task:
-        yield f"{', '.join(sorted(described)).title()}; the task is {study.task.name}"
+        yield f"the description names {', '.join(sorted(described)).title()}; the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         message, saw = (
             "the subset of the data is in another language than the task",
-            f"{name}; the task is {study.task.name}",
+            f"the subset is {name}; the task is {study.task.name}",
         )
         yield finding(message, saw, "dataset_name")

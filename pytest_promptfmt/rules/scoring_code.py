@@ -200,7 +200,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     for name, signed in swapped.items():
         is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
         if is_only and len(signed) > 1 and not any(signed):
-            saw = f"{name}, for every doc"
+            saw = f"for every doc, {name} is the same for both answers"
             yield finding("the gold answer of another doc scores as high as the doc's own", saw, scored_by(trials))
     for choice in trials.choices:
         _compare(differences, signs, [choice.gold_best], choice.other_best)
@@ -210,7 +210,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         if all(each <= 0 for each in signed) and (
             any(each < 0 for each in signed) or len(differences) == 1
         ):  # of several, each may judge other docs
-            saw = f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc"
+            saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
 
 
@@ -319,7 +319,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                 continue  # a stop sequence comes first
             scores = [_values(trials, trial, one.extracted) for one in stages]
             if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
-                saw = f"{form!r} scores no better than nonsense, {gold!r} does"
+                saw = f"{gold!r} scores better than nonsense, but {form!r} does not"
                 severity = Severity.INFO if form.endswith(".") else None
                 yield finding(
                     f"the gold answer counts as wrong {what}", saw, scored_by(trials), trial.instance, severity=severity

@@ -108,7 +108,7 @@ def _shot_answer_not_a_choice(page: Page) -> Iterator[str]:
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and shot.answer.strip()]
     other = next((answer for answer in answers if answer not in page.scored), None)
     if page.scored and other is not None and not any("«" in answer for answer in answers):
-        yield f"{other[:40]!r}, scored are {', '.join(sorted(set(map(repr, page.scored))))}"
+        yield f"{other[:40]!r}, but {', '.join(sorted(set(map(repr, page.scored))))} are scored"
 
 
 @error_query("PF807", "examples in the prompt have answers that are not choices", task)
@@ -122,7 +122,7 @@ def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
             are_short = all(len(answer.split()) < _FEW_WORDS for answer in answers)
             is_other = len(said) > 1 and not said & {one.strip(_MARKS) for one in scored}
             if len(answers) >= _LEAST_WRITTEN and are_short and is_other:
-                saw = f"{answers[0]!r}, {answers[1]!r}; scored are {', '.join(map(repr, choices or ()))}"
+                saw = f"{answers[0]!r}, {answers[1]!r}, but {', '.join(map(repr, choices or ()))} are scored"
                 yield finding("", saw, template.keys)
 
 

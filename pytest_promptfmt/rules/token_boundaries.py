@@ -147,7 +147,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
             is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
             yield finding(
                 "a choice begins with another token than in a few-shot example",
-                "{} is shown, {} is scored".format(*shown_and_scored),
+                "the example has {}, but {} is scored".format(*shown_and_scored),
                 _boundary_key(view),
                 scored.instance,
                 severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,

@@ -209,7 +209,8 @@ def test_a_slow_filter_is_named_with_its_input_class(short_budget: float) -> Non
     slow = [one for one in result.failures if "SLOW" in one.verdicts[0]]
     assert "spaces" in [one.id for one in slow]
     assert (
-        f"the filters 'x' (regex {pattern!r}) on spaces did not finish within {short_budget} s of" in slow[0].evidence
+        f"applying the filters 'x' (regex {pattern!r}) to spaces did not finish within {short_budget} s of"
+        in slow[0].evidence
     )
 
 
@@ -244,7 +245,7 @@ def leave(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pytest.MonkeyPatch) -> None:
     leave(monkeypatch, 0.02)
-    with pytest.raises(TooSlowError, match="and 9 others of 10 were too slow as well"):
+    with pytest.raises(TooSlowError, match="and 9 more of 10 completions are too slow"):
         matrix({"function": "custom", "filter_fn": work_on_everything})
 
 
@@ -264,7 +265,7 @@ def test_a_filter_that_is_slow_but_ends_is_a_reason_to_skip(monkeypatch: pytest.
         output_type="generate_until",
         filter_list=[{"name": "x", "filter": steps}],
     )
-    with pytest.raises(SlowScoringError, match=r"trying how t reads answers did not finish within 0\.3 s") as error:
+    with pytest.raises(SlowScoringError, match=r"testing how t reads answers did not finish within 0\.3 s") as error:
         battery.try_answers(study_of(task))
     assert isinstance(error.value, UnavailableError)
 
@@ -306,7 +307,7 @@ def test_a_scoring_function_without_end_is_stopped(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_closing_tag_of_reasoning_must_be_text() -> None:
-    with pytest.raises(ScoringError, match="think_end_token is 5, and must be the closing tag"):
+    with pytest.raises(ScoringError, match="think_end_token is 5, but must be the closing tag"):
         matrix(metadata={"promptfmt": {"think_end_token": 5}})
 
 
@@ -326,7 +327,7 @@ def test_a_metric_that_cannot_be_had_is_told(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
 ) -> None:
     monkeypatch.setitem(sys.modules, "evaluate", None)  # which would look for it on a hub
-    with pytest.raises(ScoringError, match="is not in lm-eval") as raised:
+    with pytest.raises(ScoringError, match="lm-eval has no metric") as raised:
         matrix(metric_list=[{"metric": name, "aggregation": "mean"}])
     assert raised.type is kind
 
@@ -544,6 +545,6 @@ def test_completions_of_users_are_judged_by_extraction_and_score() -> None:
 
 def test_a_completion_for_a_pipeline_that_is_not_there_is_told() -> None:
     expected = [ExpectedCompletion(id="mine", completion="C", expected="C", pipeline="xx")]
-    with pytest.raises(ScoringError, match="'mine' is for the pipeline 'xx'; known: x") as raised:
+    with pytest.raises(ScoringError, match="'mine' is for an unknown pipeline 'xx'; known: x") as raised:
         matrix(regex("([A-D])"), expected=expected)
     assert raised.value.hint == "did you mean 'x'?"

@@ -129,8 +129,10 @@ def test_a_slow_filter_is_told_and_counted_in_each_task(monkeypatch: pytest.Monk
     for name in ("one", "two", "one"):
         slow = chain(regex(r"^(?:b+)+c$"), name=name)
         said = [read(slow, text) for text in texts[:9]]
-        assert all(each.startswith(f"SLOW: the filters '{name}' (regex '^(?:b+)+c$') on a text did") for each in said)
-        with pytest.raises(TooSlowError, match=f"the filters '{name}'.* and 9 others of 10 were too slow as well"):
+        assert all(
+            each.startswith(f"SLOW: applying the filters '{name}' (regex '^(?:b+)+c$') to a text did") for each in said
+        )
+        with pytest.raises(TooSlowError, match=f"the filters '{name}'.* and 9 more of 10 completions are too slow"):
             read(slow, texts[9])
 
 

@@ -206,7 +206,7 @@ class Advanced(MMLUStyleTask):
     for said in (
         "the gold answer is not among the choices",
         "saw: 'stone' for [' stone', ' smoke', \" I don't know.\"]",
-        "saw: 'A' is shown, ' A' is scored",
+        "saw: the shot shows 'A', but ' A' is scored",
         "ProbabilityMass needs a list as ground truth",
         'saw: "I don\'t know" is quoted, " I don\'t know." is scored',
     ):

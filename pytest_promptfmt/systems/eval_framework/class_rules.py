@@ -55,7 +55,7 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
                 like = next((each for each in candidates if each.strip() == answer.strip()), candidates[0])
                 yield finding(
                     "a shot shows its answer differently from the scored candidates",
-                    f"{answer!r} is shown, {like!r} is scored",
+                    f"the shot shows {answer!r}, but {like!r} is scored",
                     found.line_of("_get_fewshot_target_text"),
                     instance,
                 )
