@@ -76,10 +76,12 @@ class TaskFileNode(pytest.File):
             return [LoadItem.from_parent(self, name="load", error=error)]
         if file is None:
             return self._no_task()
+        skipped = [
+            ClassItem.from_parent(self, task_name=name, error=OwnPromptsError(reason))
+            for name, reason in file.untested.items()
+        ]
         if file.kind == "class" and not file.tasks:
-            own = OwnPromptsError(file.notes[-1])
-            skipped = ClassItem.from_parent(self, task_name=file.names[0], error=own)
-            return [skipped, *self._file_items(file, folders.index)]
+            return [*skipped, *self._file_items(file, folders.index)]
         notes: tuple[str, ...] = ()
         if not (settings.lint and file.yaml is not None):  # else PF101 and PF131 report them
             notes = (*file.notes, *_likely_misspelt(file, folders.index))
@@ -102,7 +104,7 @@ class TaskFileNode(pytest.File):
             LoadItem.from_parent(self, name=f"load[{number}]", error=problem)
             for number, problem in enumerate(file.problems, start=1)
         ]
-        return [*nodes, *self._refused]
+        return [*nodes, *skipped, *self._refused]
 
     def _tested(self, run: Run, tasks: Iterable[Task]) -> Iterator[Task]:
         """Yield the tasks, of a group without its members in files that are left out."""

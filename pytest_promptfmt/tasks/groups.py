@@ -76,14 +76,15 @@ class GroupTasks:
     """The tasks that a group file adds to those that exist without it, found in one walk over it.
 
     `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
-    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing,
-    and whether a member is lost there.
+    names of members that the index does not know, `classes` those that Python files register. `notes` are places where
+    lm-eval 0.4.13 itself fails or does nothing, and whether a member is lost there.
     """
 
     index: TaskIndex
     path: Path | None
     tasks: dict[str, Task] = field(default_factory=dict)
     unresolved: dict[str, None] = field(default_factory=dict)
+    classes: dict[str, Path] = field(default_factory=dict)
     notes: dict[str, bool] = field(default_factory=dict)
     without_circles: set[str] = field(default_factory=set)
     visits: int = 0
@@ -153,6 +154,8 @@ class GroupTasks:
                 child = self.index.member(tagged)
                 if child is not None:
                     self._changed(spot, child, together)
+        elif entry.path is not None and entry.path.suffix == ".py":
+            self.classes[member] = entry.path
         else:
             self._changed(spot, entry, together)
         self.suffix = outer_suffix

@@ -47,7 +47,12 @@ _VERSION: Final = re.compile(r"""(?m)^\s*(?:version|__version__)\s*=\s*["']([^"'
 _FORMATTING: Final = re.compile(r"#[^\n]*|[\s,\"'()]+")
 _MAX_INCLUDES: Final = 4
 
-_REGISTERING: Final[Mapping[str, str]] = {"filter": "filters/**/*.py", "metric": "api/*.py", "aggregation": "api/*.py"}
+_REGISTERING: Final[Mapping[str, str]] = {
+    "filter": "filters/**/*.py",
+    "metric": "api/*.py",
+    "aggregation": "api/*.py",
+    "task": "tasks/**/*.py",
+}
 """The modules that register things of each kind."""
 
 Kind = Literal["task", "group", "tag"]
@@ -55,7 +60,7 @@ Kind = Literal["task", "group", "tag"]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where a harness registers a filter, metric or aggregation: the class or function in a file, and its arguments.
+    """Where a harness registers a filter, metric, aggregation or task: the class or function, and its arguments.
 
     `digest` is that of its code, without what formatters change.
     """
@@ -160,7 +165,7 @@ class Harness:
         return made.hexdigest()
 
     def registrations(self, kind: str) -> Mapping[str, Registration]:
-        """Return the filters, metrics or aggregations that its files register, by their names."""
+        """Return the filters, metrics, aggregations or tasks that its files register, by their names."""
         found: dict[str, Registration] = {}
         for path in self.registering(kind):
             content = self._read(path)
@@ -175,6 +180,8 @@ class Harness:
 
     def registering(self, kind: str) -> Sequence[Path]:
         """Return the files that may register things of a kind."""
+        if kind == "task" and b"TaskManager" in self._read(self.tasks / "__init__.py"):
+            return ()  # since lm-eval 0.4.2 only YAML names tasks
         return sorted(self.folder.glob(_REGISTERING[kind]))
 
     @property
@@ -189,7 +196,8 @@ class Harness:
     def places(self, *, with_tasks: bool) -> Iterator[str]:
         """Yield the paths that its description and, if wanted, its names are read from, folders with a slash."""
         code = (row["file"] for row in data_table("release_code").values())
-        yield from map(str, (*self._stating_release, *(self.folder / name for name in (*_CONFIGS, _GROUPS, *code))))
+        read = "tasks/__init__.py", *_CONFIGS, _GROUPS, *code
+        yield from map(str, (*self._stating_release, *(self.folder / name for name in read), *self.registering("task")))
         if with_tasks:
             yield from self.files()
             yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
@@ -197,7 +205,8 @@ class Harness:
     @property
     def description(self) -> list[Any]:
         """Return what tasks and groups use of it besides its names, in JSON's types."""
-        return [str(self.folder), self.release, sorted(self.task_keys), sorted(self.group_aggregations)]
+        keys, classes = sorted(self.task_keys), sorted(self.registrations("task"))
+        return [str(self.folder), self.release, keys, sorted(self.group_aggregations), classes]
 
     @property
     def _stating_release(self) -> tuple[Path, ...]:

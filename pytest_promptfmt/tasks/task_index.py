@@ -179,9 +179,12 @@ class TaskIndex:
 
     def _of_harness(self, name: str) -> IndexEntry | None:
         harness = self._harness
-        found = harness.defining(name) if harness is not None and not self.covers(harness.tasks) else None
-        if harness is None or found is None:
+        if harness is None:
             return None
+        found = harness.defining(name) if not self.covers(harness.tasks) else None
+        if found is None:
+            registered = harness.registrations("task").get(name)
+            return IndexEntry(name, "class", registered.file, (str(registered.file),)) if registered else None
         kind, paths = found
         entries: list[IndexEntry] = []
         with gate.also_reading(harness.folder):

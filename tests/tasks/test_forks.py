@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -101,6 +102,37 @@ def test_members_of_a_group_are_looked_up_in_the_checkout_around_it(tmp_path: Pa
     fork(tmp_path)
     write(tmp_path / "own", g="group: g\ntask: [metals, pair, counting, sums_all, no_such_task]\n")
     assert read(tmp_path / "own/g.yaml").unresolved == ("no_such_task",)
+
+
+REGISTERED = """
+from lm_eval.api.registry import register_task
+@register_task("quality")
+class Quality: ...
+raise SystemExit("this file is never run")
+"""
+
+
+def test_classes_that_an_old_release_registers_in_python_are_known_and_not_tested(project: Project) -> None:
+    tasks = fork(project.root, "0.4.1")
+    write(tasks, reading__all="group: reading\ntask: [quality, metals, qualty]\n")
+    (tasks / "reading/task.py").write_text(REGISTERED, "utf-8")
+    group = tasks / "reading/all.yaml"
+    for folders in ((), (tasks,)):
+        file = read(group, *folders)
+        assert file.unresolved == ("qualty",)
+        module = "quality is a Python task class (*reading/task.py): its prompts are made by its own code"
+        assert [*map(fnmatchcase, file.untested.values(), [module])] == [True]
+    arguments = ("lm_eval/tasks/reading", "-o", "promptfmt_lint=true")
+    for _ in range(2):  # the second run reads the cache
+        shown = project.run(*arguments).stdout.str()
+        assert "quality is a Python task class" in shown
+        assert ("saw: qualty" in shown, "saw: quality" in shown) == (True, False)
+    (tasks / "reading/task.py").write_text(REGISTERED.replace('"quality"', '"quantity"'), "utf-8")
+    assert "saw: quality" in project.run(*arguments).stdout.str()
+
+    (tasks / "__init__.py").write_text("class TaskManager: ...\n", "utf-8")
+    (tasks / "reading/task.py").write_text(REGISTERED, "utf-8")
+    assert read(group).unresolved == ("quality", "qualty")
 
 
 def test_members_that_a_group_changes_are_tasks_of_the_group(tmp_path: Path) -> None:
