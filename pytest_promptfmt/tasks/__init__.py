@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tasks.synthetic.code_shapes import row_facts
     from pytest_promptfmt.tasks.synthetic.synthetic_docs import columns_read, synthetic_docs
     from pytest_promptfmt.tasks.synthetic.template_shapes import template_shapes
-    from pytest_promptfmt.tasks.task_classes import is_of_lm_eval, task_of_class
+    from pytest_promptfmt.tasks.task_classes import OF_LM_EVAL, class_mentions, task_of_class
     from pytest_promptfmt.tasks.task_config import check_name, task_schema, unknown_keys, value_kinds
     from pytest_promptfmt.tasks.task_file import TaskFile, read_task_yaml, tasks_of_mapping
     from pytest_promptfmt.tasks.task_index import IndexEntry, TaskIndex, tags_of, yaml_files

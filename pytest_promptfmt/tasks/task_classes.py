@@ -39,6 +39,8 @@ _HOOKS: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
 _OF_SHOTS: Final = ("doc_to_text", "doc_to_target")
 """Those that lm-eval calls for shots of a class; choices only where its configuration has some."""
 _INTERFACE: Final = "lm_eval.api.task"
+OF_LM_EVAL: Final = b"lm_eval.api"
+"""What files with lm-eval's Python interface contain."""
 _SPLITS: Final = ("training", "validation", "test")
 
 
@@ -54,10 +56,10 @@ class OtherReleaseError(UnavailableError):
     reason = "Python task classes of a checkout, which need its lm-eval instead of the one that is installed"
 
 
-def is_of_lm_eval(ref: FunctionRef) -> bool:
-    """Return whether the file of a class, which is not run, uses lm-eval's Python interface."""
+def class_mentions(ref: FunctionRef, text: bytes) -> bool:
+    """Return whether a text is in the file of a class, which is not run."""
     try:
-        return b"lm_eval.api" in gate.read_bytes(ref.file, limit=MAX_BYTES)
+        return text in gate.read_bytes(ref.file, limit=MAX_BYTES)
     except OSError:
         return False
 
@@ -68,7 +70,7 @@ def task_of_class(file: YamlFile, path: Path) -> Task | None:
     Raises SourceError for values that lm-eval refuses; keys that are the class's own are left to it.
     """
     ref, name = file.config["class"], file.config.get("task")
-    if not isinstance(ref, FunctionRef) or not isinstance(name, str) or not name or not is_of_lm_eval(ref):
+    if not isinstance(ref, FunctionRef) or not isinstance(name, str) or not name or not class_mentions(ref, OF_LM_EVAL):
         return None
     known = {key: value for key, value in file.config.items() if key in value_kinds()}
     asked = _asked_in_text(ref) if "output_type" not in known else None

@@ -50,6 +50,17 @@ def test_completions_are_read_by_the_class_in_battery_and_recordings(project: Pr
     assert "2  wrong '9'" in snapshots["recording"]
 
 
+@pytest.mark.parametrize("name", ["quiz.docs.jsonl", "quiz.docs.test.jsonl", "own.docs.test.jsonl", None])
+def test_docs_are_found_beside_the_class_or_in_it(project: Project, name: str | None) -> None:
+    project.write("quiz.yaml", "task: own\nclass: !function quiz.Quiz\n")
+    project.write("quiz.py", QUIZ + ("" if name else "    PROMPTFMT_DOCS = [{'q': 'Is it?'}]\n"))
+    if name:
+        project.write(name, '{"q": "Is it?"}\n')
+    project.accept("--promptfmt-profile", "plain")
+    (snapshot,) = project.snapshots().values()
+    assert "Is it?" in snapshot.decode()
+
+
 def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
     project.write("quiz.py", QUIZ + WRONG)
     project.write("broken.py", "import json.nothing_of_that_name\n")

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -333,16 +334,20 @@ def _all_splits(task: Task, sample_split: str) -> tuple[dict[str, tuple[Doc, ...
 
 def _sidecars(task: Task) -> dict[str, str]:
     """Return the files `NAME.docs.SPLIT.jsonl` next to a task or in its folder of docs, by their splits."""
-    found: dict[str, str] = {}
     if task.path is None:
-        return found
-    for folder in filter(None, (task.path.parent, task.docs_folder)):
-        with suppress(OSError), os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries)
-            for stem in (task.name, task.path.stem):
-                splits = (re.fullmatch(re.escape(stem) + r"\.docs\.([^.]+)\.jsonl", name) for name in names)
-                found = {**{each[1]: str(folder / each[0]) for each in splits if each}, **found}
-    return found
+        return {}
+    stems, folders = (task.path.stem, task.name), filter(None, (task.docs_folder, task.path.parent))
+    found = {split: file for folder in folders for stem in stems for split, file in docs_files(folder, stem)}
+    return {split: file for split, file in found.items() if split}
+
+
+def docs_files(folder: Path, stem: str) -> list[tuple[str, str]]:
+    """Return the splits and paths of the files `STEM.docs.jsonl` ("") and `STEM.docs.SPLIT.jsonl` in a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries)
+        named = (re.fullmatch(re.escape(stem) + r"\.docs(?:\.([^.]+))?\.jsonl", name) for name in names)
+        return [(each[1] or "", str(folder / each[0])) for each in named if each]
+    return []
 
 
 def part(value: Any, name: str) -> Any:

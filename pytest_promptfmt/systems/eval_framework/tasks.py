@@ -26,9 +26,9 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.task import Assembly, Dataset, FunctionRef, Locate, Task
-from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs
+from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs, docs_files
 from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
-from pytest_promptfmt.tasks import IMPORT_SECONDS, CodeImporter, YamlFile, is_of_lm_eval
+from pytest_promptfmt.tasks import IMPORT_SECONDS, OF_LM_EVAL, CodeImporter, YamlFile, class_mentions
 
 if TYPE_CHECKING:
     from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler
@@ -194,15 +194,19 @@ def names_task_class(config: Mapping[Any, Any], path: Path) -> bool:
 
     Other files name classes of lm-eval's own, which have docs as its other tasks.
     """
-    if isinstance(config.get("class"), FunctionRef) and is_of_lm_eval(config["class"]):
-        return False
-    if isinstance(config.get("class"), str) or "docs" in config:
+    ref = config.get("class")
+    if isinstance(ref, FunctionRef):
+        if class_mentions(ref, OF_LM_EVAL):
+            return False
+        if class_mentions(ref, OWN_DOCS.encode()):
+            return True
+    if isinstance(ref, str) or "docs" in config:
         return True
     metadata = config.get("metadata")
     if isinstance(metadata, Mapping) and isinstance(metadata.get("promptfmt"), Mapping):
         return True
     stems = {path.stem, config.get("task")}
-    return any(path.with_name(f"{stem}.docs.jsonl").exists() for stem in stems if isinstance(stem, str) and stem)
+    return any(docs_files(path.parent, stem) for stem in stems if isinstance(stem, str) and stem)
 
 
 def task_of_class_file(file: YamlFile, path: Path) -> Task:
