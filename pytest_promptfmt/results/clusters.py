@@ -149,7 +149,7 @@ def _cluster(outcomes: list[Outcome]) -> Cluster:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingPlace:
-    """One place where the same mistake is written, the tasks that have it from there, and the text of the first."""
+    """One place where the same mistake is written, the tasks that have it from there, and text and fix of the first."""
 
     file: str
     line: int | None
@@ -158,6 +158,7 @@ class FindingPlace:
     count: int
     tasks: tuple[str, ...]
     saw: str = ""
+    do: str = ""
 
     def at(self, rootdir: Path) -> str:
         """Return `file:line:column`, "" for a finding that is not about a file."""
@@ -262,6 +263,7 @@ def _place(findings: list[Reported]) -> FindingPlace:
         count=len(findings),
         tasks=_subjects(findings),
         saw=findings[0].saw,
+        do=findings[0].do,
     )
 
 

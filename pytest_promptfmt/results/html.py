@@ -247,8 +247,8 @@ def _of_findings(group: FindingGroup) -> Iterator[Outcome]:
         for task in place.tasks:
             finding = Reported(
                 message=group.message,
-                do=group.do,
-                saw=group.saw,
+                do=place.do,
+                saw=place.saw,
                 keys=(place.keys,) if place.keys else (),
                 position=position,
                 code=group.code,

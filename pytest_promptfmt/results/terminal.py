@@ -232,6 +232,9 @@ def cause_lines(group: FindingGroup, rootdir: Path, most: int | None, *, is_abov
     seen = [*excerpts(group, most)]
     yield from seen if len(seen) > 1 or not is_above else ()
     yield from () if is_above else (f"  do: {group.do}",)
+    differing = {place.do: place for place in reversed(group.places) if place.do not in ("", group.do)}
+    for do, place in [*reversed(differing.items())][:most]:
+        yield f"  do at {place.at(rootdir) or ', '.join(place.tasks)}: {do}"
     others = [place.at(rootdir) for place in group.places[1:]]
     names = f": {', '.join(group.tasks)}" if most is None else ""
     found = [] if group.concerns_profiles else [counted(len(group.tasks), "task") + names]

@@ -37,7 +37,7 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     words,
 )
-from pytest_promptfmt.rules.task_code import definitions, literal_end, literal_start, tokens_of
+from pytest_promptfmt.rules.task_code import definitions, literal_end, literal_start, refuses_shots, tokens_of
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study.layout import listing_of
 
@@ -274,7 +274,7 @@ def _shot_delimiters(study: Study) -> Iterator[Join]:
     """Yield few-shot examples; without them PF202 reports the space of the question, and PF702 that of the answer."""
     task, start = study.task, literal_start(study, "doc_to_target")
     is_guessed = study.has_guessed_text and study.generates and not task.brings_delimiter and not task.gen_prefix
-    if is_guessed and task.target_delimiter[-1:] == start[:1] == " ":
+    if is_guessed and task.target_delimiter[-1:] == start[:1] == " " and not refuses_shots(study):
         end = literal_end(study, "doc_to_text")
         yield Join(end, task.target_delimiter + start, "doc_to_target", severity=severity_of_shots(study))
     for instance in study.instances[:1] if study.shots else ():

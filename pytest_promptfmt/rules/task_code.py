@@ -252,6 +252,13 @@ def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
     return _method(classes, named.name, hook)
 
 
+def refuses_shots(study: Study) -> bool:
+    """Return whether a hook of a class takes the doc alone: lm-eval 0.4.13 passes more for few-shot examples."""
+    named = study.given.config.get("class")
+    hooks = [hook_of(named, key) for key in ("doc_to_text", "doc_to_target")] if isinstance(named, FunctionRef) else []
+    return any(node is not None and len(node.args.args) < 3 and node.args.vararg is None for node in hooks)
+
+
 def literal_start(study: Study, key: str) -> str:
     """Return the literal text with which the function of a key begins what it returns, "" where that is not known."""
     return _edge(study, key, at_end=False)

@@ -81,3 +81,11 @@ def test_effect_survives_json() -> None:
     assert Reported.from_json(found.to_json()) == found
     [group] = finding_groups([found])
     assert FindingGroup.from_json(group.to_json(Path())).effect is Effect.EVERY_DOC
+
+
+def test_each_place_has_the_fix_that_is_true_of_it() -> None:
+    other = replace(FINDING, task="b", file="b.yaml", position=Position(Path("b.yaml"), 5, 1), do="strip the column")
+    [group] = finding_groups([FINDING, other, replace(other, task="c", position=Position(Path("c.yaml"), 1, 1))])
+    assert [place["do"] for place in group.to_json(Path())["places"]] == ["remove it", *["strip the column"] * 2]
+    shown = [line.strip() for line in finding_lines([group]) if line.strip().startswith("do")]
+    assert shown == ["do: remove it", "do at b.yaml:5:1: strip the column"]

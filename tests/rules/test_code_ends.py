@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from linting import linted, study_of
 
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
-from pytest_promptfmt.rules.task_code import literal_end, literal_start
+from pytest_promptfmt.rules.task_code import literal_end, literal_start, refuses_shots
 from pytest_promptfmt.systems.task_files import read_task_file
 
 
@@ -61,3 +63,18 @@ def test_spaces_of_code_are_reported_without_rows(
     study = study_of(coded(tmp_path, body, output_type), tmp_path)
     found = linted(study, Selection(rules=known_rules(), rootdir=tmp_path)).findings
     assert {finding.code for finding in found} & {"PF201", "PF202", "PF203"} == expected
+
+
+@pytest.mark.parametrize("arguments", ["self, doc", "self, doc, doc_to_target=None", "self, *given"])
+def test_a_hook_of_a_class_that_takes_the_doc_alone_has_no_few_shot_examples(tmp_path: Path, arguments: str) -> None:
+    task = coded(tmp_path, "    return doc['q']\n")
+    assert not refuses_shots(study_of(task, tmp_path))
+    refusing: list[bool] = []
+    for text in ("self, doc", "self, doc, doc_to_text=None"):
+        hooks = (
+            f"    def doc_to_text({text}):\n        return ''\n    def doc_to_target({arguments}):\n        return ''\n"
+        )
+        (tmp_path / f"code{len(refusing)}.py").write_text(f"class Made:\n{hooks}", "utf-8")
+        named = FunctionRef(f"code{len(refusing)}", "Made", tmp_path, Position(tmp_path / "a.yaml", 1, 1))
+        refusing.append(refuses_shots(study_of(replace(task, config={**task.config, "class": named}), tmp_path)))
+    assert refusing == [True, arguments == "self, doc"]
