@@ -87,7 +87,8 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
             if before.origin.field is None or after.origin.field is not None:
                 continue
             pair = before.text[-1:] + after.text[:1]
-            if pair in ("??", "..", "?.", "!.", ".?"):
+            is_sentence = before.text.count(" ") > 2  # else it may be an abbreviation
+            if pair in ("??", "..", "?.", "!.", ".?") or (is_sentence and pair in (".,", "?,", "!,")):
                 yield finding(
                     "the template adds a mark, such as a full stop, that the text already ends with",
                     f"{before.text[-20:]}{after.text[:8]}",

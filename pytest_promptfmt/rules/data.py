@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
@@ -14,7 +15,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import template_names
-from pytest_promptfmt.rules.page import error_query, own, query, task
+from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
 from pytest_promptfmt.rules.task_code import definitions
@@ -23,6 +24,9 @@ from pytest_promptfmt.tasks import load_docs
 _LONG: Final = 50
 _SOME: Final = 12
 """Shorter texts are in a prompt by chance."""
+
+_FEWEST_WORDS: Final = 4
+"""Words of a text that a template would not take for a label or a name."""
 
 _MOST: Final = 20_000
 _ROWS: Final = 500
@@ -303,13 +307,24 @@ def _printed_if_empty(study: Study) -> Iterator[Finding]:
 @query("PF222", "a question of the data is in the prompts of some docs, but not of others", task)
 def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
     pages = own(study)
+    printed = {name for each in study.templates if each.keys == ("doc_to_text",) for name in each.text.names}
     for name in pages[0].instance.doc if pages else ():
-        texts = [(page, str(page.instance.doc.get(name) or "").strip().casefold()) for page in pages]
-        are_texts = _QUESTION.fullmatch(name) and all(isinstance(page.instance.doc.get(name), str) for page in pages)
-        shown = [(page, text in page.text.casefold()) for page, text in texts if " " in text and are_texts]
+        texts = [(page, page.instance.doc.get(name) or "") for page in pages]
+        if not all(isinstance(text, str) for _, text in texts):
+            continue
+        shown = [(page, text.strip().casefold() in page.text.casefold()) for page, text in texts if " " in text.strip()]
         lost = next((page for page, is_shown in shown if not is_shown), None)
-        if lost is not None and any(is_shown for _, is_shown in shown):
-            yield finding("", lost.text[:60], "doc_to_text", lost.instance, field=name)
+        is_asked = _QUESTION.fullmatch(name) and any(is_shown for _, is_shown in shown)
+        if lost is not None and (is_asked or (name in printed and not any(starmap(_shares_words, texts)))):
+            message = "" if is_asked else "a text of the data is in no prompt, although the template prints it"
+            yield finding(message, lost.text[:60], "doc_to_text", lost.instance, field=name)
+
+
+def _shares_words(page: Page, text: str) -> bool:
+    """Return whether a text has fewer than four words, or a prompt shows three of them in a row."""
+    words, shown = (re.findall(r"\w+", each.casefold()) for each in (text, _shown_text(page.instance)))
+    known = set(zip(shown, shown[1:], shown[2:], strict=False))
+    return len(words) < _FEWEST_WORDS or any(row in known for row in zip(words, words[1:], words[2:], strict=False))
 
 
 @query("PF223", "a text is cut inside a sentence", task)

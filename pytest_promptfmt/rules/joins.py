@@ -21,6 +21,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.elements import uneven_labels
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
+from pytest_promptfmt.rules.page import drawn
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
@@ -305,6 +306,10 @@ def _shot_answers(study: Study) -> Iterator[Join]:
             answer = shot.messages[-1].text if len(shot.messages) > 1 else ""
             if not between and (study.has_real_docs or question[-1:] != "»"):
                 yield Join(question, answer, None, 0, severity=severity_of_shots(study))
+    for page in drawn(study)[:1]:
+        for label in page.layout.labels[:-1]:
+            if page.cue is not None and page.cue.name == label.name:  # of an example in the text
+                yield Join(page.text[: label.end], label.value, "doc_to_text", page.instance)
 
 
 def _options(study: Study) -> Iterator[Join]:

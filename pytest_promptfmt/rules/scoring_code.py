@@ -191,12 +191,12 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     differences: dict[str, list[float]] = {}
     swapped: dict[str, list[float]] = {}
     golds = [trial.gold for trial in trials.answers]
-    for trial in trials.answers:
-        if trial.gold.strip():
-            given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
-            _compare(differences, signs, given, _values(trials, trial, NONSENSE))
-            other = _another_gold(trial.gold, golds)
-            _compare(swapped, signs, given, _values(trials, trial, other) if other else None)
+    tried = [trial for trial in trials.answers if trial.gold.strip()]
+    for trial in tried:
+        given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
+        _compare(differences, signs, given, _values(trials, trial, NONSENSE))
+        other = _another_gold(trial.gold, golds)
+        _compare(swapped, signs, given, _values(trials, trial, other) if other else None)
     for name, signed in swapped.items():
         is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
         if is_only and len(signed) > 1 and not any(signed):
@@ -212,6 +212,12 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         ):  # of several, each may judge other docs
             saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
+    for signed in differences.values():
+        lost = [trial for trial, each in zip(tried, signed, strict=False) if each <= 0]
+        if len(differences) == 1 and len(tried) == len(signed) and 0 < len(lost) < len(tried):
+            message = "the gold answer of some docs does not score better than a wrong one"
+            saw, severity = f"{lost[0].gold[:_LONG]!r}, but {tried[0].gold[:_LONG]!r} does", Severity.WARNING
+            yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
 
 
 def _another_gold(gold: str, golds: Sequence[str]) -> str:
