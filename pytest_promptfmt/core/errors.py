@@ -84,7 +84,7 @@ class UnavailableError(PromptfmtError):
 class CodeNotAllowedError(UnavailableError):
     """A task needs Python code that the user has not allowed to run."""
 
-    reason = "Python code outside the rootdir and --promptfmt-allow-code, or switched off"
+    reason = "Python code that may not run: outside the rootdir and --promptfmt-allow-code, or switched off"
 
 
 class FunctionError(PromptfmtError):
@@ -198,7 +198,7 @@ class ModelError(PromptfmtError):
 class OtherTokenizerError(ModelError, UnavailableError):
     """A profile whose tokenizer is not the model's: there is nothing to ask this model."""
 
-    reason = "profiles with another tokenizer than the model's"
+    reason = "profiles whose tokenizer is not the model's"
 
 
 class SnapshotError(PromptfmtError):

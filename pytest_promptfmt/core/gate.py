@@ -137,9 +137,9 @@ def refusal_of_name(written: str, *, windows: bool = os.name == "nt") -> str | N
     if "\0" in written:
         return "a name with a NUL character"
     if re.match(r"[A-Za-z]:", written) and (windows or len(written) < 3 or written[2] in "\\/"):
-        return "a path with a drive; name the file relative to this one"
+        return "a path with a drive; write a path relative to this file"
     if written.startswith(("\\", "//")):
-        return "a path of a network share or device; name the file relative to this one"
+        return "a path of a network share or device; write a path relative to this file"
     if windows and ":" in written:
         return "a name with a colon"
     if any(_DEVICE.fullmatch(part) for part in re.split(r"[\\/]", written)):

@@ -128,7 +128,7 @@ class _Loader(LOADER):  # type: ignore[misc]  # the base is chosen at run time
                     self.flatten_mapping(part)
                     merged += len(part.value)
             if merged > MAX_MERGED:
-                raise _unbuildable(f"'<<' brings in more than {MAX_MERGED} keys", key)
+                raise _unbuildable(f"'<<' merges more than {MAX_MERGED} keys", key)
         super().flatten_mapping(node)
 
 

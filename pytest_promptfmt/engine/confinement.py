@@ -56,7 +56,7 @@ class Possible:
 
     def note(self) -> str:
         """Return what workers can do because the kernel does not restrict it, "" for nothing."""
-        lacking = [] if self.files else ["write all files of yours (preventing this requires Landlock, Linux 6.2)"]
+        lacking = [] if self.files else ["write all your files (preventing this requires Landlock, Linux 6.2)"]
         lacking += [] if self.network else ["use the network (preventing this requires user namespaces)"]
         return f"workers are not confined: code of tasks can {' and '.join(lacking)}" if lacking else ""
 

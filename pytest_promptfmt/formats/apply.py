@@ -166,7 +166,7 @@ def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
     """Yield the keys of a task that no format can lay out, each with what it makes of the task and what to do."""
     if task.assembly.is_class:
         hint = "give the class a task style, or write the task in YAML"
-        yield "class", "a Python task class, which makes its prompts by itself", hint
+        yield "class", "a Python task class, whose code makes the prompts", hint
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
         hint = "remove the format: this output type scores plain text and asks no question"
         yield "output_type", f"a task of output_type {task.output_type}", hint

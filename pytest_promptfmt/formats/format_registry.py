@@ -100,7 +100,7 @@ def _entry_point_formats() -> Mapping[str, Format]:
 
 
 def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
-    value = load_entry_point(entry_point, hint=f"it should be a Format or several: {entry_point.value}")
+    value = load_entry_point(entry_point, hint=f"it must be a Format or a list of them: {entry_point.value}")
     for format_ in (value,) if isinstance(value, Format) else value:
         if not isinstance(format_, Format):
             raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is not a Format")

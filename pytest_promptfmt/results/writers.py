@@ -70,7 +70,7 @@ def next_steps(result: RunResult) -> Iterator[str]:
     if errors or failing or counts.get("misread"):
         yield "A baseline is written with `--promptfmt-baseline FILE --promptfmt-baseline-update write`."
     for reason, remedy in result.remedies.items():
-        yield f"{counted(len(result.skipped[reason]), 'item')} not tested, because {reason}: `{remedy}`."
+        yield f"{counted(len(result.skipped[reason]), 'item')} not tested: {reason}. To test them: `{remedy}`."
     if result.accept_command:
         patch = f"`git apply {result.patch}`, or " if result.patch else ""
         yield f"If the changed prompts are meant: {patch}`{result.accept_command}`; commit the snapshots."

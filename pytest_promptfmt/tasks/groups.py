@@ -37,7 +37,7 @@ def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate,
     """
     name = config.get("group")
     if not isinstance(name, str) or not name:
-        hint = "since lm-eval 0.4.4, the key for a set of tasks is `tag:`" if isinstance(name, list) else None
+        hint = "to label tasks, use `tag:` instead (since lm-eval 0.4.4)" if isinstance(name, list) else None
         position = locate(("group",)) or (Position(path) if path is not None else None)
         raise SourceError("the name of a group must be text", position=position, hint=hint)
     found = GroupTasks(index, path)
@@ -250,7 +250,7 @@ class GroupTasks:
         if isinstance(name, str) and name:
             return name
         hint = "give the inner group a name: `- group: name` with this list under `task`"
-        message = f"`{key}` of a group member is one name, not {name!r}"
+        message = f"`{key}` of a group member must be one name, not {name!r}"
         raise SourceError(message, position=place.at(key), hint=hint if isinstance(name, list) else None)
 
     def _error(self, spot: _Spot, message: str, hint: str | None = None) -> SourceError:

@@ -176,7 +176,7 @@ class HarnessTask:
 
     def _tried(self, work: Callable[[], Any]) -> Any:
         try:
-            with redirect_stderr(io.StringIO()), self._random.used(), time_limit(_SECONDS, "scoring by lm-eval"):
+            with redirect_stderr(io.StringIO()), self._random.used(), time_limit(_SECONDS, "scoring with lm-eval"):
                 return work()
         except PromptfmtError:
             raise
@@ -272,7 +272,7 @@ def rendered_by_harness(task: Task, seconds: float, *, no_code: bool) -> Task:
     if task.system != "lm-eval" or task.assembly.is_class:
         return task
     if no_code:
-        raise CodeNotAllowedError("`renderer: installed` runs the code of lm-eval, and no code may run here")
+        raise CodeNotAllowedError("`renderer: installed` runs the code of lm-eval, but no code may run here")
     with time_limit(seconds, "the import of lm-eval"):
         _task_class()
     is_laid_out = task.assembly is not FIELDS or task.format is not None

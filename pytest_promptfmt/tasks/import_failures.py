@@ -79,7 +79,7 @@ def explained(error: BaseException, file: Path | None) -> ImportFailedError:
         work = "look for work at the top level of the module, such as a download or a loop"
         return ImportFailedError(error.message, work)
     if isinstance(error, SystemExit):
-        message = f"its module ends the program when it is imported (exit status {error.code!r})"
+        message = f"the import of its module ends the program (exit status {error.code!r})"
         return ImportFailedError(message, None, lacks_resource=True)
     missing = missing_package(error)
     is_plain = isinstance(error, ModuleNotFoundError) and error.name == missing

@@ -58,7 +58,7 @@ def _from_file(
         raise refusal(f"the prompt file {file!r} of use_prompt does not exist", hint=hint)
     prompts = read_yaml(path).config.get("prompts")
     if not isinstance(prompts, Mapping):
-        raise SourceError("a prompt file has a mapping `prompts` at its top level", position=Position(path))
+        raise SourceError("a prompt file needs a mapping `prompts` at its top level", position=Position(path))
     prompt = prompts.get(name)
     if not isinstance(prompt, Mapping):
         known = [key for key in prompts if isinstance(key, str)]
@@ -72,6 +72,6 @@ def _from_file(
 def _template(prompt: Mapping[Any, Any], key: str, name: str, path: Path) -> str:
     template = prompt.get(key)
     if not isinstance(template, str):
-        raise SourceError(f"prompt {name!r} needs {key} as text", position=Position(path))
+        raise SourceError(f"{key} of the prompt {name!r} must be text", position=Position(path))
     # lm-eval reads these as templates only, never as column names; an empty comment keeps a bare word a template.
     return template if "{" in template else f"{template}{{##}}"

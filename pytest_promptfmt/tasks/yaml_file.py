@@ -194,7 +194,7 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
     if not isinstance(entry, str):
         what = "null" if entry is None else f"{entry!r}"
         raise SourceError(
-            f"include takes a path or a list of paths, not {what}",
+            f"include must be a path or a list of paths, not {what}",
             position=position,
             hint="remove the key, or name the file to include; lm-eval 0.4.13 silently drops the whole file",
         )

@@ -134,7 +134,7 @@ def test_a_run_that_does_not_confine_reports_that(project: Project) -> None:
 def test_the_note_names_what_is_not_restricted() -> None:
     assert Possible(files=True, network=True).note() == ""
     assert "use the network" in Possible(files=True, network=False).note()
-    assert "write all files" in Possible(files=False, network=True).note()
+    assert "write all your files" in Possible(files=False, network=True).note()
 
 
 @needs_network

@@ -183,7 +183,7 @@ def test_a_profile_of_another_tokenizer_is_skipped(pytester: pytest.Pytester) ->
     Path("promptfmt.yaml").write_text(f"profiles:\n  own:\n    tokenizer: {other}\n")
     result = run(pytester, "--promptfmt-profile", "own")
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*profiles with another tokenizer than the model's*"])
+    result.stdout.fnmatch_lines(["*profiles whose tokenizer is not the model's*"])
 
 
 def test_a_recording_is_replayed_without_the_model_until_the_prompt_changes(pytester: pytest.Pytester) -> None:

@@ -37,7 +37,9 @@ def test_code_runs_below_the_rootdir_and_where_it_is_allowed(
 
     result = project.run(*arguments)
     result.assert_outcomes(passed=2, skipped=2)
-    result.stdout.fnmatch_lines(["skipped, 2 items: Python code outside the rootdir and --promptfmt-allow-code*"])
+    result.stdout.fnmatch_lines(
+        ["skipped, 2 items: Python code that may not run: outside the rootdir and --promptfmt-allow-code*"]
+    )
     assert "outside/arc.yaml:1: Python code" in result.stdout.str(), "the place is that of the task"
     assert not marker.exists()
 
@@ -72,7 +74,7 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
     output = result.stdout.str()
     assert "good.yaml::good::snapshot[plain] PASSED" in output
     for name, message in {
-        "ends": "its module ends the program when it is imported (exit status 3)",
+        "ends": "the import of its module ends the program (exit status 3)",
         "endless": "the import did not finish within 1 s",
         "raises": "SystemExit",
         "wrong": "tasks/wrong_utils.py:1",

@@ -308,7 +308,7 @@ def test_a_python_file_gives_its_classes(tmp_path: Path) -> None:
 
 def test_a_class_takes_no_format(tmp_path: Path) -> None:
     (task,) = load_tasks(write(tmp_path), allow_code=True)
-    with pytest.raises(FormatError, match="makes its prompts by itself"):
+    with pytest.raises(FormatError, match="whose code makes the prompts"):
         task.with_format("mcqa")
 
 

@@ -62,7 +62,7 @@ def test_a_question_that_is_no_text_is_an_error_with_what_the_release_sends() ->
 
     with pytest.raises(RenderError, match=r"not \('q0',\); lm-eval 0.4.9 leaves the question out, without an error$"):
         requests("0.4.9", doc_to_text=in_parentheses)
-    with pytest.raises(RenderError, match=r"; lm-eval 0.4.9 sends it as it is in turns of a chat, without an error$"):
+    with pytest.raises(RenderError, match=r"; lm-eval 0.4.9 puts it unchanged into chat turns, without an error$"):
         requests("0.4.9", doc_to_text=in_parentheses, shots=2)
     with pytest.raises(RenderError, match=r"not \('q0',\)$"):
         requests("0.4.13", doc_to_text=in_parentheses)

@@ -173,8 +173,8 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     ("source", "name", "said"),
     [
         ("def fonction(doc):\n    return 1\n", "function", "did you mean 'fonction'?"),
-        ("f = 5\n", "f", "is not a function, but int"),
-        ("raise SystemExit(3)\n", "f", "ends the program when it is imported (exit status 3)"),
+        ("f = 5\n", "f", "is not a function, but of type int"),
+        ("raise SystemExit(3)\n", "f", "the import of its module ends the program (exit status 3)"),
         ("x = 1\n1 / 0\n", "f", "utils.py:2): ZeroDivisionError"),
         ("def f(:\n", "f", "utils.py:1): SyntaxError"),
         ("x = '\x00'\n", "f", "SyntaxError"),

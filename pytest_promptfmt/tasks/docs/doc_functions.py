@@ -143,7 +143,7 @@ def run_code(
         raise DocsError(
             message,
             position=position,
-            hint="write docs it can read, or give docs in metadata.promptfmt.docs",
+            hint="write docs that it can read, or give docs in metadata.promptfmt.docs",
         ) from error
 
 

@@ -126,7 +126,7 @@ def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str, DocsKind]:
         samples = run_code(samples, task, keys)
     if not isinstance(samples, list | tuple):
         hint = "give a list of docs, or a function that returns one"
-        raise task.error(DocsError, f"fewshot_config.samples gives {type(samples).__name__}", *keys, hint=hint)
+        raise task.error(DocsError, f"fewshot_config.samples is a {type(samples).__name__}", *keys, hint=hint)
     source = _Source(label="fewshot_config.samples", position=task.position(*keys), docs=lambda: samples)
     pool = tuple(source.checked())
     return pool, f"{len(pool)} from {source.label}", "given"

@@ -229,7 +229,7 @@ def as_lines(docs: Iterable[Mapping[str, Any]]) -> str:
     try:
         return "".join(json.dumps(doc, ensure_ascii=False) + "\n" for doc in docs)
     except TypeError as error:
-        raise DocsError(f"a doc cannot be kept as JSON: {error}") from error
+        raise DocsError(f"a doc cannot be written as JSON: {error}") from error
 
 
 LOOKED_AT: Final = 500

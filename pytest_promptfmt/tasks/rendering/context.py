@@ -150,7 +150,7 @@ class ContextBuilder:
         position = self.task.position(key)
         error: PromptfmtError = RenderError(f"{key} {message}", position=position).naming(repr(self.task.id))
         if self._is_synthetic and any(map(callable, makers)):
-            hint = "write docs that the code can read, or freeze some"
+            hint = "write docs that the code can read, or freeze rows"
             error = SyntheticDocsError(error.message, position=position, hint=hint)
         error.__cause__ = cause
         return error
@@ -224,14 +224,14 @@ class ContextBuilder:
         try:
             chosen = choices[index]
         except Exception as error:
-            raise self._no_choice(f"{place}: {index!r} picks none of {choices!r}", error) from error
+            raise self._no_choice(f"{place}: there is no choice {index!r} in {choices!r}", error) from error
         return choice_field.with_span(chosen, place.shot) if choice_field is not None else Value(chosen)
 
     def _question_spans(self, text: Value, place: Place) -> Spans:
         if not isinstance(text.value, str):
             message = f"{place} must give a text, not {text.value!r}"
             if not self.task.release.makes_turns:
-                does = "leaves the question out" if place.shot is None else "sends it as it is in turns of a chat"
+                does = "leaves the question out" if place.shot is None else "puts it unchanged into chat turns"
                 message += f"; lm-eval {self.task.release.version} {does}, without an error"
             is_other_doc = text.value is None and _may_return(self.task.doc_to_text)
             makers = [self.task.doc_to_text] if is_other_doc else []

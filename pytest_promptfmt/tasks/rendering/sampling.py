@@ -126,7 +126,7 @@ _SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
 class EarlySamplerError(UnavailableError):
     """A class of samplers that makes the text of shots itself, as before lm-eval 0.4.12."""
 
-    reason = "sampler classes for lm-eval before 0.4.12"
+    reason = "sampler classes that need lm-eval before 0.4.12"
 
 
 def _is_early(sampler: object) -> bool:

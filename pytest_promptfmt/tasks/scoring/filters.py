@@ -217,7 +217,7 @@ class TakeFirstKFilter:
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return one list for each doc."""
         listed = list(resps)
-        assert len(listed[0]) >= self.count, f"take_first_k needs {self.count} repeats, and there are {len(listed[0])}"
+        assert len(listed[0]) >= self.count, f"take_first_k needs {self.count} repeats, but there are {len(listed[0])}"
         return (repeats[: self.count] for repeats in listed)
 
 

@@ -239,7 +239,7 @@ def _of_pair(metric: TaskMetric, gold: Any, result: Any) -> Any:
 
 def _called(metric: TaskMetric, **sides: Any) -> Any:
     if metric.function is None:
-        raise TypeError(f"the metric {metric.name!r} is not in lm-eval, and not available from Hugging Face evaluate")
+        raise TypeError(f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate does not offer it")
     return metric.function(**sides, **metric.arguments)
 
 
