@@ -207,9 +207,7 @@ class CodeImporter:
         key, position = key or ref.position.path.name, position or ref.position
         found = self.find(ref, f"{key}: !function {ref}", position)
         if not callable(found) and not isinstance(found, values):
-            message = (
-                f"{key}: {ref.name!r} in {_shown_module(ref)} is not a function, but of type {type(found).__name__}"
-            )
+            message = f"{key}: {ref.name!r} in {_shown_module(ref)} is of type {type(found).__name__}, not a function"
             raise FunctionError(message, position=position)
         return found
 

@@ -160,8 +160,8 @@ def test_a_group_without_a_list_of_members_is_noted(tmp_path: Path) -> None:
     [
         ("group: g\ntask:\n  - dataset_path: x\n", 3, "must name a `task` or a `group`"),
         ("group: g\ntask:\n  - 5\n", 3, "a name or a mapping, not 5"),
-        ("group: g\ntask:\n  - task: [a, b]\n", 3, "is one name"),
-        ("group: [g]\ntask: [a]\n", 1, "is `tag:`"),
+        ("group: g\ntask:\n  - task: [a, b]\n", 3, "must be one name"),
+        ("group: [g]\ntask: [a]\n", 1, "use `tag:` instead"),
         ("group:\ntask: [a]\n", 1, "must be text"),
         (
             "group: g\ntask: [a]\naggregate_metric_list:\n  - metric: acc\n    weight_by_sice: true\n",

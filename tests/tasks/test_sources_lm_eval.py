@@ -239,7 +239,7 @@ def test_a_prompt_file_replaces_text_and_target(tmp_path: Path) -> None:
     file = read(tmp_path, "task: a\ndoc_to_text: x\nuse_prompt: p.yaml:mine\n")
     assert file is not None
     assert (file.tasks[0].doc_to_text, file.tasks[0].doc_to_target) == ("Q {{q}}", "answer{##}")
-    for name, said in (("half", "needs doc_to_target"), ("mien", "did you mean 'mine'?")):
+    for name, said in (("half", "doc_to_target of the prompt 'half'"), ("mien", "did you mean 'mine'?")):
         with pytest.raises(SourceError) as caught:
             read(tmp_path, f"task: a\ndoc_to_text: x\nuse_prompt: p.yaml:{name}\n")
         assert said in str(caught.value)
