@@ -34,7 +34,7 @@ def refused(folder: Path, source: str, name: str = "f", seconds: float = 60.0) -
         bind_functions(task, trusted=everything, time_limit=seconds)
     assert caught.value.position == Position(folder / "t.yaml", 3, 1)
     assert (
-        f"doc_to_text: {'' if 'has no' in caught.value.message or 'is no' in caught.value.message else '!function'}"
+        f"doc_to_text: {'' if 'has no' in caught.value.message or 'is of' in caught.value.message else '!function'}"
         in (caught.value.message)
     )
     return caught.value
