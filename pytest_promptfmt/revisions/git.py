@@ -153,7 +153,7 @@ class Repository:
     def contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
         """Return the contents of files with these ids as `blobs` returns them; others are read in the work tree."""
         ids = {blob.partition(" ")[2] for blob in blobs.values() if blob.startswith("file ")}
-        output = git(self.top, "cat-file", "--batch", given="".join(f"{each}\n" for each in ids).encode())
+        output = git(self.top, "cat-file", "--batch", "--buffer", given="".join(f"{each}\n" for each in ids).encode())
         found: dict[str, bytes] = {}
         start = 0
         while start < len(output):

@@ -21,6 +21,7 @@ from typing import IO, Final, NoReturn
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.rules.rule_registry import known_rules
 
@@ -94,14 +95,18 @@ def _is_safe() -> bool:
     return sys.flags.safe_path or not gate.allows_code()
 
 
+_LOADED: Final = ("session", "isolation", *(f"items.{kind}_items" for kind in ("prompt", "lint", "answer", "command")))
+
+
 @cache
 def _load() -> None:
     """Import pytest and the modules that it would load itself; the run reports those that cannot be imported."""
     from_pytest = [f"_pytest.{name}" for name in import_module("_pytest.config").default_plugins]
-    for name in ("pytest", *from_pytest, "syrupy", "pytest_promptfmt.plugin", "pytest_promptfmt.plugin.session"):
+    for name in ("pytest", *from_pytest, "syrupy", *(f"pytest_promptfmt.plugin.{name}" for name in _LOADED)):
         with suppress(Exception):
             import_module(name)
     known_rules()
+    possible()
 
 
 def _be_pytest(
