@@ -1,10 +1,13 @@
-"""Outcomes in pytest's reports: sent with the report of an item, counted, and shown at the end of the run."""
+"""Outcomes in pytest's reports: sent with those of items, counted, and shown at the end of a run, also of a cut one."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
-from typing import Any, Final
+import signal
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -18,6 +21,7 @@ from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.pending import Edit, keep_last_run, last_run_of
 from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
 from pytest_promptfmt.results.terminal import archetypes_of, finding_lines, sections
+from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.snapshots import extension as snapshots
 
@@ -120,6 +124,54 @@ def _error_of_user(info: pytest.ExceptionInfo[BaseException] | None) -> pytest.E
     if cause is None or traceback is None:
         return info
     return pytest.ExceptionInfo.from_exc_info((type(cause), cause.with_traceback(traceback), traceback))
+
+
+class Interruption:
+    """The hooks that end a run early; outcomes of finished files are cached at the end of each run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._waiting: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Note the tests that will run, and run them."""
+        if not session.config.option.collectonly:
+            self._waiting = {item.nodeid for item in session.items if isinstance(item, PromptItem)}
+        with _ended_by_signal():
+            return (yield)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note that a test has run."""
+        self._waiting.discard(nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Add a line about the tests that did not run."""
+        if not self._waiting:
+            return
+        kept = "; finished files are cached, so the next run continues there" if self._run.cache.is_on else ""
+        text = f"the run ended early: {counted(len(self._waiting), 'test')} of prompts did not run{kept}"
+        self._run.found.notes.append(text)
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Let SIGTERM end the block as pytest.exit does, unless the signal is used for something else."""
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        pytest.exit("terminated by SIGTERM")  # with another exit status pytest would show no summary
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Closing:

@@ -25,7 +25,6 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import possible
 from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
-from pytest_promptfmt.plugin.broken_runs import CollectionErrors, Interruption
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     irregular_files,
@@ -33,16 +32,19 @@ from pytest_promptfmt.plugin.collection import (
     task_file_node,
     warn_of_file,
 )
+from pytest_promptfmt.plugin.collection_errors import CollectionErrors
 from pytest_promptfmt.plugin.items import KINDS
 from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
 from pytest_promptfmt.plugin.items.task_node import LOADED, TaskNode, load_kinds
-from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
+from pytest_promptfmt.plugin.outcome_reports import Closing, Interruption, OutcomeReports
 from pytest_promptfmt.plugin.progress import ReadingLines
-from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run, cache_of, collapses
+from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
 from pytest_promptfmt.plugin.unchanged import (
     Unchanged,
     UnchangedFolder,
+    cache_of,
     children_of,
+    collapses,
     expanded,
     is_below_named,
     unchanged,
