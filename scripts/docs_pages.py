@@ -109,7 +109,7 @@ def settings_tables() -> Mapping[str, str]:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    return "".join((f"| {title} | |\n|---|---|\n", *(f"| {name} | {text} |\n" for name, text in rows)))
+    return "".join((f"| {title} | meaning |\n|---|---|\n", *(f"| {name} | {text} |\n" for name, text in rows)))
 
 
 def _options() -> Iterator[tuple[str, str]]:
