@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import FunctionError, PromptfmtError
+from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, UnavailableError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.release import LATEST, Release, numbers_of, releases
 from pytest_promptfmt.core.task import Task
@@ -287,7 +287,7 @@ def _compared(
     found, requests, failures = [], 0, 0
     for way in ways:
         makers = [_result(side, *way) for side in sides]
-        unknown = next((each for each in makers if isinstance(each, FunctionError)), None)
+        unknown = next((each for each in makers if isinstance(each, FunctionError | UnavailableError)), None)
         if unknown is not None and way is ways[0]:
             return Compared(task=name, unknown=unknown.message)
         if unknown is not None:  # with more shots than the task sets

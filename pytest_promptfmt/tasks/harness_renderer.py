@@ -22,7 +22,14 @@ from typing import Any, Final
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, PromptfmtError, RenderError, described
+from pytest_promptfmt.core.errors import (
+    CodeNotAllowedError,
+    FunctionError,
+    PromptfmtError,
+    RenderError,
+    SyntheticDocsError,
+    described,
+)
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
@@ -82,7 +89,7 @@ class HarnessTask:
     """A task as the installed lm-eval builds it, with its functions bound.
 
     For scores it needs the task as it is `written`, whose filters and metrics are names. Raises FunctionError where
-    lm-eval cannot be imported, RenderError where it refuses the task.
+    lm-eval cannot be imported, RenderError where it refuses the task, SyntheticDocsError where a class needs real docs.
     """
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None, *, written: Task | None = None) -> None:
@@ -96,7 +103,14 @@ class HarnessTask:
         kind = type(base.__name__, (base,), {"download": lambda made, *_, **__: setattr(made, "dataset", splits)})
         config = _config(task, written)
         config["num_fewshot"] = task.shots(num_fewshot)
-        self._made = self._run("builds no task", lambda: kind(config=config))
+        try:
+            self._made = self._run("builds no task", lambda: kind(config=config))
+        except RenderError as error:
+            if own is None or docs.kind != "synthetic" or not isinstance(error.__cause__, KeyError):
+                raise
+            # The constructor of a class reads a column that no prompt shows.
+            message = f"lm-eval builds its class with real docs only: it raises {described(error.__cause__)}"
+            raise SyntheticDocsError(message, position=error.position) from error
         self._run("has no name", lambda: [getattr(self._made, "task_name", "") for _ in range(3)])
         self._built = self._random.states
         if own is not None:  # most classes take no configuration, and lm-eval sets this key
@@ -311,6 +325,9 @@ class _Splits(dict[str, _Rows]):
 
     def __init__(self, docs: TaskDocs) -> None:
         self._docs = docs
+
+    def __contains__(self, split: object) -> bool:
+        return True  # a class may ask which splits its dataset has
 
     def __missing__(self, split: str) -> _Rows:
         rows = _Rows(copy.deepcopy(dict(doc)) for doc in self._docs.evaluated)

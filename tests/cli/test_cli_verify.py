@@ -131,6 +131,21 @@ def test_the_requests_of_a_class_are_those_of_its_object_in_lm_eval(tmp_path: Pa
     assert "1 task, 2 requests compared, all equal" in done.stdout
 
 
+def test_a_class_that_is_built_of_its_docs_is_compared_with_real_ones(tmp_path: Path) -> None:
+    installed()
+    (tmp_path / "tasks").mkdir()
+    reads = "        self.named = 'test' in self.dataset and self.dataset['test'][0]['named']\n"
+    made = TASK_CLASS.replace("    def has_training", f"{reads}\n    def has_training")
+    (tmp_path / "tasks/own.py").write_text(made, "utf-8")
+    yaml = tmp_path / "tasks/own.yaml"
+    yaml.write_text("task: own\nclass: !function own.Own\n", "utf-8")
+    done = promptfmt(tmp_path, "verify", "--profile", "plain")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "1 task: own: lm-eval builds its class with real docs only: it raises KeyError: 'named'" in done.stdout
+    (tmp_path / "tasks/own.docs.jsonl").write_text('{"question": "one", "answer": "a", "named": "b"}\n', "utf-8")
+    assert "1 task, 1 request compared, all equal" in promptfmt(tmp_path, "verify", "--profile", "plain").stdout
+
+
 def test_a_sample_is_always_the_same(tmp_path: Path) -> None:
     installed()
     results = [json.loads(promptfmt(project(tmp_path), "verify", "--sample", "1", "--json").stdout) for _ in range(2)]
