@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import did_you_mean, is_misspelt
+from pytest_promptfmt.core.errors import Position, did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.tasks import TaskIndex, names_its_sets, tags_of
+from pytest_promptfmt.study.configuration import read_template
+from pytest_promptfmt.tasks import TaskIndex, YamlFile, names_its_sets, tags_of
 
 _WORD: Final = re.compile(r"[A-Za-z]{6,}")
 _MAX_MEMBERS: Final = 5000
 _MAX_DEPTH: Final = 16
+_FEWEST_SIBLINGS: Final = 4
+_COMPARED: Final = (
+    *("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "target_delimiter", "test_split"),
+    *("fewshot_split", "num_fewshot", "generation_kwargs", "filter_list", "metric_list", "process_results"),
+)
 _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "multiple_choice": ("acc", "acc_norm"),
     "loglikelihood": ("perplexity", "acc"),
@@ -151,41 +158,87 @@ def _averages(view: FileView, group: Mapping[Any, Any], keys: tuple[str | int, .
 
 def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:
     """Return metric and pipeline of every member; nothing if those of a member are unknown."""
-    found: set[tuple[str, str]] = set()
-    waiting = list(members) if isinstance(members, list) else []
+    reported = [_reported(file.config) for file in _tasks_of(members, index)]
+    return frozenset() if None in reported else frozenset().union(*filter(None, reported))
+
+
+def _tasks_of(members: Any, index: TaskIndex) -> Sequence[YamlFile]:
+    """Return the files of the tasks of a group, with those of groups and tags inside it; none if one is unknown."""
+    found: list[YamlFile] = []
+    waiting = list(reversed(members)) if isinstance(members, list) else []
     seen: set[str] = set()
     while waiting:
         member = waiting.pop()
         if isinstance(member, Mapping):
             if isinstance(member.get("task"), list):
-                waiting += member["task"]
+                waiting += reversed(member["task"])
                 continue
             if set(member) & {"metric_list", "filter_list", "include", "process_results"}:
-                return frozenset()
+                return ()
             member = member.get("group", member.get("task"))
         entry = index.find(member) if isinstance(member, str) else None
         if entry is None or entry.kind == "class":
-            return frozenset()
+            return ()
         if entry.name in seen:
             continue
         seen.add(entry.name)
         if len(seen) > _MAX_MEMBERS:
-            return frozenset()
+            return ()
         if entry.kind == "tag":
-            waiting += entry.tagged
+            waiting += reversed(entry.tagged)
         elif entry.file is None:
-            return frozenset()
+            return ()
         elif entry.kind == "group":
             if set(entry.file.config) & {"metric_list", "filter_list"}:
-                return frozenset()
+                return ()
             inner = entry.file.config.get("task")
-            waiting += inner if isinstance(inner, list) else []
+            waiting += reversed(inner) if isinstance(inner, list) else []
         else:
-            reported = _reported(entry.file.config)
-            if reported is None:
-                return frozenset()
-            found |= reported
-    return frozenset(found)
+            found.append(entry.file)
+    return found
+
+
+@rule("PF136", "unlike-siblings", severity=Severity.INFO, family=Family.NAMES, scope="file")
+def unlike_siblings(view: FileView) -> Iterator[Finding]:
+    """Report a task of a group that differs from all its siblings in the value of one key.
+
+    Why: tasks of a family are copies. A correction that misses one file leaves its old column, label set or stop.
+    Siblings are in the same folder, and include the same file. There must be five, of which the others agree. A task
+    with several such keys is of another kind.
+
+    Fix: compare the task with its siblings, and give it their value unless the difference is intended.
+
+    Real: lm-evaluation-harness #3465 (mgsm in one of several languages).
+    """
+    members = view.config.get("task") if view.file.kind == "group" else None
+    names = [name for name in members if isinstance(name, str)] if isinstance(members, list) else []
+    of_groups = {name for name in names if (entry := view.index.find(name)) is None or entry.kind == "group"}
+    families: dict[tuple[Path, Path], list[YamlFile]] = {}
+    for file in _tasks_of([name for name in names if name not in of_groups], view.index):
+        families.setdefault((file.path.parent, file.parts[0].path), []).append(file)
+    for files in (files for files in families.values() if len(files) > _FEWEST_SIBLINGS):
+        odd = [(key, *pair) for key in _COMPARED if (pair := _odd_one(files, key)) is not None]
+        for key, file, other in odd if len(odd) == 1 else ():
+            first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
+            usual = f"{_compared(other.config, key)} at {place} and in {len(files) - 2} more"
+            saw = f"{_compared(file.config, key)}; {usual}"
+            yield Finding(message=f"a task has another {key} than all its siblings", saw=saw, position=first)
+
+
+def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:
+    """Return the only file with another value of a key than all others, which agree, and one of those."""
+    values = [_compared(file.config, key) for file in files]
+    (usual, count), *_ = Counter(values).most_common(1)
+    odd = (file for file, value in zip(files, values, strict=True) if value != usual)
+    return (next(odd), files[values.index(usual)]) if count == len(files) - 1 else None
+
+
+def _compared(config: Mapping[Any, Any], key: str) -> str:
+    """Return what tasks of a family have in common of a key: of a prompt its columns, for its words are translated."""
+    value = config.get(key)
+    if key == "doc_to_text" and isinstance(value, str):
+        return ", ".join(sorted(read_template(value).names))
+    return str(value) if isinstance(value, FunctionRef) else repr(value)
 
 
 def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
