@@ -18,7 +18,7 @@ from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.profiles import load_tokenizer
 from pytest_promptfmt.profiles.encoding import PairEncoder
 from pytest_promptfmt.results.html import html_report
-from pytest_promptfmt.results.item_views import packed_view, prompts_view
+from pytest_promptfmt.results.item_views import diff_view, packed_view, prompts_view
 from pytest_promptfmt.results.markdown import markdown_report
 from pytest_promptfmt.results.run_result import RunResult, causes_in
 from pytest_promptfmt.results.writers import json_report
@@ -73,6 +73,13 @@ def test_items_of_one_task_and_profile_share_a_row_with_all_their_views() -> Non
     outcomes = passed("plain", packed_view({"docs": [1]})), passed("plain", packed_view({"verdicts": [2]}))
     page = html_report(RunResult(rootdir=Path("/repository"), outcomes=outcomes))
     assert unpacked(page, "chunk-0") == [{"title": "", "findings": [], "docs": [1], "verdicts": [2]}]
+
+
+def test_a_row_of_a_comparison_marks_what_differs_and_has_none_for_a_side_without_the_line() -> None:
+    view = diff_view(["@@ doc 1, prompt, line 1 @@", " same", "-a b", "+a c", "+new"])
+    same, new = [["same", False]], [["new", False]]
+    changed = [[["a ", False], ["b", True]], [["a ", False], ["c", True]]]
+    assert view["comparison"] == [{"title": "doc 1, prompt, line 1", "rows": [[same, same], changed, [None, new]]}]
 
 
 @pytest.mark.parametrize("context", ["Q: 1\nA:", "Q: 1\nA: "])

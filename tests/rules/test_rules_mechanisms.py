@@ -50,6 +50,12 @@ def test_labels_of_a_loop(tmp_path: Path, label: str, codes: set[str]) -> None:
     assert found_in(tmp_path, loop(label)) & {"PF249", "PF203", "PF242"} == codes
 
 
+@pytest.mark.parametrize(("labels", "codes"), [("[A, B]", {"PF249"}), ("[A, B, C]", set())])
+def test_a_loop_lists_as_many_options_as_there_are_labels(tmp_path: Path, labels: str, codes: set[str]) -> None:
+    listing = loop("{{'ABC'[loop.index0]}}. ").replace('"{{choices}}"', labels)
+    assert found_in(tmp_path, listing) & {"PF249"} == codes
+
+
 def test_options_on_one_line_are_not_glued(tmp_path: Path) -> None:
     label = "{{'ABC'[loop.index0]}}. "
     assert "PF203" not in found_in(tmp_path, loop(label, after=" "))

@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from pytest_promptfmt.snapshots.hunks import changed_words
+from pytest_promptfmt.snapshots.hunks import changed_words, marked_lines
 
 LINES = st.text("ab «é⟨SP⟩\t.", max_size=30)
 
@@ -24,3 +24,8 @@ def test_a_line_of_megabytes_is_compared_at_once() -> None:
     before, after = changed_words(old + "x" + old, old + "y" + old)
     assert [text for text, differs in before if differs] == ["x"]
     assert [text for text, differs in after if differs] == ["y"]
+
+
+def test_names_of_the_files_of_a_diff_are_no_changed_lines() -> None:
+    lines = ["--- arc/plain.txt", "+++ arc/plain.txt", "-a", "+b", "--- "]
+    assert [sign for sign, _ in marked_lines(lines)] == ["", "", "-", "+", ""]

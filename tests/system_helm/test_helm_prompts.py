@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, Substitution
-from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, Window, draw_rows
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, Window, draw_rows, language_windows
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import PromptBuilder, PromptPiece, substituted
 
@@ -199,6 +199,11 @@ def characters(text: str) -> list[int]:
 
 def text_of(ids: Sequence[int]) -> str:
     return "".join(map(chr, ids))
+
+
+def test_a_window_of_text_that_grows_when_it_is_decoded_predicts_fewer_tokens() -> None:
+    window = Window(encode=characters, decode=lambda ids: text_of(ids).replace("e", "ee"), max_request_length=4)
+    assert language_windows("abcdef", 0, window) == [("abcd", 0), ("cdee", 2)]
 
 
 @given(st.integers(0, 90), st.integers(0, 6))

@@ -92,6 +92,20 @@ def test_an_answer_to_continue_that_transformers_does_not_find_is_no_failure_of_
     assert found(PLAIN.replace("message.content", "message.content | upper"), "PF431") == []
 
 
+@pytest.mark.parametrize(("end", "is_reported"), [("", True), ("</think>", False)])
+def test_a_tag_of_reasoning_that_the_template_opens_is_closed(end: str, is_reported: bool) -> None:
+    opened = f"{{{{ '<think>' + message.reasoning_content + '{end}' if message.reasoning_content else '' }}}}"
+    messages = found(PLAIN.replace(TURN, f"{opened}{TURN}{{# </think> #}}"), "PF446")
+    assert any(message.startswith("tags of reasoning are not balanced") for message in messages) is is_reported
+
+
+@pytest.mark.parametrize(("switch", "is_noted"), [("", False), ("{% if enable_thinking %}{% endif %}", True)])
+def test_a_switch_of_reasoning_that_changes_nothing_is_noted(switch: str, is_noted: bool) -> None:
+    opened = "{{ '<think>' + message.reasoning_content + '</think>' if message.reasoning_content else '' }}"
+    messages = found(switch + PLAIN.replace(TURN, opened + TURN), "PF446")
+    assert ("enable_thinking changes nothing" in messages) is is_noted
+
+
 def test_refusals_are_told_apart_from_failures() -> None:
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN
     assert "the template refuses a system message" in found(refusing, "PF432")

@@ -125,6 +125,18 @@ def test_data_files_may_be_lists_and_globs(tmp_path: Path) -> None:
     assert questions(docs.evaluated) == ["a 1", "b-1 1", "b-2 1"]
 
 
+def test_data_files_are_below_the_data_folder_and_without_them_it_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("home/other", "here/test"):
+        (tmp_path / name).parent.joinpath("data").mkdir(parents=True)
+        write_docs((tmp_path / name).parent / f"data/{Path(name).name}.jsonl", *numbered(name, 1))
+    monkeypatch.chdir(tmp_path / "here")
+    for files, expected in (({"data_files": {"test": "other.jsonl"}}, "home/other 1"), ({}, "here/test 1")):
+        dataset = Dataset(path="json", kwargs={"data_dir": "data", **files}, test_split="test")
+        assert questions(load_docs(make_task(tmp_path / "home", dataset=dataset)).evaluated) == [expected]
+
+
 def test_bare_data_files_are_the_train_split(tmp_path: Path) -> None:
     write_docs(tmp_path / "x.jsonl", *numbered("x", 1))
     assert load_docs(make_task(tmp_path, dataset=local_dataset("x.jsonl", test_split="train"))).evaluated

@@ -508,6 +508,18 @@ def test_shots_are_fewer_only_where_a_named_sampler_draws_from_files() -> None:
     assert drawable(choice_task(fewshot=FewShot(sampler="first_n")), synthetic, 5) == 5
 
 
+@pytest.mark.parametrize(
+    ("methods", "says"),
+    [
+        ({}, "has no attribute 'set_rnd'"),
+        ({"set_rnd": lambda *_: None, "sample": max}, "max failed with TypeError"),
+    ],
+)
+def test_a_sampler_class_that_cannot_be_driven_is_an_error_of_its_task(methods: dict[str, Any], says: str) -> None:
+    sampler = type("Own", (), {"__init__": lambda self, *_, **__: None, **methods})
+    assert says in str(failure(choice_task(num_fewshot=1, fewshot=FewShot(sampler=sampler))))
+
+
 def test_sampler_class_of_a_user_is_driven_as_in_lm_eval() -> None:
     class LastN:
         def __init__(self, df: list[Doc], rnd: Any = None) -> None:

@@ -151,9 +151,9 @@ def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
         harness = harness_of(task.path.parent.resolve())
         if harness is None or harness.reads_early_yaml:
             raise EarlySamplerError(f"the sampler of {task.id!r} has no argument `eval_doc`", position=position)
-    call(sampler.set_rnd, FEWSHOT_SEED)
+    call(call(getattr, sampler, "set_rnd"), FEWSHOT_SEED)
 
     def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
-        return [(None, doc) for doc in call(sampler.sample, n=count, eval_doc=left_out)]
+        return [(None, doc) for doc in call(call(getattr, sampler, "sample"), n=count, eval_doc=left_out)]
 
     return draw
