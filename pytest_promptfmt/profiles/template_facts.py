@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from jinja2 import Undefined
+from jinja2 import Undefined, nodes
+from jinja2.utils import missing
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError
@@ -65,7 +66,8 @@ _REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 class UndefinedName:
     """A name that a template prints or iterates over though it has no value; `line` is the template's, from 1.
 
-    `is_elsewhere` tells that a tool call has a value of this name, but not where the template looks.
+    `is_elsewhere` tells that there is a value of this name, but not where the template looks: in a message, in a tool
+    call, or in another branch.
     """
 
     name: str
@@ -353,10 +355,15 @@ class _Probe:
         found: dict[tuple[str, int | None], UndefinedName] = {}
         source, is_call = self.trial.source, False
 
-        def note(name: str | None) -> None:
-            if not is_call or name in _KEYS_OF_CALLS:
-                undefined = UndefinedName(str(name), _template_line(source), is_call)
-                found.setdefault((undefined.name, undefined.line), undefined)
+        def note(undefined: Undefined, known: Collection[str]) -> None:
+            name, line = str(undefined._undefined_name), _template_line(source)
+            is_elsewhere = name in (_KEYS_OF_CALLS if is_call else known) and is_call != (
+                undefined._undefined_obj is missing
+            )
+            if is_elsewhere or not is_call:
+                found.setdefault((name, line), UndefinedName(name, line, is_elsewhere))
+
+        stored = {each.name for each in self.trial.nodes if isinstance(each, nodes.Name) and each.ctx == "store"}
 
         class Logged(Undefined):
             """Records the names that are printed without having a value."""
@@ -364,11 +371,11 @@ class _Probe:
             __slots__ = ()
 
             def __str__(self) -> str:
-                note(self._undefined_name)
+                note(self, ("role", "content"))
                 return ""
 
             def __iter__(self) -> Any:
-                note(self._undefined_name)
+                note(self, stored)
                 return iter(())
 
             def __contains__(self, _: object) -> bool:

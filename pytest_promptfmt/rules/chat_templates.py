@@ -196,7 +196,7 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Why: undefined names render as nothing, so a misspelled name leaves no trace. Names that are only tested
     (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info. It is an error if
-    a tool call has the name, but the template looks for it in another place.
+    there is a value of this name, but in another place: in a message, in a tool call, or in another branch.
 
     Fix: correct the name, or define it in the profile's `template_args`.
 
@@ -215,12 +215,12 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         yield finding(message, saw, loaded.place(undefined.line), severity=severity, do=do)
 
 
-@rule("PF408", "indented-markers", severity=Severity.WARNING, family=Family.CHAT, scope="template")
+@rule("PF408", "indented-markers", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes the indentation of its own file into the prompt.
 
     Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
-    the turns that it never saw in training.
+    the turns that it never saw in training. It is an error if a text in quotes ends with the indentation.
 
     Fix: write `{{-` and `{%-`, or join the lines if the file was only indented for reading.
 
@@ -228,11 +228,14 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts, trial = loaded.facts, loaded.trial
     if facts is not None and trial is not None and facts.indentation:
+        texts = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
+        is_quoted = any(re.search(r"\n {2,}\Z", each) for each in texts)  # others may be joined when they are loaded
         yield finding(
             "the chat template prints the indentation of its own file",
             facts.indentation,
             loaded.place_of("\n    {{ ", "\n    <"),
-            severity=None if is_for_chat(trial) else Severity.INFO,  # the task of a classifier may hold an example
+            # The task of a classifier may hold an example.
+            severity=Severity.INFO if not is_for_chat(trial) else None if is_quoted else Severity.WARNING,
         )
 
 

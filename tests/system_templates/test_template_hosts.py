@@ -240,6 +240,19 @@ MISTAKES = {
         GLUED,
         ("PF442", "a generation prompt follows each user message, also between two of them"),
     ),
+    "the file was indented within quotes": (
+        template().replace("assistant\\n' }}", "assistant\n        ' }}").replace("<|end|>\\n", "<|end|>\n        "),
+        ("PF408", "the chat template prints the indentation of its own file"),
+    ),
+    "a name that only another branch sets is looped over": (
+        "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% endif %}"
+        + template().replace("in messages", "in rest"),
+        ("PF407", "the chat template prints the undefined name 'rest'"),
+    ),
+    "a key of messages is taken for a name": (
+        template("content").replace("+ content", "~ content"),
+        ("PF407", "the chat template prints the undefined name 'content'"),
+    ),
     "a description with quotes breaks the tools": (
         template(
             tools="{% for tool in tools or [] %}"

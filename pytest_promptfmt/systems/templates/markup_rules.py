@@ -114,7 +114,7 @@ def _python_call(written: str) -> dict[str, object] | None:
     return {str(each.arg): each.value.value for each in tree.keywords if isinstance(each.value, ast.Constant)}
 
 
-@template_rule("PF456", "marker-repeated", severity=Severity.WARNING)
+@template_rule("PF456", "marker-repeated", severity=Severity.ERROR)
 def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a marker that is written twice in a row.
 
@@ -148,7 +148,7 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
                 f"a marker is written twice in a row: {conversation.about}",
                 f"{excerpt(text, found.start(), found.end())!r}",
                 trial.place_of(marker),
-                conversation.mildest(Severity.WARNING if is_for_chat(trial) else Severity.INFO),
+                None if is_for_chat(trial) else Severity.INFO,
             )
 
 
@@ -190,10 +190,10 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
     known, special = _paired_tags(trial.source), frozenset(trial.profile.special_tokens.values())
-    simplest: dict[str, Conversation] = {}
+    simplest: dict[tuple[str, bool], Conversation] = {}
     for conversation, name in trial.attributed(faults):
-        simplest.setdefault(name, conversation)
-    for name, conversation in simplest.items():
+        simplest.setdefault((name, conversation.has_tools), conversation)
+    for (name, _), conversation in simplest.items():
         text, shown = trial.finished(conversation) or "", name.removeprefix("|")
         if name == "{" and any(_broken(text, conversation)):
             continue  # braces of JSON, which have a rule
