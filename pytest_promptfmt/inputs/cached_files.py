@@ -113,7 +113,7 @@ def is_quiet(shown: Shown) -> bool:
 
 def problems(shown: Shown) -> Iterator[tuple[tuple[str, str], bool]]:
     """Yield the problem of each failed report of an item, and whether the report has its text, not that of another."""
-    for report in filter(_has_failed, shown["reports"]):
+    for report in (each for each in shown["reports"] if each.get("outcome") == "failed"):
         outcome = mapping(report.get("promptfmt"))
         yield (str(outcome.get("category")), str(outcome.get("key"))), bool(outcome.get("detail"))
 
@@ -173,10 +173,6 @@ class _Counts:
         else:
             self.row["counts"][outcome.category] += 1
         self._tokenizers.add(used)
-
-
-def _has_failed(report: Mapping[str, Any]) -> bool:
-    return report.get("outcome") == "failed"
 
 
 def snapshots_in(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str]]:

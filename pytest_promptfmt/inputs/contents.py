@@ -60,7 +60,8 @@ class Contents:
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
         self._wrote: dict[str, str] = {}
-        self._fact = cache(self._digest_of_fact)  # a hub's cache has many names
+        # A hub's cache has many names.
+        self._fact = cache(lambda fact: digest_of(value_of(fact, self.places).encode("utf-8", "backslashreplace")))
         self._real = cache(os.path.realpath)
         self._shared_stamp = cache(lambda path: self._fact(path) if is_fact(path) else _stamp_of(path))
         self.began = time.time_ns()
@@ -196,9 +197,6 @@ class Contents:
         except OSError:
             return path, OTHER, None
         return path, digest, stamp if is_settled and not has_links else None
-
-    def _digest_of_fact(self, fact: str) -> str:
-        return digest_of(value_of(fact, self.places).encode("utf-8", "backslashreplace"))
 
     def _placed(self, path: str, digest: str) -> str:
         """Return the digest of a path that a link leads elsewhere with its place, which messages name."""

@@ -111,7 +111,9 @@ class OutcomeCache:
         if found is not None:
             made = Decision("skip" if found.is_quiet else "show", SAME, found)
         else:
-            made = Decision("run", next(iter(reasons), "") or self._why_none(name))
+            refusal = self._rows.refusal(name)
+            none = f"it runs each time because of {refusal[0]}" if refusal else "it has no cached outcomes"
+            made = Decision("run", next(iter(reasons), "") or none)
             self._rows.found.pop(name, None)
         self.decisions[name] = made
         return made
@@ -119,10 +121,6 @@ class OutcomeCache:
     def knows(self, path: Path) -> bool:
         """Return whether an earlier run tested a file, so that there are outcomes, or a reason for none."""
         return self._rows.knows(str(path))
-
-    def _why_none(self, name: str) -> str:
-        refusal = self._rows.refusal(name)
-        return f"it runs each time because of {refusal[0]}" if refusal else "it has no cached outcomes"
 
     def _same(self, path: Path, row: Mapping[str, Any], introduces: Set[str] | None) -> CachedFile:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""

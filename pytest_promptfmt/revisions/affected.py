@@ -182,8 +182,8 @@ class Affected:
         may_be_groups = [name for name, pairs in self.named.items() if "task" not in dict(pairs)]
         found: set[str] = set()
         while labels:
-            listed = {*map(str.encode, labels)}
-            self._read(name for name in may_be_groups if _mentions(self._texts[name], listed))
+            listed = re.compile(b"|".join(re.escape(label.encode()) for label in labels))
+            self._read(n for n in may_be_groups if listed.search(self._texts[n]) or _is_escaped(self._texts[n]))
             groups = {name for name, source in self.sources.items() if not source.name} - found
             reached = {name for name in groups.difference(names) if not labels.isdisjoint(self.sources[name].texts)}
             found |= reached
@@ -254,10 +254,6 @@ class _Nearness:
             if is_named and any(word in text for word in words):
                 return True
         return not name.endswith(".py") and _is_escaped(text)
-
-
-def _mentions(text: bytes, words: Iterable[bytes]) -> bool:
-    return any(word in text for word in words) or _is_escaped(text)
 
 
 def _is_escaped(text: bytes) -> bool:

@@ -9,6 +9,7 @@ JSON values; the worker that renders writes it, and its content is untrusted.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -19,15 +20,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.metric_scores import SECONDS_FOR_CODE
+from pytest_promptfmt.answers.tried_answers import likelihoods_for, texts_for
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
+from pytest_promptfmt.core.limits import must_propagate, time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.revisions.raw_docs import Lines, processed, raw_docs
-from pytest_promptfmt.revisions.tried_scores import tried_scores
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.tasks import columns_read, renderer_with_shots, with_pool
+from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.tasks import Question, columns_read, renderer_with_shots, score_doc, score_texts, with_pool
 
 SHOTS: Final = 2
 """Few-shot examples that are tried where the task itself has none."""
@@ -99,7 +104,7 @@ def rendering_of(study: Study, plan: RenderingPlan) -> TaskRendering:
             rendering["error"] = error.message
     with _traced(Path(plan.top)) as scored_lines:
         try:
-            rendering["scores"] = tried_scores(study, plan.words) if plan.scores else {}
+            rendering["scores"] = _tried_scores(study, plan.words) if plan.scores else {}
         except PromptfmtError as error:
             rendering["scoring_error"] = error.message
     for file, unseen in unsure.items():
@@ -251,6 +256,50 @@ def _traced(top: Path) -> Iterator[dict[str, set[int]]]:
         yield lines
     finally:
         sys.settrace(before)
+
+
+# -- scores of fixed answers, without a model --------------------------------------------------------------------------
+
+
+def _tried_scores(study: Study, words: Iterable[str]) -> dict[str, str]:
+    """Return the scores of answers to each doc as texts, after a description; `words` are answers, too.
+
+    A text that begins with `!` is an exception. Raises the PromptfmtError that stops all scoring.
+    """
+    scoring = study.scoring_of_prompts
+    found: dict[str, str] = {}
+    for number, (instance, question) in enumerate(zip(scoring.instances, scoring.questions, strict=True)):
+        for label, results in _results(scoring, instance, question, words):
+            found[f"{label}, doc {number}"] = _score(scoring, instance, question, results)
+    return found
+
+
+def _results(
+    scoring: Scoring, instance: Instance, question: Question, words: Iterable[str]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield results of a model for one doc: a description, and what process_results gets."""
+    task = scoring.task
+    if not task.generates:
+        yield from likelihoods_for(task, len(instance.requests))
+        return
+    chain = Chain(task, scoring.stops, is_synthetic=scoring.is_synthetic)
+    if chain.scores_nothing:
+        raise ScoringError("its metric runs generated code")
+    for text in texts_for(question, words):
+        for pipeline in chain.pipelines:
+            read = chain.read_uncounted(pipeline, text, instance.doc, "an answer")
+            yield f"{text[:40]!r} by {pipeline.name!r}", [read.problem or read.extracted]
+
+
+def _score(scoring: Scoring, instance: Instance, question: Question, results: list[Any]) -> str:
+    try:
+        with time_limit(SECONDS_FOR_CODE, "scoring one doc"):
+            values = score_doc(scoring.task, scoring.metrics, copy.deepcopy(instance.doc), question, results)
+    except BaseException as error:
+        if must_propagate(error):
+            raise
+        return f"! {type(error).__name__}"
+    return ", ".join(f"{name} {text}" for name, text in score_texts(values).items())
 
 
 # -- edge cases --------------------------------------------------------------------------------------------------------
