@@ -90,7 +90,7 @@ def page() -> str:
         parts.append(
             f"\n## {repository['repository']} at {repository['version']}\n\nFiles are below `{repository['root']}`.\n"
         )
-        parts.append("\n| | file and line | rules | excerpt | effect | fix |\n|--:|---|---|---|---|---|\n")
+        parts.append("\n| no. | file and line | rules | excerpt | effect | fix |\n|--:|---|---|---|---|---|\n")
         for one in repository["findings"]:
             number += 1
             rules = ", ".join(f"[{code}](rules/{code}.md)" for code in one["rules"])
