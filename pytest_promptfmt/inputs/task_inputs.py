@@ -97,7 +97,7 @@ class SharedInputs:
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
         if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):
-            return replace(reached, asks="a module behind a link, which may look for its files through it")
+            return replace(reached, asks="a module reached through a link, which may find its files through it")
         return reached
 
     def conftests_above(self, folder: Path) -> list[str]:
@@ -280,7 +280,7 @@ class WatchedFiles:
         if by_harness or any(map(needs_harness, made)):
             watched.refused = "the output of lm-eval"
         if path.is_symlink():
-            watched.refused = "a link, whose tasks are in another file"
+            watched.refused = "a task file that is a link to another file"
         watched.paths |= reached.files | reached.facts
         if reached.uses_libraries:
             native = self._native.of(reached, [str(path.parent), os.getcwd(), *folders_of_variables(reached.facts)])

@@ -192,12 +192,12 @@ def start(arguments: Sequence[str], plugin: object) -> int:
         os.environ.clear()
         os.environ.update(before)
     if refusal.conftest and "--snapshot-update" not in arguments:
-        sys.stderr.write(f"tested without conftest.py files, since one cannot be imported: {refusal.conftest}\n")
+        sys.stderr.write(f"tested without conftest.py, because one cannot be imported: {refusal.conftest}\n")
         return start(["--noconftest", "--promptfmt-no-cache", *arguments], plugin)
     if status == pytest.ExitCode.USAGE_ERROR:
         raise SettingsError(refusal.message or "pytest cannot start here (see above)", hint=_next_step(refusal.message))
     if status == pytest.ExitCode.INTERNAL_ERROR:
-        hint = "if a conftest.py is at fault, try --no-code, which reads none; else please report it"
+        hint = "if a conftest.py is the cause, use --no-code, which reads none; otherwise report a bug"
         raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)
     return int(status)
 

@@ -82,14 +82,14 @@ class CollectionErrors:
             option.continue_on_collection_errors = False
         if others:
             raise session.Interrupted(
-                f"{counted(errors, 'error')} during collection; {counted(others, 'other test')} left out"
+                f"{counted(errors, 'error')} during collection; {counted(others, 'other test')} did not run"
             )
         return result
 
 
 def _note(errors: int) -> str:
     return (
-        f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested, and the run fails. "
+        f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested, but the run fails. "
         "To test prompts only: promptfmt check, or --ignore-glob='*.py'"
     )
 

@@ -47,4 +47,4 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
             early_config.getini(name)
         except ValueError:
             if not name.startswith(_OURS):
-                parser.addini(name, "Of a plugin that is not loaded.", type="args")
+                parser.addini(name, "An option of a plugin that is not loaded.", type="args")

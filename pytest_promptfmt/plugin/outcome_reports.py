@@ -151,7 +151,7 @@ class Interruption:
         if not self._waiting:
             return
         kept = "; finished files are cached, so the next run continues there" if self._run.cache.is_on else ""
-        text = f"the run ended early: {counted(len(self._waiting), 'test')} of prompts did not run{kept}"
+        text = f"the run ended early: {counted(len(self._waiting), 'prompt test')} did not run{kept}"
         self._run.found.notes.append(text)
 
 

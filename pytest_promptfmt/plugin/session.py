@@ -84,7 +84,7 @@ def activate(config: pytest.Config) -> None:
     Raises SettingsError for invalid settings, also if syrupy is switched off.
     """
     if not snapshots.syrupy_is_active(config):
-        raise SettingsError("prompts are compared through syrupy, which is switched off", hint="drop -p no:syrupy")
+        raise SettingsError("prompts are compared with syrupy, which is switched off", hint="remove -p no:syrupy")
     # No network by default: user code that would load data or metrics from a hub fails at once, without retries.
     go_offline()
     TOKENIZERS.begin()

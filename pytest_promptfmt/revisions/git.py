@@ -65,10 +65,10 @@ class Repository:
         except GitError:
             base = ""
         if not base:
-            missing = f"no commit that this branch shares with {default}" if default else "no default branch"
-            raise SettingsError(f"found {missing}", hint="name a revision: promptfmt diff REV")
+            missing = f"this branch shares no commit with {default}" if default else "there is no default branch"
+            raise SettingsError(missing, hint="name a revision: promptfmt diff REV")
         has_own = base != self.commit("HEAD")
-        return base, f"this branch left {default} there" if has_own else f"every commit here is also in {default}"
+        return base, f"the last commit shared with {default}" if has_own else f"every commit here is also in {default}"
 
     def _default_branch(self) -> str:
         """Return the branch that pull requests go to, "" if this clone does not have it."""

@@ -77,7 +77,7 @@ def with_scores(compared: Compared, file: str, old: ReleaseScores, new: ReleaseS
         if values[0] != values[1]
     ]
     if not problems and {key for key in before if key[0]} != {key for key in after if key[0]}:
-        problems = ["the releases read the task in two ways, so only some answers are the same"]
+        problems = ["the releases read the task differently, so only some answers were tried with both"]
     return replace(compared, tried=len(both), changed_scores=tuple(changes), not_scored="; ".join(problems))
 
 

@@ -86,7 +86,7 @@ def compare_revisions(
             (tree / inside).mkdir(parents=True, exist_ok=True)
         for path in wanted:
             if not trees.has(path):
-                hint = did_you_mean(path.name, trees.beside(path)) or f"`git log --all -- {path}` finds commits that do"
+                hint = did_you_mean(path.name, trees.beside(path)) or f"`git log --all -- {path}` finds its commits"
                 raise SettingsError(f"neither revision has {path}", hint=hint)
         sides = _Sides(trees, inside, wanted, tasks)
         pointers = trees.pointers()
@@ -231,8 +231,8 @@ class _Sides:
                 judge(judgement, replace(difference, file=file), task, renderings, shown=is_shown, reason=reason)
         for name, (task, failure) in self._unreadable.items():
             file = self._below_cwd(name)
-            step = f"pytest --promptfmt {file} shows what stops it"
-            reason = f"the file changed, and neither side can be read: {failure}"
+            step = f"run pytest --promptfmt {file} to see the error"
+            reason = f"the file changed, but neither revision of it can be read: {failure}"
             judgement.unknown.append(Unknown(task, file, reason, step))
         named = {each.file for each in judgement.unknown} | {each.file for each in judgement.changed}
         named |= {member["file"] for member in members}

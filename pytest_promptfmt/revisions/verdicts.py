@@ -108,7 +108,7 @@ def judge(
             changes = [each for each in difference.changes if each.use != "reading" or each.key == "generation_kwargs"]
             if changes:
                 keys = ", ".join(map(str, changes))
-                said = f"{keys} changed, and it could not be rendered" + (f": {why}" if why else "")
+                said = f"{keys} changed, but the task could not be rendered" + (f": {why}" if why else "")
                 found.unknown.append(Unknown(task, file, said, _step_to_render(difference, why)))
         return
     differing = [way for way, texts in old["same"].items() if new["same"].get(way, texts) != texts]
@@ -141,11 +141,11 @@ def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path]
     nor for a Python file, whose classes are compared themselves.
     """
     if why:
-        said, step = f"the file changed, and it could not be rendered: {why}", f"pytest --promptfmt {file} shows why"
+        said, step = f"the file changed, but could not be rendered: {why}", f"run pytest --promptfmt {file}"
         found.unknown.append(Unknown(task, file, said, step))
     elif not file.endswith(".py") and meaning_of(sides[0]) != meaning_of(sides[1]):
-        step = "render more docs or conversations of it, until one shows the change"
-        found.unknown.append(Unknown(task, file, "the file changed, and no prompt shows it", step))
+        step = "render more docs or conversations, until a prompt shows the change"
+        found.unknown.append(Unknown(task, file, "the file changed, but no rendered prompt did", step))
 
 
 def _rewriting(difference: SourceDifference, key: str) -> str:
@@ -197,7 +197,7 @@ def _judge_code_of_scoring(
         if not any(missed):
             return
         why = f"{next(filter(None, missed))} did not run"
-    said = f"answers: the code of {change.key} changed ({change.code[0].shown}), and {why or 'no answer was scored'}"
+    said = f"answers: the code of {change.key} changed ({change.code[0].shown}), but {why or 'no answer was scored'}"
     step = "replay recorded completions on both sides, or compare the code"
     found.unknown.append(Unknown(task, difference.file, said, step))
 
@@ -215,14 +215,14 @@ def _judge_unseen(
         if not label.startswith(NOTHING_THERE):
             sides = [text.split("\0") for text in (before, after)]
             is_shown = all(text.startswith("[") for text in (before, after))
-            change = UnseenChange(task, difference.file, f"another text on docs with {label}")
+            change = UnseenChange(task, difference.file, f"the text differs for docs with {label}")
             change = _seen(task, difference.file, f"docs with {label}", *sides) if is_shown else change
             found.changed.append(replace(change, section=SOME_DOCS))
             return
     reasons = [*_reasons(difference, renderings, is_given=is_given)]
     failed = [texts[0] for texts in renderings[0]["same"].values() if _fails(texts)]
     if difference.changes and failed and len(failed) == len(renderings[0]["same"]):
-        reasons.append(f"it could not be rendered: {failed[0].removeprefix(_RAISES).strip()}")
+        reasons.append(f"the task could not be rendered: {failed[0].removeprefix(_RAISES).strip()}")
     if reasons:
         found.unknown.append(Unknown(task, difference.file, reasons[0], _step(difference)))
         return
@@ -232,7 +232,7 @@ def _judge_unseen(
         # The variants of docs are made of what `process_docs` returns.
         edges = sum(map(len, old["edges"].values())) if difference.of("prompt") else 0
         count = sum(len(texts) for texts in old["same"].values()) + edges
-        found.same[task] = f"{', '.join(map(str, changed))}: the same text on {counted(count, 'doc')}"
+        found.same[task] = f"{', '.join(map(str, changed))}: the same text for {counted(count, 'doc')}"
 
 
 def _reasons(
@@ -248,13 +248,13 @@ def _reasons(
                 missed = not_reached(each, change.closures, lines)
                 if missed:
                     why = "" if is_given or change.use == "prompt" else ": synthetic docs do not pass through it"
-                    yield f"the code of {change.key} changed, and {missed} did not run{why}"
+                    yield f"the code of {change.key} changed, but {missed} did not run{why}"
     for label, *_ in _differing_edges(renderings):
         yield f"the text of the two revisions differs for docs with {label}"
     for part in (*old["unseen"], *new["unseen"]):
         yield f"{_excerpted(part)} changed, but is in no prompt"
     if old["columns"] != new["columns"]:
-        yield f"other columns are read, with the same values here{_other_columns(old, new)}"
+        yield f"other columns are read, but the docs have the same values there{_other_columns(old, new)}"
     if not old["same"] and not is_given:
         yield "the docs cannot be compared"
 
@@ -277,13 +277,13 @@ def _step_to_render(difference: SourceDifference, why: str) -> str:
     if _is_class(difference) and why != _NO_ROWS:
         return "render both with lm-eval"
     can_be_had = "synthetic docs" in why or why == _NO_ROWS
-    return _step(difference) if can_be_had else f"pytest --promptfmt {difference.file} shows what stops it"
+    return _step(difference) if can_be_had else f"run pytest --promptfmt {difference.file} to see the error"
 
 
 def _step(difference: SourceDifference) -> str:
     if _is_class(difference):
         return f"give the task rows that show the change, in {difference.new.name}.docs.jsonl, then compare again"
-    return f"promptfmt freeze {difference.file}, then compare again"
+    return f"run promptfmt freeze {difference.file}, then compare again"
 
 
 def _is_class(difference: SourceDifference) -> bool:

@@ -224,7 +224,7 @@ class _Reader:
         while line := self._line():
             key, colon, value = line.partition(":")
             if not colon or not _KEY.fullmatch(key) or key in header or (value and not value.startswith(" ")):
-                raise self._error("not a header fact (each is 'key: value', once)")
+                raise self._error("not a header line: expected 'key: value', each key once")
             header[key] = self._unshow(value[1:])
             self.number += 1
         return header
@@ -235,7 +235,7 @@ class _Reader:
             raise self._error("expected 'doc' and its number, or the 'end:' line")
         doc_number = int(match[1])
         if doc_number <= previous:
-            raise self._error(f"doc {doc_number} follows doc {previous}")
+            raise self._error(f"doc {doc_number} is after doc {previous}")
         return DocRecord(doc_number, self._sections())
 
     def _sections(self) -> tuple[Section, ...]:

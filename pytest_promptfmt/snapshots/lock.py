@@ -175,9 +175,9 @@ class Lock:
         if change:
             return Note(is_change=True, text=f"{name}: {change}")
         if name in self.known:
-            return Note(text=f"{name} is the same as in {FILE_NAME}, {now.loader}")
+            return Note(text=f"{name} is the same as in {FILE_NAME} ({now.loader})")
         why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for it"
-        return Note(text=f"{name}: {why}; now it is {now.loader}")
+        return Note(text=f"{name}: {why}; it was loaded with {now.loader}")
 
     def out_of_date(self, seen: Mapping[str, UsedTokenizer]) -> Iterator[str]:
         """Yield a line for each way in which tokenizers of a run differ from their entries."""

@@ -110,7 +110,7 @@ def test_bad_records_are_told_by_number_and_the_others_count(pytester: pytest.Py
     record(pytester, "sums.recording.jsonl", [answered(0, 1), "{broken", answered(400, 1), answered(1, 2)])
     result = run(pytester, "--snapshot-update")
     result.assert_outcomes(passed=1, deselected=3, warnings=1)
-    result.stdout.fnmatch_lines(["*sums.recording.jsonl: 2 records cannot be used, the first is 2: invalid JSON:*"])
+    result.stdout.fnmatch_lines(["*sums.recording.jsonl: 2 records cannot be used, such as record 2: invalid JSON:*"])
     stored = (pytester.path / "__prompts__/sums/sums/recording.txt").read_text("utf-8")
     assert "strict: 2 right, 0 wrong, 0 not extracted" in stored
     assert "3  there is no doc 400" in stored

@@ -221,7 +221,7 @@ def test_tasks_are_tested_without_a_conftest_that_cannot_be_imported(tasks: Path
     for _ in range(2):  # outcomes without it are not cached
         found = promptfmt(tasks.parent, "check")
         assert (found.returncode, "PF201" in found.stdout) == (1, True)
-        assert "without conftest.py files, since one cannot be imported: conftest.py: No module named" in found.stderr
+        assert "without conftest.py, because one cannot be imported: conftest.py: No module named" in found.stderr
 
 
 def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:

@@ -68,13 +68,13 @@ def test_without_a_revision_the_first_line_says_what_is_compared(repository: Pat
     assert json.loads(dirty.stdout)["counts"]["changed"] == 1
     git(repository, "commit", "-qam", "three")
     clean = promptfmt(repository, "diff", "--profile", "plain")
-    assert clean.stdout.splitlines()[0] == f"comparing the work tree with {base[:10]}: this branch left main there"
+    assert clean.stdout.splitlines()[0] == f"comparing the work tree with {base[:10]}: the last commit shared with main"
     assert "1 changed" in clean.stdout
     git(repository, "branch", "-qm", "main", "other")
     lost = promptfmt(repository, "diff")
     assert (lost.returncode, lost.stderr) == (
         2,
-        "found no default branch\n  hint: name a revision: promptfmt diff REV\n",
+        "there is no default branch\n  hint: name a revision: promptfmt diff REV\n",
     )
 
 
@@ -121,7 +121,9 @@ def test_a_task_that_cannot_be_rendered_is_told_when_it_is_written_differently(r
     assert (done.returncode, data["clusters"]) == (3, [])
     [unknown] = data["unknown"]
     assert (unknown["task"], unknown["file"]) == ("named", "tasks/named.yaml")
-    assert unknown["reason"].startswith("description, doc_to_text (tasks/names.py:1 text) changed, and it could not be")
+    assert unknown["reason"].startswith(
+        "description, doc_to_text (tasks/names.py:1 text) changed, but the task could not be"
+    )
     assert unknown["step"].startswith("promptfmt freeze tasks/named.yaml")
     done = promptfmt(repository, "diff", "HEAD", "--task", "named", "--unknown", "warn")
     assert (done.returncode, "nothing changed" in done.stdout, "1 task unknown" in done.stdout) == (0, False, True)

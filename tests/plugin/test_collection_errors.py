@@ -8,7 +8,7 @@ from promptfmt_command import promptfmt
 
 BROKEN = "from .nowhere import nothing\n"
 WHOLE = "def test_it(): pass\n"
-NOTE = "1 file could not be collected, see ERRORS; prompts were tested, and the run fails. *"
+NOTE = "1 file could not be collected, see ERRORS; prompts were tested, but the run fails. *"
 
 
 def run(*args: str) -> pytest.RunResult:
@@ -47,7 +47,7 @@ def test_other_tests_are_left_out_as_pytest_does(tree: Project) -> None:
     result = run("tasks", "tests")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert result.parseoutcomes() == {"passed": 4, "errors": 1}
-    result.stdout.fnmatch_lines(["*Interrupted: 1 error during collection; 1 other test left out*"])
+    result.stdout.fnmatch_lines(["*Interrupted: 1 error during collection; 1 other test did not run*"])
     everything = run("tasks", "tests", "--continue-on-collection-errors")
     assert (everything.ret, everything.parseoutcomes()) == (1, {"passed": 5, "errors": 1})
 

@@ -71,7 +71,7 @@ def test_exit_first_keeps_the_files_before_the_failure(tree: Project) -> None:
     tree.edit("tasks/a/two.yaml", "Q: ", "Question: ")
     tree.settle()
     cut = tree.run("tasks", "-x", "--cache-clear")
-    cut.stdout.fnmatch_lines(["the run ended early: 2 tests of prompts did not run; finished files are cached, *"])
+    cut.stdout.fnmatch_lines(["the run ended early: 2 prompt tests did not run; finished files are cached, *"])
     assert tree.run("tasks").parseoutcomes()["unchanged"] == 6
 
 

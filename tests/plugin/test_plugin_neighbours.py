@@ -77,8 +77,8 @@ def test_without_syrupy_one_sentence_says_so(project: Project) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     told = [line for line in result.errlines if line]
     assert told == [
-        "ERROR: promptfmt: prompts are compared through syrupy, which is switched off",
-        "  hint: drop -p no:syrupy",
+        "ERROR: promptfmt: prompts are compared with syrupy, which is switched off",
+        "  hint: remove -p no:syrupy",
     ]
 
 

@@ -137,7 +137,7 @@ def changed(found: dict[str, Any]) -> dict[str, str]:
 
 def test_code_that_ran_and_gave_the_same_text_is_the_same_on_so_many_docs(found: dict[str, Any]) -> None:
     assert set(found["same"]) == {"refactored", "lettered", "elsewhere"}, "a letter says what its number said"
-    assert found["same"]["refactored"].startswith("doc_to_text (tasks/utils.py:9 text): the same text on ")
+    assert found["same"]["refactored"].startswith("doc_to_text (tasks/utils.py:9 text): the same text for ")
 
 
 def test_fewer_docs_than_shots_are_compared_with_the_shots_there_are(found: dict[str, Any]) -> None:
@@ -166,10 +166,10 @@ def test_docs_from_elsewhere_are_named_and_the_text_is_compared(found: dict[str,
 
 def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any]) -> None:
     reasons = unknown(found)
-    assert reasons["broken"].startswith("doc_to_text changed, and it could not be rendered: ")
-    assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, and it could not be rendered")
+    assert reasons["broken"].startswith("doc_to_text changed, but the task could not be rendered: ")
+    assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, but the task could not be rendered")
     assert "lacking" in changed(found), "it is imported without its package, and both sides render"
-    assert reasons["not_read"].startswith("the file changed, and neither side can be read: ")
+    assert reasons["not_read"].startswith("the file changed, but neither revision of it can be read: ")
     assert "of_a_group" in changed(found), "a task that names its sets under `group` is a task"
 
 
@@ -235,7 +235,7 @@ def test_docs_that_come_with_a_change_show_what_it_does_on_both_sides(tmp_path: 
     docs.write_text('{"question": " Who? ", "answer": "Ada"}\n', "utf-8")
     done = promptfmt(tmp_path, *compare)
     assert (done.returncode, json.loads(done.stdout)["clusters"]) == (0, []), "the docs alone are no change"
-    same = {"cleaned": "process_docs (tasks/utils.py:22 clean): the same text on 2 docs"}
+    same = {"cleaned": "process_docs (tasks/utils.py:22 clean): the same text for 2 docs"}
     assert json.loads(done.stdout)["same"] == same
     docs.write_text('{"question": "Who?\\n", "answer": "Ada"}\n', "utf-8")
     done = promptfmt(tmp_path, *compare)

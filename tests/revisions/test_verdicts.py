@@ -87,7 +87,7 @@ def test_the_same_text_on_all_docs_states_how_many_they_are(tmp_path: Path) -> N
     other = TASK.replace("{{question}}", "{{question|string}}")
     found = judged(tmp_path, (TASK, ""), (other, ""))
     assert (found.changed, found.unknown) == ([], [])
-    assert found.same["who"].startswith("doc_to_text: the same text on ")
+    assert found.same["who"].startswith("doc_to_text: the same text for ")
     assert int(found.same["who"].split()[-2]) > 4, "with shots and with variants"
 
 
@@ -116,7 +116,7 @@ def test_code_that_did_not_run_is_unknown_with_its_place_and_a_step(tmp_path: Pa
     assert unknown.reason.startswith("the code of doc_to_text changed, and ")
     assert unknown.reason.endswith(" did not run")
     assert "code.py:3" in unknown.reason
-    assert unknown.step == "promptfmt freeze who.yaml, then compare again"
+    assert unknown.step == "run promptfmt freeze who.yaml, then compare again"
 
 
 def test_a_word_of_changed_code_is_put_into_docs(tmp_path: Path) -> None:
@@ -145,15 +145,15 @@ def test_columns_that_synthetic_docs_do_not_have_are_a_change_of_names(tmp_path:
 @pytest.mark.parametrize(
     ("reason", "step"),
     [
-        ("it waits for synthetic docs", "promptfmt freeze who.yaml, then compare again"),
-        ("", "pytest --promptfmt who.yaml shows what stops it"),
+        ("it waits for synthetic docs", "run promptfmt freeze who.yaml, then compare again"),
+        ("", "run pytest --promptfmt who.yaml to see the error"),
     ],
 )
 def test_a_task_that_cannot_be_rendered_is_unknown_with_what_stops_it(reason: str, step: str, tmp_path: Path) -> None:
     broken = CODE.replace("    if doc", "    raise KeyError('gone')\n    if doc")
     found = judged(tmp_path, (CODED, broken), (CODED, broken.replace("gone", "away")), reason=reason)
     [unknown] = found.unknown
-    assert unknown.reason.startswith("doc_to_text (code.py:1 text) changed, and it could not be rendered: ")
+    assert unknown.reason.startswith("doc_to_text (code.py:1 text) changed, but the task could not be rendered: ")
     assert (reason or "KeyError") in unknown.reason
     assert unknown.step == step
 
@@ -185,8 +185,8 @@ def test_filters_that_are_written_otherwise_are_a_change_of_scoring(tmp_path: Pa
 @pytest.mark.parametrize(
     ("why", "name", "old", "new", "says"),
     [
-        ("no rows", "a.json", "{}", "[]", "the file changed, and it could not be rendered: no rows"),
-        ("", "a.json", "{}", "[1]", "the file changed, and no prompt shows it"),
+        ("no rows", "a.json", "{}", "[]", "the file changed, but could not be rendered: no rows"),
+        ("", "a.json", "{}", "[1]", "the file changed, but no rendered prompt did"),
         ("", "a.py", "x = 1", "x = 2", ""),
         ("", "a.json", "{}", "{}", ""),
     ],

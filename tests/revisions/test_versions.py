@@ -141,5 +141,5 @@ def test_a_file_behind_a_link_or_outside_of_the_repository_is_never_edited(tmp_p
     findings = [forgotten("link.yaml", 1, 1), forgotten("../outside.yaml", 1, 1)]
     made, refused = bumps(findings, top, top)
     assert made == []
-    assert all("a link, or outside of the repository" in str(each) for each in refused)
+    assert all("a link, or outside the repository" in str(each) for each in refused)
     assert len(refused) == 2

@@ -82,9 +82,9 @@ def test_a_note_says_whether_the_tokenizer_itself_has_changed(tmp_path: Path) ->
     write_lock(path, Locked({USED.name: USED}))
     lock = Lock(path)
     same, other = lock.note(USED), lock.note(replace(USED, loader="tokenizers 2"))
-    assert (same.is_change, same.text) == (False, "m/a b is the same as in promptfmt.lock, tokenizers 1")
+    assert (same.is_change, same.text) == (False, "m/a b is the same as in promptfmt.lock (tokenizers 1)")
     assert (other.is_change, other.text) == (True, "m/a b: tokenizers 1 -> tokenizers 2")
-    assert lock.note(FETCHED).text == "é: promptfmt.lock has no entry for it; now it is tokenizers 1"
+    assert lock.note(FETCHED).text == "é: promptfmt.lock has no entry for it; it was loaded with tokenizers 1"
     path.write_text("- damaged\n", "utf-8")
     damaged = Lock(path)
     assert damaged.known == {}

@@ -133,7 +133,7 @@ class RecordingItem(AnswersItem):
         verdict, self.outcome = self.compared(document, item)
         if replay.bad_count:
             first = replay.bad[0]
-            bad = f"{replay.bad_count:,} records cannot be used, the first is {first.number}: {first.reason}"
+            bad = f"{replay.bad_count:,} records cannot be used, such as record {first.number}: {first.reason}"
             self.warn(AnswerWarning(f"{display_path(self.recording)}: {bad}"))
         self.skip_unadopted(verdict, self.outcome)
         if verdict.passed:

@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of these commands."""
     parser.addoption("--promptfmt-comparisons", type=Path, help="The folder of results.")
     parser.addoption("--promptfmt-with", default="", help="The release to compare with.")
-    parser.addoption("--promptfmt-scored-by", type=Path, help="The lm-eval that scores, by its folder.")
+    parser.addoption("--promptfmt-scored-by", type=Path, help="The folder of the lm-eval that scores.")
     parser.addoption("--promptfmt-sample", type=int, default=0, help="The number of tasks to compare; 0: all.")
     parser.addoption("--promptfmt-renderings", type=Path, help="The plans of promptfmt diff for each task.")
 
