@@ -51,7 +51,7 @@ def cache(
         say("removed")
         return
     misses = Counter(decision.reason for decision in found.values() if decision.file is None)
-    say(f"{len(found) - misses.total():,} of {len(found):,} files are shown from the cache")
+    say(f"{len(found) - misses.total():,} of {len(found):,} files are unchanged and shown from the cache")
     for reason, number in misses.most_common(_MOST_REASONS):
         say(f"{number:,} run: {reason}")
     if len(misses) > _MOST_REASONS:

@@ -43,7 +43,7 @@ def check(
     paths: Paths = None,
     output_format: Annotated[
         OutputFormat,
-        typer.Option("--output-format", help="As text, one line each, JSON, annotations of GitHub, or SARIF."),
+        typer.Option("--output-format", help="The format of the findings: text, a line each, JSON, GitHub, or SARIF."),
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,
@@ -57,7 +57,7 @@ def check(
     select: Select = None,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Test all files, as `--promptfmt-no-cache`.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Test all files, like `--promptfmt-no-cache`.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Report mistakes in tasks and chat templates, and prompts that differ from their snapshots.

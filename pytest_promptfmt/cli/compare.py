@@ -42,7 +42,7 @@ def compare(
             metavar="A", help="A template, a GGUF file, a folder with a template or tokenizer, or a finished run."
         ),
     ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="What A is compared with.")],
     repository: Annotated[
         Path | None, typer.Option("--repository", metavar="FOLDER", help="The tasks of both runs.", show_default=False)
     ] = None,
@@ -71,7 +71,7 @@ def compare(
         return
     system = system_with(ComparesFiles)
     if system is None:
-        raise SettingsError("comparing templates needs the system of chat templates, which this installation lacks")
+        raise SettingsError("comparing templates needs the system for chat templates, which this installation lacks")
     lines = system.compare_files(first, second)
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
@@ -83,7 +83,7 @@ def outdated(
         Path | None, typer.Argument(help="A template or folder that was copied from the hub.", show_default=False)
     ] = None,
     origin: Annotated[
-        str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="Where it was copied from.")
+        str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="The repository it was copied from.")
     ] = None,
     no_code: NoCode = False,
 ) -> None:
@@ -208,8 +208,8 @@ def _differences(here: Path, there: Path) -> list[str]:
 
     system = system_with(ComparesFiles)
     if system is None:
-        return ["prompts and tokens of conversations need the system of chat templates, which this installation lacks"]
-    return system.compare_files(here, there) or ["prompts of conversations and tokens are the same"]
+        return ["comparing prompts and tokens needs the system for chat templates, which this installation lacks"]
+    return system.compare_files(here, there) or ["the prompts of all conversations and all tokens are the same"]
 
 
 def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:

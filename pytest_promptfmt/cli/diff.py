@@ -72,7 +72,7 @@ class _Output:
         """Raise SettingsError before the work is done."""
         if self.as_json + sum(str(file) == "-" for file in self.files) > 1:
             raise SettingsError(
-                "--json, --html - and --markdown - all print", hint="print one, and write the others to files"
+                "only one of --json, --html - and --markdown - can print", hint="write the others to files"
             )
         for file in self.files:
             if file is not None and not file.parent.is_dir():
@@ -84,7 +84,7 @@ def diff(
         str | None,
         typer.Argument(
             metavar="REV",
-            help="A git revision. By default HEAD, or without uncommitted changes, the commit where this branch began.",
+            help="A git revision. Default: HEAD if files are uncommitted, else the commit where this branch began.",
             show_default=False,
         ),
     ] = None,
@@ -95,7 +95,7 @@ def diff(
     task: Tasks = None,
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
-    versions: Annotated[bool, typer.Option("--versions", help="Exit with 1 only for missing versions.")] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="Exit with 1 only for versions not raised.")] = False,
     bump: Annotated[bool, typer.Option("--bump", help="Raise these versions in the work tree.")] = False,
     harness: Annotated[
         str | None,
@@ -106,12 +106,12 @@ def diff(
         repeatable("--lm-eval", "FOLDER", "With --harness, a checkout or environment whose lm-eval computes scores."),
     ] = None,
     no_code: NoCode = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     unknown: Annotated[
-        UnknownTasks, typer.Option("--unknown", help="The exit code for unknown tasks: fail (3) or warn (0).")
+        UnknownTasks, typer.Option("--unknown", help="If changes of a task are unknown: fail (3) or warn (0).")
     ] = UnknownTasks.FAIL,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")
@@ -287,7 +287,7 @@ class _Report:
         if self.errors:
             changes.append(counted(len(self.errors), "new kind of finding", "new kinds of findings"))
         if self.compared.other_docs:
-            changes.append(f"{counted(len(self.compared.other_docs), 'task')} with other docs")
+            changes.append(f"{counted(len(self.compared.other_docs), 'task')} with different docs")
         if self.compared.unknown:
             changes.append(f"{counted(len(_names(self.compared.unknown)), 'task')} unknown")
         skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
@@ -342,7 +342,7 @@ class _Report:
             yield styled(title, "bold yellow")
             yield from (styled(f"  {line}") for line in details)
         if self.compared.same:
-            text = f"written differently, but with the same text: {listed([*self.compared.same], most)}"
+            text = f"edited, but with the same text: {listed([*self.compared.same], most)}"
             yield styled(text, "dim")
         for name, note in self.compared.same.items() if verbose else ():
             yield styled(f"  {name}: {note}", "dim")
@@ -385,7 +385,7 @@ class _Report:
 
 def _about_pointers(names: Sequence[str]) -> str:
     number, shown = counted(len(names), "file"), listed(names, SHOWN_UNKNOWN)
-    return f"{number} of Git LFS compared as pointers, because their content is not in this clone: {shown}"
+    return f"{number} of Git LFS: only pointers are compared, because the content is not in this clone: {shown}"
 
 
 def _names(tasks: Iterable[Unknown]) -> list[str]:

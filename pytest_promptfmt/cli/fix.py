@@ -96,7 +96,7 @@ def convert(
     from pytest_promptfmt.core.yaml_rewriting import with_keys
 
     if (to is None) == (format_name is None):
-        raise SettingsError("missing --to or --format", hint="--to mcq, --to cloze or --format NAME")
+        raise SettingsError("missing --to or --format", hint="add --to mcq, --to cloze or --format NAME")
     if to not in (None, "mcq", "cloze"):
         raise SettingsError(f"unknown template {to!r}", hint=f"mcq, cloze, or --format {to}")
     if write and stdout:
@@ -153,7 +153,7 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
     if not count:
         note("no finding has an automatic fix")
     else:
-        note(f"fixed {total}" if written else f"{total} can be fixed; --write does it")
+        note(f"fixed {total}" if written else f"{total} can be fixed; add --write to fix them")
 
 
 # -- conversions -------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def freeze(
         if check and not origin.exists():
             continue
         if not check and (target.exists() and not force):
-            say(f"{display_path(target)} exists already, kept")
+            say(f"{display_path(target)} exists already and is kept")
             continue
         note(f"{number:,} of {len(jobs):,}: {task.name}")
         try:
@@ -133,7 +133,7 @@ class _Asked:
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
         failed = f"; row {found.failed[0]} and {len(found.failed) - 1:,} others fail" if found.failed else ""
-        taken = f"{len(found.rows)} of {len(first):,} rows cover {found.taken:,} of {found.steps:,} steps of its code"
+        taken = f"{len(found.rows)} of {len(first):,} rows cover {found.taken:,} of {found.steps:,} steps of the code"
         note(f"{task.name}: {taken}{failed}")
         return found.rows
 
@@ -185,12 +185,12 @@ def _check_one(task: Task, asked: _Asked, target: Path, origin: Path) -> bool:
 
     known = json.loads(gate.read_text(origin))
     if asked.source is None and "file" in known:
-        raise DocsError(f"its docs are from {known['file']}", hint="give it with --from")
+        raise DocsError(f"the docs are from {known['file']}", hint="name that file with --from")
     now = frozen_docs(task, split=asked.split, rows=Rows(count=1), file=asked.source, revision=asked.revision)
     before, after = ({name for doc in docs for name in doc} for docs in (read_data_file(target), now.docs))
     if before != after:
         gone, new = (", ".join(sorted(names)) or "none" for names in (before - after, after - before))
-        say(f"{display_path(target)}: columns of the dataset gone: {gone}; new: {new}")
+        say(f"{display_path(target)}: columns that the dataset lost: {gone}; new columns: {new}")
     return before == after
 
 
@@ -200,4 +200,4 @@ def _numbers(written: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in written.split(","))
     except ValueError:
-        raise SettingsError(f"invalid --rows {written!r}", hint="give numbers with commas, such as 0,5,17") from None
+        raise SettingsError(f"invalid --rows {written!r}", hint="write numbers with commas, as in 0,5,17") from None

@@ -134,7 +134,7 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow uses the package index and writes no comments; for comments: --action OWNER/NAME@REVISION")
+        say("the workflow uses the package index and writes no comments; to get some: --action OWNER/NAME@REVISION")
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)
@@ -171,7 +171,7 @@ def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templat
     """Yield the lines of `promptfmt.yaml`; none where the defaults are right."""
     if kind is RepositoryKind.MODEL:
         return
-    yield "# Settings of pytest-promptfmt from here down; `promptfmt init --editor` lets editors complete them."
+    yield "# Settings of pytest-promptfmt for this folder; `promptfmt init --editor` lets editors complete them."
     if kind is RepositoryKind.TRAINING:
         tops = json.dumps(_tops(folder, templates))
         yield f"templates: {tops}\npaths: {tops} # the repository's own tests stay out of `pytest --promptfmt`"
@@ -320,7 +320,7 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     from pytest_promptfmt.results.baseline import counted_by_effect
     from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 
-    note("checking every task once, about a hundred per second")
+    note("checking every task once (about a hundred tasks per second)")
     # -P, as the action has it: what a module can import decides about errors that are accepted.
     command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, "-q", "--no-header", "--no-summary"]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
@@ -353,5 +353,5 @@ def _offer(folder: Path, lines: Sequence[str]) -> bool:
         _write(folder / "pytest.ini", "\n".join(["[pytest]", *missing]) + "\n")
         return True
     where = display_path(files[0]) if files else "pytest.ini, below [pytest]"
-    say(f"for plain pytest and editors, put into {where}: {'; '.join(missing)}")
+    say(f"to run prompt tests with plain pytest and in editors, add to {where}: {'; '.join(missing)}")
     return False

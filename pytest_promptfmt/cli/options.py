@@ -29,7 +29,7 @@ def _forbid_code(no_code: bool) -> bool:
 
 
 Paths = Annotated[
-    list[Path] | None, typer.Argument(help="Files or folders; by default as pytest does.", show_default=False)
+    list[Path] | None, typer.Argument(help="Files or folders. Default: as for pytest.", show_default=False)
 ]
 Tasks = Annotated[list[str] | None, repeatable("--task", "GLOB", "Only these tasks, as `--promptfmt-task`.")]
 Profiles = Annotated[list[str] | None, repeatable("--profile", "NAME", "Only this profile, as `--promptfmt-profile`.")]

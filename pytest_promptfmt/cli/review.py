@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.results.pending import Edit, LastRun, Problem
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
-_KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and {{same:,}} more with the same change"
+_KEYS_OF_MANY: Final = f"{_KEYS}   capital letter: this and {{same:,}} more with the same change"
 _SHOWN_TASKS: Final = 8
 _HINT: Final = "not a terminal: use --list, or --accept GLOB to accept without asking"
 _GLOBS: Final = typer.Argument(metavar="GLOB", help="Only these tasks or files; by default all.", show_default=False)

@@ -43,11 +43,11 @@ _NAMED: Final = re.compile(rb"""^(?:task|group): *["']?([\w.-]{1,200})["']? *$""
 def show(
     task: Annotated[str, typer.Argument(help="A task, `task@format`, or a glob of either.", show_default=False)],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Where to look; by default as pytest does.", show_default=False)
+        list[Path] | None, typer.Argument(help="Files or folders to search; default as for pytest.", show_default=False)
     ] = None,
     profile: Profiles = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="The format of tasks that have none.")
+        str | None, typer.Option("--format", metavar="NAME", help="The format for tasks without one.")
     ] = None,
     doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
     spaces: Annotated[bool, typer.Option("--spaces/--no-spaces", help="Show spaces as dots.")] = True,

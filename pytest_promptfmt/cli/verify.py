@@ -34,9 +34,9 @@ def verify(
         typer.Option("--lm-eval", metavar="FOLDER", help="A checkout or environment with lm-eval."),
     ] = None,
     eval_framework: Annotated[
-        Path | None, typer.Option("--eval-framework", metavar="FOLDER", help="The same with eval-framework.")
+        Path | None, typer.Option("--eval-framework", metavar="FOLDER", help="The same for eval-framework.")
     ] = None,
-    helm: Annotated[Path | None, typer.Option("--helm", metavar="FOLDER", help="The same with HELM.")] = None,
+    helm: Annotated[Path | None, typer.Option("--helm", metavar="FOLDER", help="The same for HELM.")] = None,
     task: Tasks = None,
     profile: Profiles = None,
     allow_code: AllowCode = None,
@@ -160,7 +160,7 @@ def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
     results = [_Result(data.pop("file"), Compared.from_json(data)) for data in read]
     done = {(each.file, each.name) for each in results}
     results += [
-        _Result(outcome.file, Compared(task=outcome.task, unknown="not a test; `promptfmt check` reports why"))
+        _Result(outcome.file, Compared(task=outcome.task, unknown="no test ran; `promptfmt check` reports why"))
         for outcome in summary.result.outcomes
         if (outcome.file, outcome.task) not in done and outcome.category not in ("passed", "obsolete")
     ]

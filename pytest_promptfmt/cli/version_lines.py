@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _SENTENCES: Final = {
     "kept": "changed, version still {before}",
     "unsure": "unknown whether it changed, version still {before}",
-    "elsewhere": "changed by docs, settings or templates, version still {before}",
+    "elsewhere": "changed because of docs, settings or templates, version still {before}",
     "members": "its tasks changed, but the version of the group is still {before}",
-    "missing": "changed, no version",
+    "missing": "changed, but has no version",
     "raised": "changed, version {before} → {after}",
     "alone": "version {before} → {after}, nothing else changed",
 }
@@ -45,7 +45,7 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     if not findings:
         return
     forgotten = sum(len(finding.tasks) for finding in findings if finding.is_error)
-    summary = f"{counted(forgotten, 'changed task')} without a new one" if forgotten else "none forgotten"
+    summary = f"{counted(forgotten, 'changed task')} without a new version" if forgotten else "none forgotten"
     yield f"### versions: {summary}\n"
     rows = ["| tasks | | version in |", "|---|---|---|"]
     for finding in findings:

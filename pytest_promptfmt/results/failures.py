@@ -162,8 +162,7 @@ def _changes(verdict: Verdict) -> tuple[Change, ...]:
 def misread_lines(task: str, failing: Sequence[PhrasingRow], problems: Sequence[str]) -> Iterator[str]:
     """Yield the phrasings that an extraction item found misread, and the problems with the expected failures."""
     if failing:
-        are_misread = "phrasing is not read as it" if len(failing) == 1 else "phrasings are not read as they"
-        yield f"{task} [extraction]: {len(failing)} {are_misread} should be"
+        yield f"{task} [extraction]: the filters misread {counted(len(failing), 'phrasing')}"
         rows = [f"{row.title}\n    {row.evidence}" if row.evidence else row.title for row in failing]
         yield from first_of(rows, SHOWN_ROWS, "  ")
         yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"

@@ -229,7 +229,7 @@ def _of_cluster(cluster: Cluster, key: str) -> Iterator[Outcome]:
     """Yield an outcome for each member; all show the example, and all but the first name its task."""
     first = cluster.members[0]
     for member in cluster.members:
-        notes = [] if member == first else [f"the example is of {first.name}"]
+        notes = [] if member == first else [f"the example is from {first.name}"]
         yield Outcome(
             task=member.task,
             file=member.file,

@@ -20,7 +20,7 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
-_MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, its version did not"}
+_MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, but the task's version did not"}
 SHOWN_PLACES: Final = 20
 """Places of one finding that its message names; all are related locations."""
 

@@ -81,7 +81,7 @@ def _profile(parsed: ParsedFile, name: Any, written: Any) -> Iterator[tuple[str,
         )
     if not isinstance(written, Mapping):
         raise SettingsError(
-            f"the profile {name!r} is {written!r}, expected a mapping",
+            f"the profile {name!r} must be a mapping, not {written!r}",
             position=parsed.locate(keys),
             hint=f"its keys are {', '.join(PROFILE_KEYS)}",
         )

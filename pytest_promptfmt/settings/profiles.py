@@ -196,7 +196,7 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
         )
     if profile.tokenizer is None:
         raise SettingsError(
-            f"unknown chat template {written!r}, and no tokenizer that could have it",
+            f"unknown chat template {written!r}, and the profile has no tokenizer",
             position=where,
             hint=did_you_mean(written, CHAT_TEMPLATES)
             or f"name a file, or one of {', '.join((OWN, NONE, *CHAT_TEMPLATES))}",

@@ -149,8 +149,8 @@ class Settings:
         folder = None if written is None else Path(os.path.normpath(written))
         if folder is not None and not folder.is_relative_to(self.rootdir):
             raise SettingsError(
-                f"{name}, {display_path(folder)}, is outside of {display_path(self.rootdir)}",
-                hint=f"{name} is a folder below the rootdir",
+                f"{name}, {display_path(folder)}, is outside {display_path(self.rootdir)}",
+                hint=f"{name} must be a folder below the rootdir",
             )
         return None if folder == self.rootdir else folder
 

@@ -70,20 +70,20 @@ def test_check_does_not_request_the_snapshot_of_misread_phrasings(pytester: pyte
     write(pytester, GREEDY)
     found = promptfmt(pytester.path, "check")
     assert found.returncode == 1
-    assert "phrasings are not read as they should be" in found.stdout
+    assert "the filters misread " in found.stdout
     assert "snapshot" not in found.stdout
     run(pytester, "-m", "promptfmt_extraction", "--snapshot-update")
     write(pytester, r"([A-D])")
     changed = promptfmt(pytester.path, "check")
-    assert "phrasings are not read as they should be" in changed.stdout
-    assert "what the filters read has changed" in changed.stdout, "a file with snapshots"
+    assert "the filters misread " in changed.stdout
+    assert "the answers that the filters read have changed" in changed.stdout, "a file with snapshots"
 
 
 def test_misread_phrasings_fail_until_a_snapshot_accepts_them(pytester: pytest.Pytester) -> None:
     write(pytester, GREEDY)
     result = run(pytester, "-m", "promptfmt_extraction")
     result.assert_outcomes(failed=1, deselected=2)
-    result.stdout.fnmatch_lines(["*phrasings are not read as they should be", "*there is no snapshot yet"])
+    result.stdout.fnmatch_lines(["*the filters misread *", "*there is no snapshot yet"])
     accepting = run(pytester, "-m", "promptfmt_extraction", "--snapshot-update")
     accepting.assert_outcomes(passed=1, deselected=2, warnings=1)
     accepting.stdout.fnmatch_lines(["*the snapshot accepts * phrasings misread, such as hazard negated: WRONG(T)*"])
@@ -105,7 +105,7 @@ def test_a_greedy_filter_fails_with_every_stage_told(pytester: pytest.Pytester) 
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*capitals [[]extraction[]]: * phrasings are not read as they should be",
+            "*capitals [[]extraction[]]: the filters misread * phrasings",
             "*hazard article-A: *",
             "*completion 'The answer is a city*extracted 'T' → scores 0",
         ]
@@ -118,7 +118,9 @@ def test_a_changed_regex_shows_which_phrasings_it_loses(pytester: pytest.Pyteste
     write(pytester, r"^\\s*([AB])\\s*$")
     result = run(pytester)
     result.assert_outcomes(passed=1, failed=2)  # the snapshot shows the pattern, and this what becomes of it
-    result.stdout.fnmatch_lines(["*what the filters read has changed", "-*dot*OK", "+*dot*MISS", "accept: pytest*"])
+    result.stdout.fnmatch_lines(
+        ["*the answers that the filters read have changed", "-*dot*OK", "+*dot*MISS", "accept: pytest*"]
+    )
 
 
 def test_expected_failures_pass_with_a_reason_and_fail_when_healed(pytester: pytest.Pytester) -> None:

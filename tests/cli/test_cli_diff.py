@@ -99,7 +99,7 @@ def test_the_page_shows_each_change_and_opens_in_the_browser(repository: Path, t
     assert part["title"] == "doc 1, prompt, line 2"
     changed = [row for row in part["rows"] if row[0] != row[1]]
     assert [["".join(text for text, _ in side) for side in row] for row in changed] == [["| A:⟨end⟩", "| Answer:⟨end⟩"]]
-    assert "the example is of t0 [plain]" in shown["t1"]["remarks"]
+    assert "the example is from t0 [plain]" in shown["t1"]["remarks"]
     assert shown.keys() == {"t0", "t1", "t2", "new", "gone"}
     both = promptfmt(repository, "diff", "HEAD", "--html", "-", "--json")
     assert (both.returncode, both.stdout) == (2, "")

@@ -30,7 +30,10 @@ def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> N
     assert list(workflow["jobs"]) == ["prompts", "comment"]
     again = promptfmt(tmp_path, "init")
     assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task itself now"
-    assert "for plain pytest and editors, put into pytest.ini, below [pytest]: promptfmt = true" in done.stdout
+    assert (
+        "to run prompt tests with plain pytest and in editors, add to pytest.ini, below [pytest]: promptfmt = true"
+        in done.stdout
+    )
     assert (tmp_path / ".gitattributes").read_text("utf-8").count("__prompts__") == 1
     assert (tmp_path / ".gitignore").read_text("utf-8") == ".promptfmt-*.tmp\n"
 
@@ -54,7 +57,7 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     assert "promptfmt = true; promptfmt_baseline = promptfmt-baseline.jsonl" in done.stdout
     ini = "[pytest]\npromptfmt = true\npromptfmt_baseline = promptfmt-baseline.jsonl\n"
     (tmp_path / "pytest.ini").write_text(ini, "utf-8")
-    assert "for plain pytest" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
+    assert "with plain pytest" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
 
 
@@ -150,7 +153,7 @@ def test_the_workflow_uses_the_action_of_what_is_installed(
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("for comments: --action OWNER/NAME@REVISION") == remarks
+    assert done.stdout.count("to get some: --action OWNER/NAME@REVISION") == remarks
     jobs = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))["jobs"]
     if not action:
         assert "OWNER" not in (tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8")

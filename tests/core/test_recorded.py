@@ -9,7 +9,7 @@ def test_a_difference_is_shown_with_the_text_around_it_and_counted_from_one() ->
         "\n"
     )
     assert shown == [
-        "state 1: the recorded prompt differs from ours at character 51",
+        "state 1: the recorded prompt and ours differ at character 51",
         f"  recorded: …{'x' * 40 + 'a'!r}",
         f"  ours:     …{'x' * 40 + 'b' + 'y' * 39!r}…",
     ]
@@ -22,4 +22,4 @@ def test_prompts_are_counted_by_what_became_of_them() -> None:
     found.add(None, is_cut=True)
     assert found.summary == "reproduces all 2 recorded prompts, 1 of them cut by a window"
     found.add(PromptDifference(where="state 3", offset=0, recorded="", ours="a"), is_cut=False)
-    assert found.summary == "1 of 3 recorded prompts differ from ours"
+    assert found.summary == "1 of 3 recorded prompts differ from the rendered ones"

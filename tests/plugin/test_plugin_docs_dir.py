@@ -61,7 +61,7 @@ def test_freeze_writes_into_the_tree_and_checks_what_is_there(project: Project) 
     project.write("data.jsonl", lines({"query": "Is ice cold?", "answer": "yes"}))
     done = freeze(project, "pkg/tasks/arc.yaml", "--check", "--from", "data.jsonl")
     assert done.returncode == 1
-    assert done.stdout == f"{PLACE}: columns of the dataset gone: question; new: query\n"
+    assert done.stdout == f"{PLACE}: columns that the dataset lost: question; new columns: query\n"
 
 
 def test_a_folder_outside_of_the_rootdir_and_a_link_to_it_are_refused(project: Project, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_the_first_difference_from_a_recorded_prompt_is_shown_with_its_key(proje
     copied(project, "oceans/scenario_state.json")
     project.edit("oceans/scenario_state.json", '"output_prefix": "Answer: "', '"output_prefix": "The answer: "')
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "prompts")
-    assert "3 of 3 recorded prompts differ from ours" in text
+    assert "3 of 3 recorded prompts differ from the rendered ones" in text
     assert "oceans/scenario_state.json:6:5 output_prefix" in text
     assert "request_states[0]" in text
     assert "recorded: …" in text
@@ -110,7 +110,7 @@ def test_a_changed_shot_of_one_recorded_prompt_is_a_difference(project: Project)
     request["prompt"] = request["prompt"].replace("the largest?", "the largest ocean?")
     path.write_text(json.dumps(value, indent=2), "utf-8")
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "prompts")
-    assert "1 of 3 recorded prompts differ from ours" in text
+    assert "1 of 3 recorded prompts differ from the rendered ones" in text
     assert "request_states[2]" in text
     assert "the few-shot examples of earlier request states" in text
 

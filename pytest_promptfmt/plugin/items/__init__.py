@@ -41,7 +41,7 @@ KINDS: Final = (
     KindEntry("model", "a task with the answers of a model", "prompt_items:ModelKind"),
     KindEntry(
         "recorded",
-        "prompts and scores of a recorded run, compared with ours",
+        "recorded prompts and scores, compared with those made here",
         "answer_items:RecordedKind",
         ("recorded",),
     ),

@@ -81,7 +81,7 @@ class ExtractionItem(AnswersItem):
         else:
             self.skip_unadopted(verdict, self.outcome)
         misread = [*misread_lines(self.tested.id, failing, tried.problems)]
-        self.fail_as(self.outcome, misread, "what the filters read has changed", verdict)
+        self.fail_as(self.outcome, misread, "the answers that the filters read have changed", verdict)
 
 
 def _is_accepted(row: PhrasingRow, verdict: snapshots.Verdict, accepted: Any) -> bool:
