@@ -39,15 +39,15 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         meant = (*ask.context_ids, *ask.continuation_ids)
         if meant and reply.sent is not None and reply.sent != digest_of(meant):
             yield finding(
-                "the model received other ids than the prompt has",
-                f"the prompt has {len(meant)} ids, and their digest differs",
+                "the model received other token ids than those of the prompt",
+                f"the {len(meant)} ids of the prompt have another digest",
                 "doc_to_text",
                 reply.asked.doc,
                 do="shorten the prompt to the length of the model, or record again with the model's tokenizer",
             )
         if judged.shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in judged.shown:
             yield finding(
-                "the model received other ids than the snapshot shows",
+                "the model received other token ids than the snapshot shows",
                 f"digest {digest_of(ask.context_ids)}",
                 "doc_to_text",
                 reply.asked.doc,
@@ -57,7 +57,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):
             yield finding(
                 "a log-likelihood was measured over tokens that are not those of its continuation",
-                f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, {measured} were measured",
+                f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, but {measured} were measured",
                 doc=reply.asked.doc,
                 do="fix the backend of the model: it must score exactly the ids of the continuation",
             )
@@ -79,7 +79,7 @@ def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
         if tokenizer is not None and bos is not None and reply.asked.ask.context_ids[:2] == (bos, bos):
             yield finding(
                 "the prompt begins with two BOS tokens",
-                f"{tokenizer.bos_token!r} in the text, and another that the tokenizer adds",
+                f"{tokenizer.bos_token!r} is in the text, and the tokenizer adds another one",
                 "doc_to_text",
                 reply.asked.doc,
             )
@@ -194,7 +194,7 @@ def _too_few(
     judged: ModelAnswers, share: float | None, wanted: float, what: str, keys: tuple[str, ...]
 ) -> Iterator[Finding]:
     if share is not None and share < wanted:
-        saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; first {judged.first_text}"
+        saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; the first is {judged.first_text}"
         yield finding(f"too few answers {what}", saw, keys)
 
 

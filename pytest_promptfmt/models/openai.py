@@ -71,7 +71,7 @@ class ServerModel:
             try:
                 offered = _asked(url, lambda: [one.id for one in client.models.list().data])
             except _AnsweredError as error:
-                hint = f"it does not list its models; name one: openai:{url}#MODEL"
+                hint = f"the server does not list its models; name one: openai:{url}#MODEL"
                 raise ModelError(error.message, hint=hint) from error
             if len(offered) != 1:
                 raise ModelError(

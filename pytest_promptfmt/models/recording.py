@@ -114,7 +114,7 @@ def _entry(line: str, position: Position) -> RecordingEntry:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        hint = "use a file written by --promptfmt-record; other completions belong into the task's own recording"
+        hint = "use a file written by --promptfmt-record; other completions belong in a recording of the task"
         raise ModelError(f"not a line of a model recording: {what}", position=position, hint=hint) from error
 
 
@@ -122,7 +122,7 @@ def _answer(read: Mapping[str, Any]) -> Answer:
     if read["kind"] == "loglikelihood":
         return Likelihood(logprobs=tuple(float(value) for value in read["logprobs"]), is_greedy=bool(read["greedy"]))
     if read["kind"] != "generate":
-        raise ValueError(f"`kind` is {read['kind']!r}, and must be loglikelihood or generate")
+        raise ValueError(f"`kind` is {read['kind']!r}, but must be loglikelihood or generate")
     if not isinstance(read["text"], str) or read["finish"] not in _FINISHES:
         raise ValueError(f"`finish` must be one of {', '.join(_FINISHES)}, and `text` a text")
     return Generation(text=read["text"], finish=read["finish"], tokens=int(read["tokens"]))
@@ -144,7 +144,7 @@ class ReplayModel:
         models = sorted({entry.model for entry in entries})
         if len(models) > 1:
             raise ModelError(
-                f"the recording holds the answers of {', '.join(models)}",
+                f"the recording holds answers of several models: {', '.join(models)}",
                 position=Position(path),
                 hint="keep one file for each model",
             )

@@ -167,14 +167,14 @@ class TemplateFacts:
         if self.answer == "gap":
             yield f"has {_quoted(self.answer_gap)} before a finished answer"
         elif self.answer == "differs":
-            yield "begins finished answers with other text than the generation prompt"
+            yield "begins finished answers with a text that is not the generation prompt"
         if self.answer_end:
             yield f"ends an answer with {_quoted(self.answer_end)}"
         if not self.keeps_prefix:
             yield "rewrites earlier turns when the conversation continues"
         think = "stays in" if self.keeps_think else "is cut out of"
         reasoning = "printed" if self.keeps_reasoning else "left out"
-        yield f"<think>…</think> {think} earlier answers, their reasoning_content is {reasoning}"
+        yield f"<think>…</think> {think} earlier answers; their reasoning_content is {reasoning}"
         yield f"tools {self.tools}, arguments of calls {self.tool_arguments}, as JSON text {self.tool_arguments_text}"
         yield f"contents in parts {self.parts}, contents without value {self.none}"
 

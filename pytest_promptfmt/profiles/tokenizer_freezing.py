@@ -62,7 +62,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
         raise TokenizerBudgetError(
             f"not loaded: tokenizers that fail or load slowly used up {TOKENIZERS.seconds:g} s of processor time",
             position=Position(source.place),
-            hint="fix or remove those that fail; the others are kept for later runs",
+            hint="fix or remove those that fail; the others are cached for later runs",
         )
     before, has_failed = _seconds_of_children(), True
     try:

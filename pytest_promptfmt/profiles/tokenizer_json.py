@@ -69,7 +69,7 @@ def _about_model(model: Mapping[str, Any]) -> Iterator[str]:
             yield f"it has a piece of more than {_LONGEST_PIECE:,} characters"
     longest = model.get("max_input_chars_per_word")
     if isinstance(longest, int) and longest > _LONGEST_WORD:
-        yield f"it takes words of {longest:,} characters; the limit is {_LONGEST_WORD:,}"
+        yield f"it allows words of {longest:,} characters; the limit is {_LONGEST_WORD:,}"
     if model.get("dropout"):
         yield f"it leaves out merges at random (dropout {model['dropout']}), so that its ids change from run to run"
 

@@ -99,7 +99,7 @@ def _made(source: Source, digest: str, folder: Path | None) -> Tokenizer:
         made = Path(scratch)
         _make(source, made, digest)
         known = frozen_tokenizers.read_facts(made)
-        assert known is not None, f"nothing was made of {source.written}"
+        assert known is not None, f"the files of {source.written} gave no tokenizer"
         try:
             tokenizer = _of_folder(source, made, *known)
         except TokenizerError as error:  # the temporary folder is gone when the message is read

@@ -42,19 +42,19 @@ Requests = list[list[Arguments]]
 """The arguments of the requests of each doc."""
 
 CAUSES: Final[Mapping[str, str]] = {
-    "redraws": "replacing shots that equal the doc",
-    "first_n_leaves_doc_out": "first_n leaving the doc out",
-    "prefix_of_shot": "the doc that the gen_prefix of a shot is rendered from",
-    "numbers_drawn": "random numbers that lm-eval draws itself",
+    "redraws": "whether a shot that equals the doc is replaced",
+    "first_n_leaves_doc_out": "whether the sampler first_n leaves the doc out",
+    "prefix_of_shot": "which doc the gen_prefix of a shot is rendered with",
+    "numbers_drawn": "how lm-eval draws random numbers",
     "reads_pool_twice": "how often the few-shot docs are processed",
     "makes_turns": "how shots are drawn and joined",
     "chat_delimiter": "the target delimiter before choices under a chat template",
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
     "renders_inputs": "choices that are inputs under a chat template",
     "generation": "default generation arguments",
-    "keeps_newline": "newlines at the end of templates",
-    "delimits_empty": "delimiters around empty answers of shots",
-    "chats_question": "what is in a chat",
+    "keeps_newline": "whether newlines at the end of templates stay",
+    "delimits_empty": "whether delimiters are around the empty answer of a shot",
+    "chats_question": "how the question is put into a chat",
     "ignored_shot_keys": "the keys of fewshot_config that have an effect",
 }
 """What differs between releases, by field of `Release`."""
@@ -160,7 +160,7 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     """Return how our requests differ from those that the harness of the task makes of the same docs."""
     system = known_systems().get(study.given.system)
     if not isinstance(system, AsksHarness):
-        return Compared(task=study.given.id, unknown="no harness has such tasks")
+        return Compared(task=study.given.id, unknown="no supported harness reads such tasks")
     asks: AsksHarness = system
     name = asks.name
 
@@ -173,7 +173,7 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
                     return f"it differs from lm-eval {followed.version} in {behaviour}"
         for release in reversed(releases()) if name == _LM_EVAL else ():
             if _result(_requests_by, release, task, docs, shots, profile) == theirs:
-                return f"it makes the requests of lm-eval {release.version}"
+                return f"its requests are those of lm-eval {release.version}"
         return f"{name} raises {type(theirs.__cause__).__name__}" if isinstance(theirs, PromptfmtError) else ""
 
     def ours(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:

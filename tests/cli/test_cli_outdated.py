@@ -65,7 +65,7 @@ def test_the_lock_says_where_a_tokenizer_is_from_and_a_newer_revision_shows_what
     lines = newer.stdout.splitlines()
     assert newer.returncode == 1, newer.stderr
     assert lines[0] == f"people/words: people/words@{NEWER[:12]}, here {COMMIT[:12]}"
-    assert lines[1].endswith("conversations give another prompt")
+    assert lines[1].endswith("conversations differ")
     assert lines[-1] == "  prompts or tokens of 1 of 1 tasks change: who [own]"
     assert lock.read_bytes() == before
 
@@ -84,7 +84,7 @@ def test_a_template_that_was_copied_is_followed_once_its_origin_is_given(hub: Lo
     assert found.returncode == 1, found.stderr
     assert found.stdout.startswith(f"chat_template.jinja: people/words@{NEWER[:12]}, here {COMMIT[:12]}\n")
     assert "\n    - " not in found.stdout.splitlines()[0]
-    assert "conversations give another prompt" in found.stdout
+    assert "conversations differ" in found.stdout
     mine.write_text(newer, "utf-8")
     taken = promptfmt(folder, "outdated")
     assert (taken.returncode, taken.stdout.count("\n")) == (0, 2)

@@ -291,7 +291,7 @@ def test_file_that_would_make_endless_texts_is_refused_before_it_is_used(
         ("bytelevel-gpt2", {"dropout": 0.1}, "it leaves out merges at random (dropout 0.1)"),
         ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 2**24}, "merges": []}, "it has the id 16,777,216"),
         ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 7, "c": 7}, "merges": []}, "two of its tokens, 'b' and 'c', have"),
-        ("wordpiece-bert", {"max_input_chars_per_word": 10_001}, "it takes words of 10,001 characters"),
+        ("wordpiece-bert", {"max_input_chars_per_word": 10_001}, "it allows words of 10,001 characters"),
         ("unigram-t5", {"vocab": [["<unk>", 0.0], ["a" * 1001, -1.0]], "unk_id": 0}, "it has a piece of more than"),
     ],
 )

@@ -115,7 +115,7 @@ def test_json5_is_read_and_its_keys_are_found(tmp_path: Path) -> None:
         ('{"adapter_spec": {}} {}', "1:22", "something follows"),
         ('// note\n{"adapter_spec": {"a": tru}}', "2:", "neither JSON nor JSON5"),
         ('// note\n{"adapter_spec": ' + "[" * 5000 + "]" * 5000 + "}", "2:", "nested too deeply"),
-        ('{"adapter_spec":\n {"max_tokens": ' + "9" * 5000 + "}}", "2:17", "more digits than are read"),
+        ('{"adapter_spec":\n {"max_tokens": ' + "9" * 5000 + "}}", "2:17", "has too many digits"),
     ],
 )
 def test_what_is_not_json_is_reported_with_its_place(text: str, place: str, message: str, tmp_path: Path) -> None:

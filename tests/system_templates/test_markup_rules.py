@@ -102,7 +102,7 @@ MISTAKES = {
         "message.content or ''",
         "message.content ~ ' '",
         "PF447",
-        "a space is between an answer and its end token",
+        "there is a space between an answer and its end token",
     ),
     "a line break escaped in results": ("'<result>' +", "'<result>one\\\\n' +", "PF458", "a tool result"),
     "calls without an end": (

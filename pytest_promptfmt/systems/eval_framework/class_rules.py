@@ -244,7 +244,7 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
         if quoted is not None and quoted[1] != last:
             yield finding(
                 "the prompt quotes the abstention differently from the scored candidate",
-                f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
+                f"{quoted[1]!r} is quoted, but {candidates[-1]!r} is scored",
                 found.line_of("_get_initial_prompt_text"),
                 instance,
             )

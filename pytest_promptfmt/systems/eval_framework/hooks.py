@@ -222,7 +222,7 @@ class TaskClass:
         except BaseException as error:
             if must_propagate(error):
                 raise
-            ends = "ends the program with" if isinstance(error, SystemExit) else "raised"
+            ends = "ended the program with" if isinstance(error, SystemExit) else "raised"
             raise RenderError(
                 f"{what} {ends} {described(error)}",
                 position=self._raised_at(error) or self.line_of(hook),

@@ -315,7 +315,7 @@ class _Hooks:
         if hook == "_get_fewshot_target_text":
             truth = self.value("_get_ground_truth")
             if not isinstance(truth, str):
-                raise self.refusal(hook, "is not written, and the ground truth must be one text", truth)
+                raise self.refusal(hook, "is missing, so the ground truth must be one text", truth)
             return truth
         return None
 

@@ -262,9 +262,9 @@ class _Scored:
             return doc.sample if isinstance(doc.sample, PromptSample) else given_sample(doc.sample, self._found, 0)
         if self._found.kind != "hooks":
             raise ScoringError(
-                f"{self._found.name!r} makes its own samples: found none for the doc {dict(doc)!r:.80}",
+                f"{self._found.name!r} makes its own samples, and none is for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
-                hint="in a recording of such a task, give each doc by its number",
+                hint="in a recording of such a task, name each doc by its number",
             )
         assembler = EvalClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
         return assembler.layout(0, doc)[0]

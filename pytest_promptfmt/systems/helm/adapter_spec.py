@@ -240,7 +240,7 @@ class _Reader:
         saw = ""
         if key in OUTPUT_FORMAT_NAMES:
             if value not in OUTPUT_FORMATS:
-                raise self._error(f'{key} is {named_value(value)}, must be "list" or "string"', key)
+                raise self._error(f'{key} is {named_value(value)}, but must be "list" or "string"', key)
             self.values["output_format"] = value
             is_misspelled = key != "output_format"
             do = "did you mean 'output_format'? HELM has neither" if is_misspelled else "remove it from files for HELM"

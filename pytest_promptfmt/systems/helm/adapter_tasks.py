@@ -170,7 +170,7 @@ def _trials(file: AdapterFile) -> int:
         raise SourceError(
             f"promptfmt.trials is {trials!r}",
             position=file.locate(("promptfmt", "trials")),
-            hint="how many trials are rendered, from 1",
+            hint="write the number of trials to render, from 1",
         )
     return trials
 

@@ -354,7 +354,7 @@ def _prompt(context: list[int], predicted: list[int], longest: int, window: Wind
         length = window.count(raw)
         if not predicted:
             raise RenderError(
-                "no part of the text fits into the window after decoding and encoding again",
+                "after decoding and encoding again, no part of the text fits into the window",
                 hint="HELM 0.5.16 fails here; give a larger window",
             )
     prompt = raw.strip(_REPLACEMENT)

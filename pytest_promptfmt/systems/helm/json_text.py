@@ -114,7 +114,7 @@ def read_json(path: Path, text: str) -> JsonText:
     except ValueError as error:
         number = _LONG_NUMBER.search(text)
         position = made.position(number.start()) if number is not None else Position(path)
-        raise SourceError("this number has more digits than are read", position=position) from error
+        raise SourceError("this number has too many digits", position=position) from error
     import pyjson5  # only for files that are not plain JSON
 
     try:

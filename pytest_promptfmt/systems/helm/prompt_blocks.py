@@ -236,7 +236,7 @@ class PromptBuilder:
     def _substituted(self, pieces: list[PromptPiece], scored: int) -> tuple[list[PromptPiece], int]:
         origin = Origin("question", "substitutions", self._where("adapter_spec", "substitutions"))
         try:
-            with time_limit(SUBSTITUTION_SECONDS, "the substitutions of a prompt", origin.position):
+            with time_limit(SUBSTITUTION_SECONDS, "applying the substitutions to a prompt", origin.position):
                 for each in self.spec.substitutions:
                     end = sum(len(piece.span.text) for piece in pieces) - scored
                     pieces, moved = substituted(pieces, each.source, each.target, origin, mark=end)

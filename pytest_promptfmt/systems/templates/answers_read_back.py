@@ -192,7 +192,7 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
     if again is not None and again != answer.text:
         at = first_difference(answer.text, again)
         saw = f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
-        yield Loss("rendered again", "an answer that was read back is rendered as another text", saw)
+        yield Loss("rendered again", "an answer that was read back is rendered with another text", saw)
 
 
 def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:

@@ -265,14 +265,14 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     if text is None:
         return
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        yield finding("quotes are at both ends of the prompt", f"{text[:20]} … {text[-20:]}", trial.place(1))
+        yield finding("the whole prompt is in quotes", f"{text[:20]} … {text[-20:]}", trial.place(1))
     if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
         yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1))
     ended = text.partition(ANSWER)[2]
     if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):
         yield finding(
-            "a space is between an answer and its end token",
+            "there is a space between an answer and its end token",
             excerpt(text, len(text) - len(ended)),
             trial.place_of("eos_token", ended.strip()),
             severity=Severity.INFO,

@@ -171,7 +171,7 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     if fates["differ"]:
         counts = ", ".join(f"{fates[fate]} {fate}" for fate in ("same", "differ", "both refuse") if fates[fate])
         yield finding(
-            f"prompts of {renderer.name} differ in some conversations",
+            f"{renderer.name} renders other prompts for some conversations",
             f"{len(trial.given)} conversations: {counts}",
             trial.place(),
             severity=Severity.INFO,
@@ -179,7 +179,7 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
         )
     if unrecorded:
         yield finding(
-            f"prompts of {renderer.name} are not recorded",
+            f"some prompts of {renderer.name} are not recorded",
             f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
             do="record them again with promptfmt record, where the server runs",

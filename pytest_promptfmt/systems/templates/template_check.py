@@ -202,7 +202,7 @@ def _prompts(one: TemplateTrial, other: TemplateTrial) -> Iterator[str]:
                 changes.setdefault(change, []).append(conversation.name)
     changed = {name for names in changes.values() for name in names}
     if changed:
-        yield f"{len(changed)} of {len(one.given)} conversations give another prompt"
+        yield f"the prompts of {len(changed)} of {len(one.given)} conversations differ"
     for change, names in sorted(changes.items(), key=lambda each: -len(each[1])):
         some = list(dict.fromkeys(names))
         yield f"  {', '.join(some[:_MOST_NAMES])}{f' and {len(some) - _MOST_NAMES} more' if some[_MOST_NAMES:] else ''}"
@@ -244,7 +244,7 @@ def _tokens(one: Tokenizer, other: Tokenizer) -> Iterator[str]:
     probes = dict.fromkeys((*_PROBES, *texts))
     different = [text for text in probes if one.ids(text) != other.ids(text)]
     if different:
-        yield f"{len(different)} of {len(probes)} texts have other tokens"
+        yield f"the tokens of {len(different)} of {len(probes)} texts differ"
     for text in different[:_MOST_NAMES]:
         yield f"  {text!r}"
         yield f"    - {' '.join(map(str, one.ids(text)[:12]))}"
@@ -256,7 +256,7 @@ def _vocabulary(one: Tokenizer | GgufMetadata, other: Tokenizer | GgufMetadata) 
     for name in ("bos_token", "eos_token"):
         before, after = (_adds(each, name) for each in (one, other))
         if None not in (before, after) and before != after:
-            yield f"{name} {'is' if after else 'is not'} added to a text, before it {'was' if before else 'was not'}"
+            yield f"{name} {'is' if after else 'is not'} added to a text, but {'was' if before else 'was not'} before"
     count = max(len(each.tokens) for each in (one, other) if isinstance(each, GgufMetadata))
     pairs = [(number, _piece(one, number), _piece(other, number)) for number in range(count)]
     different = [

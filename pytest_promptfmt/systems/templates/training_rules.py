@@ -291,7 +291,7 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         dropped = [first for first, end in mask if first < end and not any(at <= first < to for at, to in spans)]
         if dropped:
             yield conversation.finding(
-                "a mask begins with a character without a token", excerpt(text, dropped[0]), place
+                "a mask begins with a character that no token covers", excerpt(text, dropped[0]), place
             )
         cuts = [
             (f"a mask {what} inside a token", text[slice(*cut)])

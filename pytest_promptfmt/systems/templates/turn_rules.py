@@ -82,7 +82,7 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
         first = next(iter(found.values()))
         yield finding(
             f"{' or '.join(found)} can contain text that looks like whole turns",
-            f"{excerpt(first)!r} in it ends the turn and begins another",
+            f"{excerpt(first)!r} in this text ends the turn and begins another",
             trial.place_of("content"),
         )
 
@@ -126,7 +126,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
         yield finding(
             "answers do not end with the end token of the tokenizer",
-            f"{closing[0]} ends an answer, eos_token is {eos}",
+            f"{closing[0]} ends an answer, but eos_token is {eos}",
             trial.place_of(closing[0]),
         )
 
