@@ -94,7 +94,7 @@ def read_run(path: Path) -> FinishedRun:
         raise SourceError(f"the file cannot be read: {error.strerror or error}", position=position) from error
     for name in _SECTIONS:
         if not isinstance(run.facts.get(name) or {}, dict):
-            raise SourceError(f"{name} is not a mapping", position=Position(path), hint="lm-eval did not write it")
+            raise SourceError(f"{name} is not a mapping", position=Position(path), hint="not a file of lm-eval")
     return run
 
 
@@ -124,7 +124,7 @@ def _logged(path: Path) -> TaskSamples:
         invalid = [f"{name} is not a digest" for name, value in written.items() if not value.isascii()]
         invalid += [] if isinstance(at, int) else [f"doc_id is {at!r:.40}, expected a whole number"]
         if invalid:
-            raise SourceError(invalid[0], position=Position(path, number), hint="lm-eval did not write it")
+            raise SourceError(invalid[0], position=Position(path, number), hint="not a file of lm-eval")
         checked += len(written.keys() & made.keys())
         wrong += [f"{path.name}:{number} {name}" for name in made if written.get(name, made[name]) != made[name]]
         hashes = made | written

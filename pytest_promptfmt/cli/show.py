@@ -43,7 +43,7 @@ _NAMED: Final = re.compile(rb"""^(?:task|group): *["']?([\w.-]{1,200})["']? *$""
 def show(
     task: Annotated[str, typer.Argument(help="A task, `task@format`, or a glob of either.", show_default=False)],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders to search; default as for pytest.", show_default=False)
+        list[Path] | None, typer.Argument(help="Files or folders to search. Default: as pytest.", show_default=False)
     ] = None,
     profile: Profiles = None,
     format_name: Annotated[
@@ -97,7 +97,7 @@ def _asked_lines(study: Study) -> Iterator[Text]:
         labels = f": {', '.join(form.labels)}" if form.labels else ""
         yield styled(f"requests {_FORMS[form.form]}{labels}{example}, by {form.said.strip()!r}")
     if not study.contract.forms:
-        yield styled("the prompt requests no form of the answer that is recognized")
+        yield styled("the prompt requests no form of the answer that promptfmt recognizes")
 
 
 @dataclass(kw_only=True, slots=True)

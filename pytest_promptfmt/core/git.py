@@ -110,7 +110,7 @@ def _settings_of_named(top: Path, seconds: float) -> Mapping[str, str]:
     for name in os.fsdecode(output).split("\0"):
         if found := _NAMED.fullmatch(name):
             if "=" in name:  # git -c would split it there
-                raise GitError(f"the repository configures {name}, which cannot be turned off")
+                raise GitError(f"the repository sets the git option {name}, which cannot be turned off")
             settings |= {f"{name.rpartition('.')[0]}.{key}": off for key, off in turned_off[found[1]].items()}
     return settings
 

@@ -281,7 +281,7 @@ def _declared(task: Task) -> tuple[_Declared, ...]:
         raise task.error(FormatError, message, "formats", hint=hint)
     if not value:
         message = "formats is an empty mapping"
-        raise task.error(FormatError, message, "formats", hint="formats: mcqa, or leave the key out")
+        raise task.error(FormatError, message, "formats", hint="write formats: mcqa, or leave the key out")
     if "type" in value:
         base = _checked_name(value["type"], task, ("formats", "type"))
         return (_Declared(base, base, _without_type(value), ("formats",)),)

@@ -140,5 +140,5 @@ def split_suffix(task: Task) -> tuple[Task, str | None]:
         return task, None
     if not name or not suffix:
         message = f"task name {task.name!r} has nothing {'before' if not name else 'after'} the @"
-        raise task.error(FormatError, message, "task", hint="name@format, as in subtask_a@mcqa")
+        raise task.error(FormatError, message, "task", hint="write name@format, as in subtask_a@mcqa")
     return dataclasses.replace(task, name=name), suffix

@@ -118,7 +118,7 @@ def choices_field(spec: Spec) -> FormatChoices | None:
     field = text_field("doc_to_choice", spec)
     if field.expression is None:
         hint = "write the list as one expression: doc_to_choice: '{{ [first, second] }}'"
-        message = "doc_to_choice is a whole template; a format needs a column or one expression to count them"
+        message = "doc_to_choice is a whole template; a format needs a column or one expression to count the choices"
         raise FormatError(message, key="doc_to_choice", hint=hint)
     return FormatChoices(operand(field.expression))
 

@@ -100,7 +100,7 @@ def _varied(format_: Format, variant: Variant) -> Format:
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(format_, variant.axis):
-        raise FormatError(f"{variant.id!r} changes nothing in format {format_.name!r}: the axis is {axis.summary}")
+        raise FormatError(f"{variant.id!r} changes nothing in format {format_.name!r}: it is about {axis.summary}")
     return format_.changed(axis.change(format_, variant.value))
 
 

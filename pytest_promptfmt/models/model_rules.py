@@ -40,10 +40,10 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         if meant and reply.sent is not None and reply.sent != digest_of(meant):
             yield finding(
                 "the model received other token ids than those of the prompt",
-                f"the {len(meant)} ids of the prompt have another digest",
+                f"their digest is not that of the prompt's {len(meant)} ids",
                 "doc_to_text",
                 reply.asked.doc,
-                do="shorten the prompt to the length of the model, or record again with the model's tokenizer",
+                do="shorten the prompt to the model's maximum length, or record again with the model's tokenizer",
             )
         if judged.shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in judged.shown:
             yield finding(

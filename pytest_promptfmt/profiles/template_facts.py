@@ -175,8 +175,8 @@ class TemplateFacts:
         think = "stays in" if self.keeps_think else "is cut out of"
         reasoning = "printed" if self.keeps_reasoning else "left out"
         yield f"<think>…</think> {think} earlier answers; their reasoning_content is {reasoning}"
-        yield f"tools {self.tools}, arguments of calls {self.tool_arguments}, as JSON text {self.tool_arguments_text}"
-        yield f"contents in parts {self.parts}, contents without value {self.none}"
+        yield f"tools are {self.tools}, arguments {self.tool_arguments}, arguments as JSON {self.tool_arguments_text}"
+        yield f"contents as lists of parts are {self.parts}, null contents {self.none}"
 
 
 def _quoted(text: str) -> str:

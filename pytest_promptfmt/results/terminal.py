@@ -42,7 +42,7 @@ def header_lines(settings: Settings) -> list[str]:
     allowed = ", ".join(["the rootdir", *(display_path(path) for path in settings.allow_code)])
     code = "Python code is not run" if settings.no_code else f"Python code may run below {allowed}"
     if settings.no_code and settings.rules:
-        code += f", nor the rules of {', '.join(display_path(path) for path in settings.rules)}"
+        code += f"; rules are not read from {', '.join(display_path(path) for path in settings.rules)}"
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
     notes = (archetype_note(archetypes_of(settings)), release_note(settings))

@@ -110,7 +110,7 @@ class Repository:
         if close is not None:
             return close
         if git(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
-            return "this clone is shallow: git fetch --unshallow, in a workflow fetch-depth: 0"
+            return "this clone is shallow: run git fetch --unshallow, or set fetch-depth: 0 in a workflow"
         return "`git log --all --oneline` lists all commits" if names else "the repository has no commit yet"
 
     def blobs(self, commit: str | None) -> dict[str, str]:

@@ -212,7 +212,7 @@ class _Reader:
         if self.lines[0] != _FIRST_LINE:
             if re.fullmatch(re.escape(MAGIC) + r"\d+", self.lines[0]):
                 raise UnknownVersionError(
-                    f"the snapshot has format version {self.lines[0].removeprefix(MAGIC)}, this plugin reads {VERSION}",
+                    f"the snapshot has version {self.lines[0].removeprefix(MAGIC)}, but this plugin reads {VERSION}",
                     position=Position(self.path, 1),
                     hint="install the version of pytest-promptfmt that wrote it",
                 )
@@ -235,7 +235,7 @@ class _Reader:
             raise self._error("expected 'doc' and its number, or the 'end:' line")
         doc_number = int(match[1])
         if doc_number <= previous:
-            raise self._error(f"doc {doc_number} is after doc {previous}")
+            raise self._error(f"numbers of docs must increase: doc {doc_number} is after doc {previous}")
         return DocRecord(doc_number, self._sections())
 
     def _sections(self) -> tuple[Section, ...]:
@@ -274,7 +274,7 @@ class _Reader:
         if self.lines[self.number :] != [""]:
             raise self._error("expected only a line break after the last line, `end`")
         if line != _end_line(count, match[2]):
-            raise self._error(f"the end line counts {match[1]} docs, the file has {count}")
+            raise self._error(f"the end line counts {match[1]} docs, but the file has {count}")
         if match[2] != _digest(body):
             raise self._error("the digest does not match: the file was edited by hand, merged or damaged")
 

@@ -50,12 +50,12 @@ CAUSES: Final[Mapping[str, str]] = {
     "makes_turns": "how shots are drawn and joined",
     "chat_delimiter": "the target delimiter before choices under a chat template",
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
-    "renders_inputs": "choices that are inputs under a chat template",
+    "renders_inputs": "how choices that are inputs become chats",
     "generation": "default generation arguments",
     "keeps_newline": "whether newlines at the end of templates stay",
     "delimits_empty": "whether delimiters are around the empty answer of a shot",
     "chats_question": "how the question is put into a chat",
-    "ignored_shot_keys": "the keys of fewshot_config that have an effect",
+    "ignored_shot_keys": "which keys of fewshot_config have an effect",
 }
 """What differs between releases, by field of `Release`."""
 

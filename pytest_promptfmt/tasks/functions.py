@@ -327,7 +327,7 @@ def _require_early(ref: FunctionRef, what: str, position: Position | None) -> No
         raise FunctionError(
             f"{what}: {harness.title} does not find a function by a path",
             position=position,
-            hint="put a module into the folder of the task that imports the function",
+            hint="into the task's folder, put a module that imports the function",
         )
 
 

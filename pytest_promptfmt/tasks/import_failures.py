@@ -41,7 +41,7 @@ _IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from")
 _VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _ASKING: Final = frozenset({"environ", "getenv"})
 
-_DOWNLOAD: Final = MissingResource("Python code of the task downloads something, and there is no network here")
+_DOWNLOAD: Final = MissingResource("Python code of the task downloads something, but there is no network here")
 
 _OF_REPOSITORIES: Final = frozenset({"common", "eval", "evals", "lib", "scripts", "src", "tasks", "utils"})
 """Names of folders that are not those of packages, also where the module that imports one is in it."""

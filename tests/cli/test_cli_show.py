@@ -50,7 +50,7 @@ def test_answers_shows_the_forms_in_which_the_prompt_asks_for_its_answer(folder:
     assert "requests a sentence, such as 'ANSWER: B', by 'ANSWER: LETTER'" in done.stdout
     write_task(folder, "arc", "{{question}}")
     done = promptfmt(folder, "show", "arc", "--profile", "plain", "--doc", "1", "--answers")
-    assert "the prompt requests no form of the answer that is recognized" in done.stdout
+    assert "the prompt requests no form of the answer that promptfmt recognizes" in done.stdout
 
 
 def test_control_characters_of_a_prompt_do_not_reach_the_terminal(folder: Path) -> None:

@@ -215,10 +215,10 @@ def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None
     keys = {"fewshot_config": '{fewshot_delimiter: "###"}', "training_split": "train", "num_fewshot": "2"}
     write_task(tmp_path, "keyed", generation_kwargs="{until: [x]}", **keys)
     done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
-    assert "the keys of fewshot_config that have an effect, 1 task: keyed" in done.stdout
+    assert "which keys of fewshot_config have an effect, 1 task: keyed" in done.stdout
     assert done.returncode == 1
     back = promptfmt(tmp_path, "diff", "--harness", "0.4.13..0.4.9", "--profile", "plain")
-    assert "the keys of fewshot_config that have an effect, 1 task: keyed" in back.stdout
+    assert "which keys of fewshot_config have an effect, 1 task: keyed" in back.stdout
 
 
 def test_filters_that_score_otherwise_in_a_release_are_named(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def damaged(old: str, new: str) -> str:
         (damaged("doc 2", "doc two"), 14, "expected "),
         (damaged("  prompt", " prompt"), 7, "title of a section"),
         (damaged("docs: 2", "docs 2"), 4, "not a header line"),
-        (damaged("end: 2", "end: 3"), 20, "counts 3 docs, the file has 2"),
+        (damaged("end: 2", "end: 3"), 20, "counts 3 docs, but the file has 2"),
         (damaged("end: 2 docs", "end 2 docs"), 20, "expected "),
         (damaged(", digest", ", digst"), 20, "incomplete"),
         (write_document(document("a")) + "\n", 12, "only a line break after the last line"),

@@ -195,7 +195,7 @@ def test_deviations_are_understood_and_named(tmp_path: Path) -> None:
     assert [(code, each.saw) for code, each in deviations(found)] == [
         ("PF151", "read as input_prefix"),
         ("PF151", ""),
-        ("PF151", "max_new_tokens read as adapter_spec.max_tokens"),
+        ("PF151", "max_new_tokens is read as adapter_spec.max_tokens"),
         ("PF153", "read as generation"),
     ]
 

@@ -54,7 +54,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
     for code, key, saw in (
         ("PF151", "instance_prefixw", "read as instance_prefix"),
         ("PF151", "ouput_format", "read as output_format"),
-        ("PF151", "temperature", "temperature read as adapter_spec.temperature"),
+        ("PF151", "temperature", "temperature is read as adapter_spec.temperature"),
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "read as generation"),
         ("PF154", "max_train_instances", "1 instances for 5 shots"),

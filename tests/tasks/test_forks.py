@@ -387,7 +387,7 @@ def test_a_checkout_is_followed_as_its_code_is(
     fork(tmp_path, stated)
     for path, code in files.items():
         (tmp_path / "lm_eval" / path).write_text(code, "utf-8")
-    place = "in this checkout" if stated == expected else f"in this checkout, judged by its code; it states {stated}"
+    place = "in this checkout" if stated == expected else f"in this checkout (by its code, although it states {stated})"
     assert found_release(tmp_path) == (expected, place)
 
 

@@ -135,7 +135,7 @@ def test_choices_of_a_list_are_not_rendered() -> None:
         ({"doc_to_choice": None, "doc_to_target": "x"}, TypeError, "multiple_choice needs it"),
         ({"fewshot": FewShot(sampler="firstn")}, KeyError, "did you mean 'first_n'?"),
         ({"fewshot": FewShot(sampler=3)}, TypeError, "must be a name or a sampler class"),
-        ({"num_fewshot": 8}, ValueError, "and one more to leave the doc itself out, but there are 8"),
+        ({"num_fewshot": 8}, ValueError, "and one more in case the doc itself is drawn, but there are 8"),
         ({"num_fewshot": 9, "fewshot": FewShot(sampler="first_n")}, AssertionError, "there are 8 docs to draw from"),
         ({"num_fewshot": 1, "fewshot": FewShot(target_delimiter=None)}, TypeError, "fewshot_config.target_delimiter"),
     ],

@@ -75,7 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--promptfmt-with", default="", help="The release to compare with.")
     parser.addoption("--promptfmt-scored-by", type=Path, help="The folder of the lm-eval that scores.")
     parser.addoption("--promptfmt-sample", type=int, default=0, help="The number of tasks to compare; 0: all.")
-    parser.addoption("--promptfmt-renderings", type=Path, help="The plans of promptfmt diff for each task.")
+    parser.addoption("--promptfmt-renderings", type=Path, help="The renderings of each task that promptfmt diff needs.")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -253,7 +253,7 @@ class _Run:
             return drawn
         count = self._shots + self._docs.shares_split
         if count > len(self._pool):
-            more = ", and one more to leave the doc itself out" if self._docs.shares_split else ""
+            more = ", and one more in case the doc itself is drawn" if self._docs.shares_split else ""
             raise RenderError(
                 f"{self._shots} shots are needed{more}, but the subject {str(row['subject'])!r} has only"
                 f" {len(self._pool)} docs to draw from ({self._docs.fewshot_origin}),"

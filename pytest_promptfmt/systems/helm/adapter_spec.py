@@ -273,7 +273,7 @@ class _Reader:
         self.values[name] = value
         return Finding(
             message="HELM refuses decoding_parameters in adapter_spec",
-            saw=f"{key} read as adapter_spec.{name}",
+            saw=f"{key} is read as adapter_spec.{name}",
             do="move the parameters to adapter_spec itself",
             keys=("adapter_spec", *keys),
         )

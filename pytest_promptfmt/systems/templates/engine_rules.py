@@ -236,7 +236,7 @@ def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
         why = (theirs.refusal or theirs.error or "").removeprefix("RuntimeError: ").partition(" (in ")[0]
         return why, excerpt(ours.text or ""), _STOPS_THERE
     if ours.text is None:
-        return f"Jinja stops there with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
+        return f"Jinja stops with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
     at = first_difference(ours.text, theirs.text)
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
     causes = data_table("engines/differences").items()

@@ -67,7 +67,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
     except RenderError:
         raise
     except Exception as error:
-        more = ", and one more to leave the doc itself out" if left_out else ""
+        more = ", and one more in case the doc itself is drawn" if left_out else ""
         known = "is 1 doc" if len(pool) == 1 else f"are {len(pool)} docs"
         message = f"{Place(task.id, number)}: {count} shots are requested{more}, but there {known} to draw from"
         hint = "lower num_fewshot or add docs to the few-shot split or samples"
