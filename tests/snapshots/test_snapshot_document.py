@@ -164,7 +164,7 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
 
 
 def test_another_version_is_not_called_damage() -> None:
-    with pytest.raises(UnknownVersionError, match="format version 2"):
+    with pytest.raises(UnknownVersionError, match="has version 2"):
         read_document(damaged("snapshot 1", "snapshot 2"), FILE)
 
 
