@@ -43,7 +43,7 @@ def check(
     paths: Paths = None,
     output_format: Annotated[
         OutputFormat,
-        typer.Option("--output-format", help="The format of the findings: text, a line each, JSON, GitHub, or SARIF."),
+        typer.Option("--output-format", help="Text, one line for each finding, JSON, GitHub annotations, or SARIF."),
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,

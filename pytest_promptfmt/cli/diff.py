@@ -95,7 +95,7 @@ def diff(
     task: Tasks = None,
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
-    versions: Annotated[bool, typer.Option("--versions", help="Exit with 1 only for versions not raised.")] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="Exit with 1 only for unchanged versions.")] = False,
     bump: Annotated[bool, typer.Option("--bump", help="Raise these versions in the work tree.")] = False,
     harness: Annotated[
         str | None,
@@ -106,12 +106,12 @@ def diff(
         repeatable("--lm-eval", "FOLDER", "With --harness, a checkout or environment whose lm-eval computes scores."),
     ] = None,
     no_code: NoCode = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes, with pytest-xdist.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes (needs pytest-xdist).")] = 1,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     unknown: Annotated[
-        UnknownTasks, typer.Option("--unknown", help="If changes of a task are unknown: fail (3) or warn (0).")
+        UnknownTasks, typer.Option("--unknown", help="If it is unknown whether a task changed: fail (3) or warn (0).")
     ] = UnknownTasks.FAIL,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")

@@ -98,7 +98,7 @@ def convert(
     if (to is None) == (format_name is None):
         raise SettingsError("missing --to or --format", hint="add --to mcq, --to cloze or --format NAME")
     if to not in (None, "mcq", "cloze"):
-        raise SettingsError(f"unknown template {to!r}", hint=f"mcq, cloze, or --format {to}")
+        raise SettingsError(f"unknown template {to!r}", hint=f"write mcq, cloze, or --format {to}")
     if write and stdout:
         raise SettingsError("--write and --stdout exclude each other")
     path = file.resolve()

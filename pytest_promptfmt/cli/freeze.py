@@ -132,7 +132,7 @@ class _Asked:
 
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
-        failed = f"; row {found.failed[0]} and {len(found.failed) - 1:,} others fail" if found.failed else ""
+        failed = f"; it fails on row {found.failed[0]} and {len(found.failed) - 1:,} others" if found.failed else ""
         taken = f"{len(found.rows)} of {len(first):,} rows cover {found.taken:,} of {found.steps:,} steps of the code"
         note(f"{task.name}: {taken}{failed}")
         return found.rows

@@ -167,7 +167,7 @@ def check_text(owner: str, field: str, value: Any, *, is_template: bool = True) 
         return
     problem = _syntax_error(value)
     if problem is not None:
-        hint = "text that looks like Jinja is written {{ '…' }}"
+        hint = "write text that looks like Jinja as {{ '…' }}"
         raise FormatError(f"{owner}: {field} is not a valid Jinja template: {problem}", key=field, hint=hint)
 
 

@@ -40,7 +40,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         if meant and reply.sent is not None and reply.sent != digest_of(meant):
             yield finding(
                 "the model received other token ids than those of the prompt",
-                f"their digest is not that of the prompt's {len(meant)} ids",
+                f"received ids and the {len(meant)} ids of the prompt have different digests",
                 "doc_to_text",
                 reply.asked.doc,
                 do="shorten the prompt to the model's maximum length, or record again with the model's tokenizer",
@@ -127,7 +127,7 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     yield finding(
         "the model writes the candidates with another spelling",
         f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
-        f"{own.context[-8:]}|{own.continuation}, as the task asks it, has {judged.mass:.2g}",
+        f"{own.context[-8:]}|{own.continuation} of the task has {judged.mass:.2g}",
         "target_delimiter",
     )
 

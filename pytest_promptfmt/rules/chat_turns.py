@@ -62,7 +62,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
             "an answer has no end token if another turn follows it",
-            f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
+            f"{layout.tail!r} at the end, but {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,
         )
@@ -314,7 +314,7 @@ def _elsewhere(trial: TemplateTrial, added: str) -> Iterator[Finding]:
             at = first_difference(opened, done)
             yield conversation.finding(
                 f"{what}: {conversation.about}",
-                f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(done, at)!r}",
+                f"generation prompt {excerpt(opened, at)!r}, but finished answer {excerpt(done, at)!r}",
                 trial.place_of("add_generation_prompt"),
                 None if what == _MISSING else Severity.INFO,
             )
@@ -363,7 +363,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
         return
     place = trial.place_of("add_generation_prompt")
     at = first_difference(opened, begun)
-    saw = f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}"
+    saw = f"generation prompt {excerpt(opened, at)!r}, but finished answer {excerpt(begun, at)!r}"
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
         how = "with more than" if _begins(plain, finished) else "differently from"

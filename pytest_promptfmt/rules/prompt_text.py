@@ -213,7 +213,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         subjects = set(data_table("contract")["subjects"].split())
         of_data, named = (set(re.findall("[a-z]+", text.casefold())) for text in (name, subject[1]))
         if of_data & subjects and named & subjects and not of_data & named:
-            yield f"{subject[1]}; the data is {name}"
+            yield f"the description names {subject[1]}; the data is {name}"
     languages = {code: language for language, codes in data_table("contract")["languages"].items() for code in codes}
     of_task = {languages[part] for part in re.split(r"[_\W]", named_task) if part in languages}
     words = {word.casefold() for word in re.findall(r"[A-Z][a-z]+", description)}

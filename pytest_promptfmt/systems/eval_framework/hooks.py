@@ -350,7 +350,7 @@ def _hint(error: BaseException, arguments: Sequence[Any]) -> str | None:
     item = next((one for one in arguments if isinstance(one, dict)), {})
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         close = did_you_mean(error.args[0], map(str, item))
-        return close or (f"the doc has {', '.join(map(str, item))}" if item else None)
+        return close or (f"the columns of the doc are {', '.join(map(str, item))}" if item else None)
     subject = item.get("subject")
     if isinstance(error, AttributeError) and isinstance(subject, Enum) and error.obj is subject:
         return f"item['subject'] is {subject}, a member of SUBJECTS as in eval-framework: write item['subject'].value"

@@ -66,7 +66,7 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
             yield finding(
                 f"unknown key {key!r}",
                 at=(key,),
-                do=did_you_mean(key, _TOP) or "remove it, or move settings of this plugin to promptfmt",
+                do=did_you_mean(key, _TOP) or "remove it, or move settings of this plugin under the key promptfmt",
             )
     if "answer_mapping" in file.top or file.first.has_answer_mapping:
         yield finding(

@@ -186,7 +186,7 @@ class RecordedEngine:
         self._lines = read_recording(path)
         names = sorted({line["engine"] for line in self._lines.values()})
         if len(names) != 1:
-            what = f"holds prompts of {', '.join(names)}" if names else "is empty"
+            what = f"holds prompts of several engines: {', '.join(names)}" if names else "is empty"
             raise SettingsError(f"the recording {what}", position=Position(path), hint="keep one file for each engine")
         [self.name] = names
 

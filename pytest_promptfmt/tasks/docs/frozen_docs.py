@@ -159,7 +159,7 @@ def _refusal(task: Task, error: Exception) -> DocsError:
         hint = did_you_mean(quoted[0], quoted[1:])
         wrong = "dataset_name"
     elif "gated" in reason:
-        hint = "accept its terms on its page, and log in with `hf auth login` or HF_TOKEN"
+        hint = "accept the terms on the dataset's page, and log in with `hf auth login` or HF_TOKEN"
     elif "Revision" in reason:
         hint = "--revision takes a branch, a tag or a commit"
     elif "doesn't exist" in reason:
