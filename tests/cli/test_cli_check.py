@@ -306,7 +306,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("schema tusk", "`promptfmt schema --help` describes the command"),
         ("diff", "run the command in a clone"),
         ("diff --harness 0.4.13", "two releases of lm-eval, as in 0.4.9..0.4.13"),
-        ("convert tasks/woods.yaml", "--to mcq, --to cloze or --format NAME"),
+        ("convert tasks/woods.yaml", "add --to mcq, --to cloze or --format NAME"),
         ("record", "--engine llama.cpp:URL, *"),
         ("outdated", "name one: promptfmt outdated *"),
     ],

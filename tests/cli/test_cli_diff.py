@@ -124,7 +124,7 @@ def test_a_task_that_cannot_be_rendered_is_told_when_it_is_written_differently(r
     assert unknown["reason"].startswith(
         "description, doc_to_text (tasks/names.py:1 text) changed, but the task could not be"
     )
-    assert unknown["step"].startswith("promptfmt freeze tasks/named.yaml")
+    assert unknown["step"].startswith("run promptfmt freeze tasks/named.yaml")
     done = promptfmt(repository, "diff", "HEAD", "--task", "named", "--unknown", "warn")
     assert (done.returncode, "nothing changed" in done.stdout, "1 task unknown" in done.stdout) == (0, False, True)
 

@@ -80,4 +80,4 @@ def test_a_folder_outside_of_the_rootdir_and_a_link_to_it_are_refused(project: P
     project.write("pytest.ini", INI.replace("tests/docs", "../elsewhere"))
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*docs_dir,*elsewhere, is outside of *"])
+    result.stderr.fnmatch_lines(["*docs_dir,*elsewhere, is outside *"])

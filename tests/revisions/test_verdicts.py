@@ -113,7 +113,7 @@ def test_code_that_did_not_run_is_unknown_with_its_place_and_a_step(tmp_path: Pa
     changed = CODE.replace('if doc["kind"] == "rare":\n', "if len(doc) > 20:\n        x = 1\n")
     found = judged(tmp_path, (CODED, changed), (CODED, changed.replace("x = 1", "x = 2")))
     [unknown] = found.unknown
-    assert unknown.reason.startswith("the code of doc_to_text changed, and ")
+    assert unknown.reason.startswith("the code of doc_to_text changed, but ")
     assert unknown.reason.endswith(" did not run")
     assert "code.py:3" in unknown.reason
     assert unknown.step == "run promptfmt freeze who.yaml, then compare again"

@@ -34,7 +34,7 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
         ("docs: [1\n", ":2:1", "not valid YAML"),
         ("- docs\n", ":1:1", "a list at its top level"),
         ("profiles: {a b: {}}\n", ":1:12", "cannot be the name of a profile"),
-        ("profiles:\n  q: qwen\n", ":2:3", "expected a mapping"),
+        ("profiles:\n  q: qwen\n", ":2:3", "must be a mapping"),
         ("profiles:\n  q:\n    tokenzier: x\n", ":3:5", "did you mean 'tokenizer'"),
         ("profiles:\n  q:\n    mode: chat\n", ":3:5", "profiles.q.mode is 'chat', expected loglikelihood or generate"),
         ("profiles:\n  q:\n    clock: soon\n", ":3:5", "expected a date"),
