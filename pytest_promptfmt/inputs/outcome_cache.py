@@ -224,7 +224,7 @@ class OutcomeCache:
             self.decision(path, profiles)
         self.planned.explain(planned, self.shown)
 
-    def write(self, expected: ExpectedSnapshots, *, is_cut: bool = False) -> list[Path]:
+    def write(self, expected: ExpectedSnapshots, *, is_cut: bool) -> list[Path]:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
 
         Returns the files whose outcomes depend on the order of a set; if the run `is_cut` or without code, those that

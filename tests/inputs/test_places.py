@@ -62,8 +62,21 @@ def test_a_repository_without_a_known_origin_is_its_folder(tmp_path: Path, url: 
     assert identity_of(_with_origin(tmp_path, url)) == f"{tmp_path} ."
 
 
+@pytest.mark.parametrize("origin", ["a", "a/.git"])
+def test_a_clone_of_a_clone_on_this_machine_has_the_origin_of_that_one(tmp_path: Path, origin: str) -> None:
+    _with_origin(tmp_path / "a", "https://github.com/org/evals.git")
+    assert identity_of(_with_origin(tmp_path / "b", f"{tmp_path}/{origin}")) == "github.com/org/evals ."
+
+
+def test_clones_of_two_bare_repositories_in_one_folder_differ(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.git").mkdir()
+        clone = _with_origin(tmp_path / name, f"{tmp_path}/{name}.git")
+        assert identity_of(clone) == f"{tmp_path}/{name}.git ."
+
+
 def _with_origin(folder: Path, url: str) -> Path:
-    (folder / ".git").mkdir()
+    (folder / ".git").mkdir(parents=True)
     (folder / ".git/config").write_text(f'[core]\n\tbare = false\n[remote "origin"]\n\turl = {url}\n', "utf-8")
     return folder
 
