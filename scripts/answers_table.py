@@ -34,12 +34,13 @@ answer *comes back* if the new text is the same, and nothing is missing in the m
 This page shows how often answers come back, for {count} public chat templates that write tool calls. The answers are
 those of the built-in conversations. `scripts/answers_table.py` wrote the page.
 
-- *parser*: the parser of TRL 1.16 that reads the most answers. Some templates have none, because no parser reads them.
+- *parser*: the parser of TRL 1.16 that reads the most answers. Some templates have none, because no parser
+  reads their answers.
 - *come back*: how many of the answers come back.
-- *kept*: the answers that stay the same in later prompts.
+- *kept*: how many answers stay the same in later prompts.
 - *calls that look alike*: the findings of [PF468](rules/PF468.md), that is, two different calls with the same text.
 
-{read} templates have such a parser. {back} of their {answers} answers come back.
+{read} templates have a parser. {back} of their {answers} answers come back.
 
 | template | parser | come back | kept | calls that look alike |
 |---|---|---|---|---|
@@ -69,7 +70,9 @@ def main() -> None:
             for each in losses:
                 causes[f"{each.what} | {name}"].add(file.stem)
     lines = [HEAD.format(**{key: totals[key] for key in ("count", "read", "answers", "back")}), *rows]
-    lines.append("\n## Why answers do not come back\n\n| cause | parser | templates | such as |\n|---|---|---|---|\n")
+    lines.append(
+        "\n## Why answers do not come back\n\n| cause | parser | templates with it | example |\n|---|---|---|---|\n"
+    )
     for cause, names in sorted(causes.items(), key=lambda each: (-len(each[1]), each[0])):
         lines.append(f"| {cause} | {len(names)} | {min(names)} |\n")
     PAGE.write_text("".join(lines), "utf-8")
