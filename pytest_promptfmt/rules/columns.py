@@ -40,17 +40,14 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
     """
     if study.has_real_docs:
         return
-    columns = set(study.docs.columns) if study.docs is not None else set()
-    for keys, spec in study.field_specs():
-        for template in study.templates:
-            if template.keys != keys:
-                continue
-            for name in sorted(template.text.names):
-                intended = meant(name, COMMON)
-                if intended is not None:
-                    yield _misspelt(name, intended, keys)
-        if isinstance(spec, str) and spec in columns and (intended := meant(spec, COMMON)) is not None:
-            yield _misspelt(spec, intended, keys)
+    columns, specs = set(study.docs.columns) if study.docs is not None else set(), dict(study.field_specs())
+    named = [(keys, spec) for keys, spec in specs.items() if isinstance(spec, str) and spec in columns]
+    templates = (template for template in study.templates if template.keys in specs)
+    named += [(template.keys, name) for template in templates for name in sorted(template.text.names)]
+    for keys, name in named:
+        intended = meant(name, COMMON)
+        if intended is not None:
+            yield finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
 
 
 @query("PF261", "the name of a split looks misspelt", task, every=True)
@@ -65,10 +62,6 @@ def _misspelt_split(study: Study) -> Iterator[Finding]:
         if name not in known and is_misspelt(str(name), known):
             message, do = "an argument of the dataset looks misspelt", did_you_mean(str(name), known) or ""
             yield finding(message, str(name), ("dataset_kwargs", str(name)), do=do)
-
-
-def _misspelt(name: str, intended: str, keys: tuple[str | int, ...]) -> Finding:
-    return finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
 
 
 def meant(name: str, known: Collection[str] = COMMON) -> str | None:

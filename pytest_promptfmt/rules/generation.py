@@ -233,47 +233,29 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness PR #3700 (17 tasks that stop at a blank line), PR #3675, #3403; lighteval #869.
     """
-    facts, study = view.facts, view.study
-    if facts is None or not _OPENED.search(facts.generation_prompt or ""):
+    study, opened = view.study, (view.facts.generation_prompt if view.facts is not None else None) or ""
+    if not _OPENED.search(opened):
         return
-    is_open = any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1])
-    if not is_open and view.prompts and study.task.gen_prefix:
-        yield finding(
-            "gen_prefix replaces the reasoning that the chat template opens",
-            repr(view.prompts[0][1].text[-_SHOWN:]),
-            "gen_prefix",
-            severity=Severity.WARNING,
-        )
+    warning = partial(finding, severity=Severity.WARNING)
+    if not any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1]):
+        if view.prompts and study.task.gen_prefix:
+            saw = repr(view.prompts[0][1].text[-_SHOWN:])
+            yield warning("gen_prefix replaces the reasoning that the chat template opens", saw, "gen_prefix")
+        return
     if not study.generates:
-        if is_open:
-            yield finding(
-                "choices are scored inside the reasoning that the chat template opens",
-                (facts.generation_prompt or "").strip(),
-                "output_type",
-                severity=Severity.WARNING,
-            )
-        return
-    if not is_open:
+        message = "choices are scored inside the reasoning that the chat template opens"
+        yield warning(message, opened.strip(), "output_type")
         return
     by_default = study.stops is None
     stops = [study.task.fewshot_delimiter] if by_default else study.stop_texts
-    for number, stop in enumerate(stops):
-        if stop and _BREAKS.fullmatch(stop):
-            yield finding(
-                "a stop sequence ends the reasoning that the chat template opens",
-                repr(stop),
-                UNTIL[:1] if by_default else (*UNTIL, number),
-            )
-            break
+    for number, stop in [(number, stop) for number, stop in enumerate(stops) if stop and _BREAKS.fullmatch(stop)][:1]:
+        message = "a stop sequence ends the reasoning that the chat template opens"
+        yield finding(message, repr(stop), UNTIL[:1] if by_default else (*UNTIL, number))
     kwargs = study.task.generation_kwargs or {}
     budget = next((kwargs[key] for key in BUDGETS if key in kwargs), 256)
     if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_BUDGET:
-        yield finding(
-            "the token budget is too small for the reasoning that the chat template opens",
-            f"{budget} tokens",
-            "generation_kwargs",
-            severity=Severity.WARNING,
-        )
+        message = "the token budget is too small for the reasoning that the chat template opens"
+        yield warning(message, f"{budget} tokens", "generation_kwargs")
 
 
 @rule("PF464", "reasoning-read-as-answer", severity=Severity.WARNING, family=Family.CHAT, scope="profile")

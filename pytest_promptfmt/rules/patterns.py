@@ -30,7 +30,7 @@ from pytest_promptfmt.rules.extraction import (
     scored_answers,
 )
 from pytest_promptfmt.rules.fixes import nothing, rewritten
-from pytest_promptfmt.rules.page import error_query, query, task
+from pytest_promptfmt.rules.page import Text, error_query, query, task
 from pytest_promptfmt.rules.pattern_texts import written_around
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, literal_of, mapped
@@ -76,13 +76,20 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
             yield finding("an unescaped dot in a pattern matches any character", saw, keys)
 
 
-@also("PF502", severity=Severity.ERROR)
-def special_token_as_pattern(study: Study) -> Iterator[Finding]:
-    """Report a special token in a pattern whose bars or brackets are not escaped."""
-    for keys, text in study.strings:
-        found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
-        if found is not None:
-            yield finding("a special token in a pattern is not escaped", found[0], keys)
+def _written(study: Study) -> Iterator[Text]:
+    """Yield the patterns of filters and metrics as they are written."""
+    return (Text(keys, text) for keys, text in study.strings if any("regex" in str(key) for key in keys[-3:]))
+
+
+@error_query("PF502", "a special token in a pattern is not escaped", _written)
+def _special_token_as_pattern(pattern: Text) -> Iterator[str]:
+    yield from (found[0] for found in _BARS.finditer(pattern.text))
+
+
+@error_query("PF502", "the pattern requires a literal backslash", _written, fix=_WITH_SINGLE_ESCAPES)
+def _escape_doubled(pattern: Text) -> Iterator[str]:
+    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
+    yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()
 
 
 @also("PF502")
@@ -239,15 +246,6 @@ def alternatives_unescaped(study: Study) -> Iterator[Finding]:
             if strange:
                 yield finding("a text with | is put into a pattern without re.escape", str(strange[0]), position)
                 return
-
-
-@also("PF502", severity=Severity.ERROR, fix=_WITH_SINGLE_ESCAPES)
-def escape_doubled(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
-    for keys, text in study.strings:
-        found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
-        if found is not None:
-            yield finding("the pattern requires a literal backslash", text, keys)
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)

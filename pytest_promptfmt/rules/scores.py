@@ -90,18 +90,11 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
     """
-    is_tried = study.renders_fields and study.failure is None and scoring_failure(study) is None
-    if not is_tried or (study.has_own_scorer and not study.has_real_docs):
+    if (trials := tried(study)) is None:
         return
-    try:
-        trials = trials_of(study)
-    except LimitExceededError:
-        raise
-    except PromptfmtError:
-        return  # reported by the item that scores
-    scoring = trials.scoring
-    tried: list[ScoringTrial] = [*trials.answers, *trials.choices]
-    for trial in tried:
+    answers: tuple[ScoringTrial, ...] = (*trials.answers, *trials.choices)
+    for trial in answers:
+        scoring = trials.scoring
         reads_marks = scoring.is_synthetic and "«" in trial.error
         if trial.error and not reads_marks and not trial.error.startswith(_LACKS):
             do = scoring_fix(scoring, trial.question) or "make filters and metrics accept any answer"
@@ -206,6 +199,20 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 yield finding("if the filters find no answer, they guess one", saw, ("filter_list", number))
     finally:
         random.setstate(state)
+
+
+def tried(study: Study) -> Trials | None:
+    """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
+    if study.failure is not None or not study.renders_fields or scoring_failure(study) is not None:
+        return None
+    if study.has_own_scorer and not study.has_real_docs:
+        return None
+    try:
+        return trials_of(study)
+    except LimitExceededError:
+        raise
+    except PromptfmtError:
+        return None
 
 
 def scored_by(trials: Trials) -> tuple[str]:

@@ -10,14 +10,13 @@ from typing import Any, Final
 from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, did_you_mean, is_misspelt
+from pytest_promptfmt.core.errors import LimitExceededError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, words
-from pytest_promptfmt.rules.scores import gold_forms, scored_by
-from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.rules.scores import gold_forms, scored_by, tried
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import METRICS, score_doc
 
@@ -83,7 +82,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     if task.process_results is None or not study.has_real_docs:
         return
     given: set[str] = set()
-    trials = _trials(study)
+    trials = tried(study)
     for trial in trials.answers if trials is not None else ():
         given |= set(_values(trials, trial, trial.gold) or ())
     for choice in trials.choices if trials is not None else ():
@@ -149,20 +148,6 @@ def _is_a_word(instance: Instance) -> bool:
     return len(str(instance.target).split()) == 1
 
 
-def _trials(study: Study) -> Trials | None:
-    """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
-    if study.failure is not None or not study.renders_fields or scoring_failure(study) is not None:
-        return None
-    if study.has_own_scorer and not study.has_real_docs:
-        return None
-    try:
-        return trials_of(study)
-    except LimitExceededError:
-        raise
-    except PromptfmtError:
-        return None
-
-
 def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
     """Return what each metric gives for one answer, as the filters leave it; None for an exception."""
     if trials is None:
@@ -181,7 +166,7 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
 @also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
     """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc."""
-    trials = _trials(study)
+    trials = tried(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
     if gold_kind(study) in ("tests", "nothing"):
@@ -191,8 +176,8 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     differences: dict[str, list[float]] = {}
     swapped: dict[str, list[float]] = {}
     golds = [trial.gold for trial in trials.answers]
-    tried = [trial for trial in trials.answers if trial.gold.strip()]
-    for trial in tried:
+    asked = [trial for trial in trials.answers if trial.gold.strip()]
+    for trial in asked:
         given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
         _compare(differences, signs, given, _values(trials, trial, NONSENSE))
         other = _another_gold(trial.gold, golds)
@@ -213,10 +198,11 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
     for signed in differences.values():
-        lost = [trial for trial, each in zip(tried, signed, strict=False) if each <= 0]
-        if len(differences) == 1 and len(tried) == len(signed) and 0 < len(lost) < len(tried):
+        lost = [trial for trial, each in zip(asked, signed, strict=False) if each <= 0]
+        if len(differences) == 1 and len(asked) == len(signed) and 0 < len(lost) < len(asked):
             message = "the gold answer of some docs does not score better than a wrong one"
-            saw, severity = f"{lost[0].gold[:_LONG]!r}, but {tried[0].gold[:_LONG]!r} does", Severity.WARNING
+            won = next(trial.gold for trial in asked if trial not in lost)
+            saw, severity = f"{lost[0].gold[:_LONG]!r}, but {won[:_LONG]!r} does", Severity.WARNING
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
 
 
@@ -247,7 +233,7 @@ def _number(value: Any) -> float | None:
 @also("PF615", severity=Severity.ERROR, scores=True)
 def pair_reversed(study: Study) -> Iterator[Finding]:
     """Report scoring code that returns the answer before the gold answer, where the aggregation is not symmetric."""
-    trials = _trials(study) if study.has_own_scorer and study.has_real_docs else None
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     for trial in trials.answers[:1] if trials is not None else ():
         values = _values(trials, trial, NONSENSE) or {}
         for index, entry in enumerate(study.task.metric_list or ()):
@@ -261,7 +247,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
     """Report scoring code that accepts a wrong answer because it contains the gold answer, or is a part of it."""
-    trials = _trials(study)
+    trials = tried(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
     for trial in trials.answers if gold_kind(study) == "text" else ():
@@ -309,7 +295,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
 
     Real: scorers that split the completion at the first newline.
     """
-    trials = _trials(study)
+    trials = tried(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
     for trial in trials.answers[:1]:

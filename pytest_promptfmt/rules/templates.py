@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
@@ -32,6 +31,9 @@ _NUMBER_OF_DOC: Final = re.compile(r"(?:^|_)(?:id|idx|index|uid|guid|hash|key)$"
 """Columns by which rows differ that are otherwise the same."""
 
 _PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
+_NOT_RENDERED: Final = re.compile(
+    rf"(?:fewshot_config\.)?doc_to_(?:choice|target)\..+|generation_kwargs\.until(?:\.\d+)?|{'|'.join(_PLAIN_KEYS)}"
+)
 _WITH_DOUBLE_BRACES: Final = partial(
     rewritten,
     change=partial(outside_markup, change=lambda text: _BRACES.sub(r"{{\1}}", text)),
@@ -45,25 +47,10 @@ _WITHOUT_PYTHON_QUOTES: Final = partial(rewritten, change=lambda text: text.lstr
 @also("PF246", severity=Severity.ERROR)
 def markup_not_rendered(study: Study) -> Iterator[Finding]:
     """Report Jinja in a place that lm-eval does not render."""
-    task = study.written
-    places: list[tuple[Keys, Any]] = [
-        (("doc_to_choice",), task.doc_to_choice),
-        (("doc_to_target",), task.doc_to_target),
-    ]
-    for key in ("doc_to_choice", "doc_to_target"):
-        spec = getattr(task.fewshot, key)
-        places.append((("fewshot_config", key), None if isinstance(spec, Unset) else spec))
-    texts: list[tuple[Keys, str]] = []
-    for keys, spec in places:
-        values = spec.items() if isinstance(spec, dict) else enumerate(spec) if isinstance(spec, list) else ()
-        texts += [((*keys, number), text) for number, text in values if isinstance(text, str)]
-    texts += [((key,), getattr(task, key)) for key in _PLAIN_KEYS]
-    texts += [(("generation_kwargs", "until", number), stop) for number, stop in enumerate(study.stop_texts)]
-    for keys, text in texts:
-        key = (
-            "until" if keys[0] == "generation_kwargs" else ".".join(str(each) for each in keys if isinstance(each, str))
-        )
-        if isinstance(text, str) and _MARKUP.search(text):
+    for keys, text in study.strings:
+        if _NOT_RENDERED.fullmatch(".".join(map(str, keys))) and _MARKUP.search(text):
+            words = [str(each) for each in keys if isinstance(each, str)]
+            key = "until" if "until" in words else ".".join(words)
             do = 'write one template that returns the list: "{{[a, b]}}"' if key != "until" else "write the text itself"
             yield finding(f"{key} contains a template, but is not rendered", text, keys, do=do)
             return
