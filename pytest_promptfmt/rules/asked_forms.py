@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain, Stages
@@ -68,17 +70,6 @@ _WORDS: Final = re.compile(r"[^\w\n]?\w+|[^\w\s]+")
 """A word, with one mark before it, is at least one token, and so are other marks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """An answer in the form that a prompt requests, where it is lost, and how."""
-
-    form: AskedForm
-    text: str
-    message: str
-    saw: str
-    keys: tuple[str | int, ...]
-
-
 @rule("PF525", "asked-form-scores-nothing", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
 def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     r"""Report a right answer that scores nothing although it has the requested form.
@@ -99,15 +90,10 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     chain, trials = (scored_answers(study) if forms else None) or (None, ())
     if chain is None or (study.has_own_scorer and not study.has_real_docs):
         return
-    for trial in trials:
-        lost = _lost(study, chain, trial, forms)
-        if lost is not None:
-            severity = None if lost.form.is_certain else Severity.WARNING
-            yield finding(lost.message, lost.saw, lost.keys, trial.instance, severity=severity)
-            return
+    yield from islice(filter(None, (_lost(study, chain, trial, forms) for trial in trials)), 1)
 
 
-def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedForm]) -> _Lost | None:
+def _lost(study: Study, chain: Chain, trial: AnswerTrial, forms: Sequence[AskedForm]) -> Finding | None:
     """Return the first form in which the answer of a doc is lost; None where one of them scores."""
     gold = trial.answers.labels[trial.answers.gold]
     if trial.error or not gold.strip() or len(gold) > _LONGEST or "\n" in gold or _MARKED.search(gold):
@@ -134,13 +120,14 @@ def _written_ways(form: AskedForm, answers: Sequence[str], *, is_open: bool) -> 
         yield from ((outside, f"{brackets[0]}{answer}{brackets[1]}") for answer in answers)
 
 
-def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> _Lost | None:
+def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text: str, answer: str) -> Finding | None:
     """Return where an answer is lost; None where it scores, or cannot be tried."""
-    said = form.said.strip()
+    said, severity = form.said.strip(), None if form.is_certain else Severity.WARNING
+    lost = partial(finding, doc=trial.instance, severity=severity)
     budget = token_budget(study.task)
     if budget is not None and len(_WORDS.findall(text)) > budget:
         message = "the token budget is too small for the requested form of the answer"
-        return _Lost(form, text, message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
+        return lost(message, f"{text.strip()!r}, {budget} tokens", ("generation_kwargs",))
     own = answer == trial.answers.labels[trial.answers.gold]
     question = trial.question if own else with_gold(trial.question, answer, 0)
     wrong: list[Stages] = []
@@ -159,13 +146,13 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
         stop = next((stop for stop in study.stop_texts if stop in first.answer), "")
         message = "the requested form of the answer contains a stop sequence"
         at = study.stop_texts.index(stop) if stop in study.stop_texts else 0
-        return _Lost(form, text, message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
+        return lost(message, f"{stop!r} in {text.strip()!r}", ("generation_kwargs", "until", at))
     if not looks_for_answers(study.task) and not study.has_own_scorer:
         message = "the prompt requests a sentence, but the whole completion is compared with the gold answer"
-        return _Lost(form, text, message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
+        return lost(message, f"{text.strip()!r}, gold {answer!r}", (comparing_key(study),))
     message = "a right answer in the requested form counts as wrong"
     saw = f"{said!r} is requested, but {text.strip()!r} is read as {str(first.extracted)[:40]!r}"
-    return _Lost(form, text, message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
+    return lost(message, saw, ("filter_list",) if study.task.filter_list else ("metric_list",))
 
 
 @also("PF525", severity=Severity.INFO)
@@ -241,15 +228,12 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     fits = [one for one in sets if any(label.casefold().startswith(tuple(folded)) for label in one.labels)]
     is_named = any(has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
-    for form in [] if fits else numbers[:1] if is_named else sets[:1]:
-        saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
-        yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
-    for form in fits:
+    for form in fits or (numbers if is_named else sets)[:1]:
         saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
         asked = {label.casefold() for label in form.labels}
         hidden = [one for one in folded - asked if not has_word(study.own_text, one)]
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
-        if hidden and asked - folded and len(asked) == len(folded):
+        if not fits or (hidden and asked - folded and len(asked) == len(folded)):
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
             return
         if minds and not set(form.labels) & bare:

@@ -17,6 +17,7 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     continuations,
     finding,
+    info,
     own_spans,
     pattern,
     question_message,
@@ -168,11 +169,10 @@ def invisible_character(study: Study) -> Iterator[Finding]:
             do = "delete it" if invisible else "use an ordinary space, unless the language needs this one"
             yield finding(message, around(text, found), keys, severity=None if invisible else Severity.INFO, do=do)
         elif not unicodedata.is_normalized("NFC", text):
-            yield finding(
+            yield info(
                 "decomposed accents, which look the same as composed ones",
                 text[:_SHORT],
                 keys,
-                severity=Severity.INFO,
                 do="normalize the text to NFC",
             )
     for instance in study.real_instances:

@@ -11,7 +11,7 @@ from jinja2.exceptions import TemplateError
 from pytest_promptfmt.core.prompt import Message, Span
 from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.fewshot import answer_in_user_turn
-from pytest_promptfmt.rules.rule_views import around, finding
+from pytest_promptfmt.rules.rule_views import around, finding, info
 
 _INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
 _SHOWN: Final = 60
@@ -40,10 +40,9 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
             keys = ("description",) if any(span.origin.part == "description" for span in message.content) else ()
             if said in prompt.text:
                 if facts.system == "merged":
-                    yield finding(
+                    yield info(
                         "the chat template has no separate turn for the system text",
                         at=keys,
-                        severity=Severity.INFO,
                         do="nothing to fix; the system text becomes part of the first user turn",
                     )
                 continue
@@ -224,12 +223,11 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
             saw = facts.prefill_gap or prompt.text[-_SHOWN:]
             yield finding(f"the chat template {what} gen_prefix{where}", saw, "gen_prefix", instance)
         elif last.text != last.text.rstrip() and facts.prefill_lost:
-            yield finding(
+            yield info(
                 "the chat template strips the space at the end of gen_prefix",
                 prompt.text[-_SHOWN // 2 :],
                 "gen_prefix",
                 instance,
-                severity=Severity.INFO,
                 do="end gen_prefix with a visible character",
             )
 

@@ -15,7 +15,7 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION, is_for_chat
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, info
 from pytest_promptfmt.study import Study
 
 _SHOWN: Final = 80
@@ -90,17 +90,16 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     long = [piece.strip() for piece in pieces if len(piece.split()) > 4]
     kept = [piece for piece in long if piece in given]
     if kept:
-        yield finding(
+        yield info(
             "the template keeps its default text, although a system text is given",
             excerpt(kept[0]),
             trial.place_of(kept[0][:30]),
-            severity=Severity.INFO,
         )
     empty = trial.text("system-empty") or ""
     for name in ("tools", "turns"):
         if lost := [piece for piece in long if piece not in (trial.text(name) or opening)][:1]:
             message = f"the template's default text is missing: {trial.conversations[name].about}"
-            yield finding(message, excerpt(lost[0]), trial.place_of(lost[0][:30]), severity=Severity.INFO)
+            yield info(message, excerpt(lost[0]), trial.place_of(lost[0][:30]))
     defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:
         yield Finding(
@@ -138,11 +137,10 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             severity=Severity.INFO if loaded.tested is not None else Severity.WARNING,  # a model may be trained so
         )
     elif facts.dates and not loaded.profile.template_args:
-        yield finding(
+        yield info(
             "the chat template writes a fixed date",
             ", ".join(facts.dates),
             loaded.place_of(facts.dates[0]),
-            severity=Severity.INFO,
             do="set the date with a template argument or `clock`, or remove it from the template",
         )
 
@@ -269,9 +267,7 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     if trial.text("question") is None or "tools-many" not in trial.given:
         return  # a profile without tools
     if not trial.mentions("tool_call"):
-        yield finding(
-            "the template writes no tool calls", "it does not read `tool_calls`", trial.place(), severity=Severity.INFO
-        )
+        yield info("the template writes no tool calls", "it does not read `tool_calls`", trial.place())
     has_tools = bool(trial.conversations["tools-many"].tools)  # not where the template fails on them
     text = trial.text("tools-many", generation_prompt=True) if has_tools else None
     if text is not None and "polish_part" not in text:

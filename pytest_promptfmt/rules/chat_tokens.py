@@ -16,7 +16,7 @@ from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.chat_templates import on_trial
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, shown_tokens
+from pytest_promptfmt.rules.rule_views import finding, info, shown_tokens
 from pytest_promptfmt.study.profile_view import ends_every_text
 
 _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+>|<[|a-z]+\|?>(?<=\|>)")
@@ -72,10 +72,9 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
             loaded.place_of("bos_token"),
         )
     elif facts.bos and tokenizer.ids("red")[:1] == (bos,):
-        yield finding(
+        yield info(
             "the chat template writes BOS, and the tokenizer adds a second one",
             at=loaded.place_of("bos_token"),
-            severity=Severity.INFO,
             do="encode the output of the template with add_special_tokens=False",
         )
 

@@ -25,7 +25,7 @@ from pytest_promptfmt.profiles.turn_layout import (
 )
 from pytest_promptfmt.rules import Family, rule
 from pytest_promptfmt.rules.chat_templates import on_trial
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, info, warning
 
 _AGAINST: Final = (
     "turn reasoning off with a template argument, or put few-shot examples into one turn (fewshot_as_turns: false)"
@@ -58,7 +58,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))
     first = layout.first_marker
     if layout.tail is not None and not first:
-        yield finding("no end token after a finished answer", layout.tail, trial.place(), severity=Severity.INFO)
+        yield info("no end token after a finished answer", layout.tail, trial.place())
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
             "an answer has no end token if another turn follows it",
@@ -77,7 +77,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     results = (trial.text("parallel") or "").partition(_RESULTS[0])[2].partition(_RESULTS[1])
     if results[1] and not results[0].strip() and "parallel" in trial.sent:
         saw, place = f"{_RESULTS[0]!r} and {_RESULTS[1]!r}", trial.place_of("'tool'", '"tool"')
-        yield finding("nothing separates two tool results", saw, place, severity=Severity.WARNING)
+        yield warning("nothing separates two tool results", saw, place)
     closings = dict(_closings(trial))
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
@@ -375,11 +375,9 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
             severity=None if is_added and less is Severity.WARNING else less,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield finding(
-            "the generation prompt has other reasoning tags than finished answers", saw, place, severity=Severity.INFO
-        )
+        yield info("the generation prompt has other reasoning tags than finished answers", saw, place)
     else:
-        yield finding(_SPACE, saw, place, severity=Severity.INFO)
+        yield info(_SPACE, saw, place)
 
 
 def _begins(one: str, other: str) -> bool:

@@ -23,6 +23,7 @@ COMMON: Final = words("columns")
 
 _SHORTEST: Final = 5
 _LONG: Final = 4000
+_KEYS_AS_ANSWER: Final = "the answer consists of the keys of a mapping, not its values"
 _ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
 """A template that is an element of a list, by an index of the doc."""
 
@@ -145,13 +146,7 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
             inside = [value, *(value[:3] if isinstance(value, list) else ())]
             for mapping in (one for one in inside if isinstance(one, Mapping) and len(one) > 1):
                 if words == [word for key in mapping for word in re.findall(r"\w+", str(key))]:
-                    yield finding(
-                        "the answer consists of the keys of a mapping, not its values",
-                        target,
-                        "doc_to_target",
-                        instance,
-                        field=name,
-                    )
+                    yield finding(_KEYS_AS_ANSWER, target, "doc_to_target", instance, field=name)
                     return
     yield from _joined_in_template(study)
 
@@ -171,9 +166,7 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
         saw = f"{code} uses {path[0]!r} as a mapping, and {written} joins it"
-        yield finding(
-            "the answer consists of the keys of a mapping, not its values", saw, "doc_to_target", field=path[0]
-        )
+        yield finding(_KEYS_AS_ANSWER, saw, "doc_to_target", field=path[0])
 
 
 @query("PF723", "a template splits a column at a separator that occurs in no doc", task, every=True)

@@ -17,7 +17,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern
+from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern, warning
 from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.tasks import load_docs
 
@@ -56,29 +56,18 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
     """
     for instance in study.real_instances:
         empty = {key for key, value in instance.doc.items() if value is None or value != value}
-        for prompt in instance.prompts[:1]:
-            for span in prompt.spans:
-                if span.origin.shot is None and span.origin.field in empty and span.text in ("None", "nan", "NaN"):
-                    saw = f"column {span.origin.field!r}"
-                    yield finding(f'a missing value was rendered as the word "{span.text}"', saw, span, instance)
-                elif span.origin.shot is None and span.origin.field and span.text in ("undefined", "nan", "NaN"):
-                    yield finding(
-                        f'the data contain the word "{span.text}" for a missing value',
-                        f"column {span.origin.field!r}",
-                        span,
-                        instance,
-                        severity=Severity.WARNING,
-                        do="leave the text out, or correct the data",
-                    )
+        spans = (span for prompt in instance.prompts[:1] for span in prompt.spans if span.origin.shot is None)
+        for span in spans:
+            saw = f"column {span.origin.field!r}"
+            if span.origin.field in empty and span.text in ("None", "nan", "NaN"):
+                yield finding(f'a missing value was rendered as the word "{span.text}"', saw, span, instance)
+            elif span.origin.field and span.text in ("undefined", "nan", "NaN"):
+                message = f'the data contain the word "{span.text}" for a missing value'
+                yield warning(message, saw, span, instance, do="leave the text out, or correct the data")
         for continuation in continuations(instance) if empty else ():
             if continuation.strip() in ("None", "nan"):
-                yield finding(
-                    "a missing value is one of the choices",
-                    continuation,
-                    "doc_to_choice",
-                    instance,
-                    do="leave the choice out if the value is missing",
-                )
+                message, do = "a missing value is one of the choices", "leave the choice out if the value is missing"
+                yield finding(message, continuation, "doc_to_choice", instance, do=do)
 
 
 @rule("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)

@@ -29,6 +29,7 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     severity_of_shots,
     shots_of,
+    warning,
 )
 from pytest_promptfmt.rules.shot_layout import ANNOUNCED
 from pytest_promptfmt.study.layout import layout_of
@@ -57,22 +58,15 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
     """
     task = study.written
+    saw, at = f"split {_pool_split(task)!r}", ("fewshot_config", "samples")
     if task.fewshot.samples is None:
         return
     if _pool_split(task) is not None:
-        yield finding(
-            "fewshot_config.samples are never used: the few-shot split replaces them",
-            f"split {_pool_split(task)!r}",
-            ("fewshot_config", "samples"),
-            do="remove the split",
-        )
-    elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), ("fewshot_config", "samples")):
-        yield finding(
-            "fewshot_config.samples are never used: num_fewshot is fixed to 0",
-            at="num_fewshot",
-            severity=Severity.WARNING,
-            do="set num_fewshot",
-        )
+        message = "fewshot_config.samples are never used: the few-shot split replaces them"
+        yield finding(message, saw, at, do="remove the split")
+    elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), at):
+        message = "fewshot_config.samples are never used: num_fewshot is fixed to 0"
+        yield warning(message, at="num_fewshot", do="set num_fewshot")
 
 
 @query("PF801", "fewshot_indices have no effect", task, severity=Severity.WARNING)
@@ -111,12 +105,9 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
             if task.release.makes_turns
             else "and there is one less if the evaluated doc is drawn"
         )
-        yield finding(
-            f"few-shot examples come from the test split, {how}",
-            f"split {data.test_split!r}",
-            "num_fewshot" if task.num_fewshot else "test_split",
-            severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
-        )
+        severity, at = (None, "num_fewshot") if task.num_fewshot else (Severity.INFO, "test_split")
+        message, saw = f"few-shot examples come from the test split, {how}", f"split {data.test_split!r}"
+        yield finding(message, saw, at, severity=severity)
 
 
 @query("PF803", "the training split is evaluated, although there is another one", task, at="test_split")
@@ -300,7 +291,7 @@ def _answer_otherwise(page: Page) -> Iterator[Finding]:
         yield finding(message, saw, severity=severity)
     styles = [{_style(text) for text in texts} for texts in (answers, golds)]
     if has_given_shots(page.study) and len(answers) > 1 and any(map(_differs, *map(_common, styles))):
-        yield finding("few-shot examples answer in another form than the gold answers", saw, severity=Severity.WARNING)
+        yield warning("few-shot examples answer in another form than the gold answers", saw)
     if all(len(gold.split()) == 1 for gold in golds) and all(len(one.split()) >= _SENTENCE for one in answers):
         message = "few-shot examples answer in sentences, but single words are scored"
         yield finding(message, saw, severity=severity or Severity.WARNING)

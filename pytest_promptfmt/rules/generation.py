@@ -24,6 +24,7 @@ from pytest_promptfmt.rules.rule_views import (
     first_text,
     severity_of_shots,
     shots_of,
+    warning,
     words,
 )
 from pytest_promptfmt.rules.stops import UNTIL
@@ -236,7 +237,6 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     study, opened = view.study, (view.facts.generation_prompt if view.facts is not None else None) or ""
     if not _OPENED.search(opened):
         return
-    warning = partial(finding, severity=Severity.WARNING)
     if not any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1]):
         if view.prompts and study.task.gen_prefix:
             saw = repr(view.prompts[0][1].text[-_SHOWN:])

@@ -213,7 +213,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
     members = view.config.get("task") if view.file.kind == "group" else None
     names = [name for name in members if isinstance(name, str)] if isinstance(members, list) else []
     of_groups = {name for name in names if (entry := view.index.find(name)) is None or entry.kind == "group"}
-    families: dict[tuple[Path, Path], list[YamlFile]] = {}
+    families = dict[tuple[Path, Path], list[YamlFile]]()
     for file in _tasks_of([name for name in names if name not in of_groups], view.index):
         families.setdefault((file.path.parent, file.parts[0].path), []).append(file)
     for files in (files for files in families.values() if len(files) > _FEWEST_SIBLINGS):

@@ -18,6 +18,7 @@ from pytest_promptfmt.rules.rule_views import (
     mapped,
     pattern,
     question_template,
+    warning,
 )
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.contract import number_of_word
@@ -278,7 +279,7 @@ def _options_not_shown(page: Page) -> Iterator[Finding]:
         yield finding("letters are scored, but the options have none", text[-80:])
     elif is_fixed and not any(re.search(rf"(?<!\w){one}(?!\w)", text) for one in scored):
         saw = f"{', '.join(sorted(scored))} are scored; the prompt ends with {text[-40:]!r}"
-        yield finding("the prompt shows none of the labels that are scored", saw, severity=Severity.WARNING)
+        yield warning("the prompt shows none of the labels that are scored", saw)
 
 
 def _has_bare_options(page: Page) -> bool:

@@ -160,13 +160,12 @@ def _of_re(call: ast.Call) -> str:
 
 def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
     """Return the calls in the code that the task's functions come to within their own files, and where they are."""
-    return study.once("calls of code", lambda: tuple(_calls_reached(functions_of(study.given))))
+    return study.once("calls of code", lambda: tuple(_calls_reached(study)))
 
 
-def _calls_reached(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
-    """Yield the calls that functions come to within their own files, and where they are."""
+def _calls_reached(study: Study) -> Iterator[tuple[ast.Call, Position]]:
     named: dict[Path, list[FunctionRef]] = {}
-    for function in functions:
+    for function in functions_of(study.given):
         named.setdefault(function.file, []).append(function)
     for file, found in named.items():
         tree = parsed(found[0])

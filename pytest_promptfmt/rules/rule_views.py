@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +95,13 @@ def finding(
         do=do,
         severity=severity,
     )
+
+
+warning: Final = partial(finding, severity=Severity.WARNING)
+"""`finding` where the same rule reports errors as well."""
+
+info: Final = partial(finding, severity=Severity.INFO)
+"""`finding` of what may be intended."""
 
 
 def literal_of(text: str) -> object:

@@ -12,10 +12,10 @@ from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.page import error_query
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, words
+from pytest_promptfmt.rules.rule_views import finding, info, words
 from pytest_promptfmt.rules.scores import gold_forms, scored_by, tried
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import METRICS, score_doc
@@ -33,20 +33,18 @@ _SECONDS: Final = 2.0
 _LONG: Final = 80
 
 
-@also("PF605", severity=Severity.ERROR, scope="scoring")
-def tie_counts_as_right(study: Study) -> Iterator[Finding]:
-    """Report scoring code that accepts a tie between all choices, even if the gold choice is not the first."""
-    trials = trials_of(study)
+@error_query(
+    "PF605",
+    "if all choices are equally likely, the gold one counts as right, although it is not the first",
+    lambda study: (trials_of(study),),
+    scope="scoring",
+    every=True,
+)
+def _tie_counts_as_right(trials: Trials) -> Iterator[Finding]:
     for trial in trials.choices:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
         if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
-            yield finding(
-                "if all choices are equally likely, the gold one counts as right, although it is not the first",
-                "acc is 1",
-                scored_by(trials),
-                trial.instance,
-                do="if scores are equal, take the first, as lm-eval does",
-            )
+            yield finding("", "acc is 1", scored_by(trials), trial.instance)
 
 
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
@@ -110,7 +108,7 @@ def unfit_aggregation(study: Study) -> Iterator[Finding]:
         if study.has_choices and is_own and strange and near is None:
             saw = f"{entry['metric']}: {', '.join(strange)}"
             message = "an argument has no effect: likelihoods are compared, not texts"
-            yield finding(message, saw, ("metric_list", index), severity=Severity.INFO)
+            yield info(message, saw, ("metric_list", index))
         if what:
             do = "use exact_match, or output_type: multiple_choice" if "log-likelihoods" in what else ""
             yield finding(what, str(entry["metric"]), ("metric_list", index), do=do)
@@ -125,7 +123,11 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
     given = data_table("rules")["metrics_given"].get(study.task.output_type, "").split()
     if given and entry["metric"] not in given:
         return f"the output type {study.task.output_type} never gives this metric"
-    if entry["metric"] == "bleu" and study.real_instances and all(map(_is_a_word, study.real_instances)):
+    if (
+        entry["metric"] == "bleu"
+        and study.real_instances
+        and all(len(str(one.target).split()) == 1 for one in study.real_instances)
+    ):
         return "BLEU needs several words, but the gold answers are single words"
     if not isinstance(aggregation, str):
         return ""
@@ -142,10 +144,6 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
         if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
             return "the aggregation belongs to another metric, and fails on the scores of this one"
     return ""
-
-
-def _is_a_word(instance: Instance) -> bool:
-    return len(str(instance.target).split()) == 1
 
 
 def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:

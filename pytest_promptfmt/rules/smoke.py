@@ -26,7 +26,7 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, respelt
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, info
 from pytest_promptfmt.rules.task_code import missing_function
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks import FILTERS, METRICS, OF_NUMBERS, Question, score_doc, takes_arguments
@@ -92,7 +92,7 @@ def _failure(study: Study) -> Finding | None:
         with time_limit(study.settings.time_limit, f"scoring {task.id}", task.position("metric_list")):
             return next(_failures(scoring), None)
     except LimitExceededError as error:
-        return finding(_TOO_SLOW, error.message, ("metric_list",), severity=Severity.INFO, do="raise the time limit")
+        return info(_TOO_SLOW, error.message, ("metric_list",), do="raise the time limit")
 
 
 def _finding(

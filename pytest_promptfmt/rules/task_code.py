@@ -171,13 +171,8 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
         if not empty:
             continue
         if instance.target in ("None", "nan") or (instance.target is None and "doc_to_target" in study.config):
-            yield finding(
-                "the gold answer is made of a missing value",
-                str(instance.target),
-                "doc_to_target",
-                instance,
-                do="leave out docs without an answer, in process_docs",
-            )
+            message = "the gold answer is made of a missing value"
+            yield finding(message, str(instance.target), "doc_to_target", instance)
             return
         whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
         for span in instance.prompts[0].spans if study.asks_by_code and instance.prompts else ():
