@@ -114,8 +114,6 @@ class TemplateFacts:
     """The text between the generation prompt and a finished answer."""
     answer_end: str = ""
     """The text after a finished answer."""
-    closes_answer: bool = True
-    """Whether a marker or special token follows a finished answer."""
     keeps_prefix: bool = True
     """Whether a longer conversation begins with the text of its first messages."""
     prefill: Fit = "fits"
@@ -234,7 +232,8 @@ class _Probe:
             return TemplateFacts(failure=f"TemplateSyntaxError: {broken.error}")
         if lone is None:
             return TemplateFacts(failure=self.errors["one user message"])
-        opening = lone.partition(QUESTION)[0] if QUESTION in lone else ""
+        opening, bos = lone.partition(QUESTION)[0], self.profile.special_tokens.get("bos_token") or ""
+        opening = opening if QUESTION in lone else ""
         answer, answer_gap, answer_end = self._answer()
         prefill, prefill_gap, prefill_lost = self._prefill()
         first, second = (self.text("date", name) for name in ("first-date", "second-date"))
@@ -247,14 +246,13 @@ class _Probe:
             takes_assistant_first=self.text("assistant first", "assistant-first") is not None,
             opening=opening,
             default_system=_words(opening),
-            bos=self._bos(lone),
+            bos=bos if lone.startswith(bos) else "",
             dates=tuple(dict.fromkeys(_DATE.findall(lone))),
             follows_clock=first != second,
             generation_prompt=self.turns.generation_prompt,
             answer=answer,
             answer_gap=answer_gap,
             answer_end=answer_end,
-            closes_answer=self._closes(answer_end),
             keeps_prefix=self._keeps_prefix(),
             prefill=prefill,
             prefill_gap=prefill_gap,
@@ -308,10 +306,6 @@ class _Probe:
         later_head = (self.turns.gap or "").removeprefix(self.turns.tail or "").replace(bos, "").strip()
         return not (user_head and user_head in between) and not (later_head and later_head in between)
 
-    def _bos(self, lone: str) -> str:
-        bos = self.profile.special_tokens.get("bos_token") or ""
-        return bos if bos and lone.startswith(bos) else ""
-
     def _answer(self) -> tuple[Fit, str, str]:
         opened, closed, end = self.turns.opened, self.turns.closed, self.turns.tail
         if opened is None or closed is None or end is None:
@@ -320,11 +314,6 @@ class _Probe:
             return "differs", "", end
         gap = closed[len(opened) : closed.rindex(ANSWER)]
         return ("gap" if gap else "fits"), gap, end
-
-    def _closes(self, end: str) -> bool:
-        # BOS begins what comes next; it does not end this.
-        tokens = [token for key, token in self.profile.special_tokens.items() if token and key != "bos_token"]
-        return bool(MARKER.search(end)) or any(token in end for token in tokens)
 
     def _keeps_prefix(self) -> bool:
         pairs = ((self.turns.asked, self.turns.longer), (self.turns.closed, self.text("second answer", "turns", 4)))

@@ -43,7 +43,6 @@ def test_chatml_keeps_everything() -> None:
     assert facts.generation_prompt == "<|im_start|>assistant\n"
     assert (facts.answer, facts.prefill, facts.prefill_lost) == ("fits", "fits", "")
     assert facts.answer_end == "<|im_end|>\n"
-    assert facts.closes_answer
     assert facts.keeps_prefix
     assert facts.keeps_think
     assert not facts.keeps_reasoning
@@ -77,9 +76,8 @@ def test_a_system_turn_is_one_also_behind_a_long_text_with_marks_of_its_own() ->
     assert facts_of(body).system == "kept"
 
 
-def test_a_label_template_closes_nothing() -> None:
+def test_a_label_template_prints_parts_as_python() -> None:
     facts = facts_of(labelled())
-    assert not facts.closes_answer
     assert facts.answer == "fits"
     assert facts.parts == "as Python"
     assert facts.none == "as Python"
@@ -216,7 +214,6 @@ def stated(facts: TemplateFacts) -> dict[str, str]:
         "gen_prefix_ok": {"fits": "True", "gap": "prefix-only", "differs": "False", "refused": "?"}[facts.answer],
         "turn_prefix_ok": str(facts.keeps_prefix),
         "ends_after_assistant": repr(facts.answer_end),
-        "eos_after_assistant": str(facts.closes_answer),
         "tools": {"shown": "used", "missing": "ignored"}.get(facts.tools, SHOWN[facts.tools]),
         "toolcall_dict": SHOWN[facts.tool_arguments],
         "toolcall_str": SHOWN[facts.tool_arguments_text],

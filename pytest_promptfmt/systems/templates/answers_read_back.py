@@ -104,7 +104,9 @@ def loop_conversations() -> tuple[Conversation, ...]:
 
 def written_answers(trial: TemplateTrial) -> Iterator[WrittenAnswer]:
     """Yield the answers that a template writes right after its generation prompt."""
-    for conversation in (*trial.applicable(), *_answers_in_addition(trial)):
+    writes_tools = trial.mentions("tool_call")
+    more = (each for each in loop_conversations() if writes_tools or not each.has_tools)
+    for conversation in (*trial.applicable(), *more):
         yield from answers_of(trial, conversation)
 
 
@@ -125,11 +127,6 @@ def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[Wri
                 yield WrittenAnswer(conversation=conversation, number=number, prompt=prompt, text=answer)
 
 
-def _answers_in_addition(trial: TemplateTrial) -> Iterator[Conversation]:
-    writes_tools = trial.mentions("tool_call")
-    yield from (each for each in loop_conversations() if writes_tools or not each.has_tools)
-
-
 def pieces_of(trial: TemplateTrial, text: str) -> list[str]:
     """Return a text as a server gets it: markers whole, for they are tokens, and the rest character by character."""
     pieces: list[str] = []
@@ -145,15 +142,7 @@ def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[st
     given = answer.conversation
     message = {"role": "assistant", "content": "", **read}
     messages = [*given.messages[: answer.number], message]
-    again = Conversation(
-        name=f"{given.name} read back",
-        about=given.about,
-        messages=messages,
-        tools=given.tools,
-        documents=given.documents,
-        template_args=given.template_args,
-        clock=given.clock,
-    )
+    again = replace(given, messages=messages)
     text = trial.without_generation_prompt(again, State(count=len(messages)))
     return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
 
@@ -245,11 +234,8 @@ def loop_table(trial: TemplateTrial) -> Mapping[str, Any]:
     nothing, reader = "", None
     try:
         reader = parser_of(trial)
-        nothing = (
-            ""
-            if reader is not None
-            else "the answers of this template cannot be read: it has no response_template and no recording"
-        )
+        if reader is None:
+            nothing = "the answers of this template cannot be read: it has no response_template and no recording"
     except TokenizerError as error:
         nothing = error.message
     steps: Sequence[Step] = get_args(Step) if reader is not None else ()

@@ -240,13 +240,8 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
     for name, line, conversation in lost_assignments(trial):
-        yield Finding(
-            message="a variable set inside a loop has its old value after the loop",
-            saw=f"{name}: {trial.source.splitlines()[line - 1].strip()}",
-            conversation=name,
-            position=trial.place(line),
-            severity=conversation.mildest(),
-        )
+        message = f"a variable set inside a loop has its old value after the loop: {name}"
+        yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
     for name, line in dict(unread_names(trial.nodes)).items():
         yield finding(f"{name} is never read", "", trial.place(line), severity=Severity.INFO)
 

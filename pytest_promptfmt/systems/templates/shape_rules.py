@@ -49,27 +49,22 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
+    needs_tools = trial.text("tools-many", generation_prompt=True) is not None  # if nothing works without them
     for conversation, stopped in _stops(trial):
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
             yield conversation.finding(
                 f"the template fails on {conversation.about}",
                 stopped.error,
                 trial.place(stopped.line),
-                Severity.WARNING if _works_with_tools(trial, conversation) else conversation.mildest(),
+                Severity.WARNING if conversation.base is None and needs_tools else None,
             )
     if trial.takes_only_parts:
-        yield Finding(
-            message="the template accepts contents only as lists of parts, not as text",
-            saw="question",
-            conversation="question",
-            position=trial.place_of("['text']", ".text", "content"),
-            severity=Severity.WARNING if is_for_chat(trial) else Severity.INFO,
+        message, place = (
+            "the template accepts contents only as lists of parts, not as text",
+            ("['text']", ".text", "content"),
         )
-
-
-def _works_with_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
-    """Return whether the template is only for tools, which are always given to it."""
-    return conversation.base is None and trial.text("tools-many", generation_prompt=True) is not None
+        severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
+        yield trial.conversations[_SIMPLEST].finding(message, "", trial.place_of(*place), severity)
 
 
 def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:

@@ -229,10 +229,6 @@ def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     }
     lost -= {"reasoning-loop"} if "reasoning-call" in lost else set()
     for name in sorted(lost):
-        yield Finding(
-            message=f"the reasoning of the last answer is lost: {trial.conversations[name].about}",
-            saw=name,
-            conversation=name,
-            position=trial.place_of("reasoning_content", "</think>"),
-            severity=Severity.INFO,
-        )
+        conversation, place = trial.conversations[name], trial.place_of("reasoning_content", "</think>")
+        message = f"the reasoning of the last answer is lost: {conversation.about}"
+        yield conversation.finding(message, f"{THOUGHT!r} is not written", place, Severity.INFO)
