@@ -133,7 +133,6 @@ class TemplateFacts:
     undefined: tuple[UndefinedName, ...] = ()
     indentation: str = ""
     """A line that begins with four or more spaces that are in no message."""
-    has_carriage_return: bool = False
     markers: tuple[str, ...] = ()
     """The texts that look like control tokens and that the template writes."""
     thinking_marks: ThinkingMarks | None = None
@@ -266,7 +265,6 @@ class _Probe:
             none=self._shown("null content", "answer-null", None, QUESTION, python="None"),
             undefined=self._undefined(),
             indentation=self._indentation(),
-            has_carriage_return="\r" in self.trial.source,
             markers=self._markers(),
             thinking_marks=self._thinking_marks(),
             errors=MappingProxyType(dict(self.errors)),

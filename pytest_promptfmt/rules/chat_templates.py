@@ -248,8 +248,7 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 
     Real: two of 204 public templates; betalgo/openai #145 counts the tokens it costs.
     """
-    facts = loaded.facts
-    if facts is not None and facts.has_carriage_return:
+    if loaded.trial is not None and "\r" in loaded.trial.source:
         yield finding("the chat template has Windows line endings", at=loaded.place(1))
 
 

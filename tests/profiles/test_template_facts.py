@@ -131,10 +131,9 @@ def test_an_answer_that_is_begun_otherwise_than_finished_is_found() -> None:
     assert facts_of(closes).prefill_gap == "<think></think>"
 
 
-def test_indentation_and_carriage_returns_of_the_file_are_found() -> None:
+def test_indentation_of_the_file_is_found() -> None:
     assert facts_of("{% for m in messages %}\n    {{ m.role }}: {{ m.content }}\n{% endfor %}").indentation
     assert not facts_of(labelled()).indentation
-    assert facts_of(labelled() + "\r\n").has_carriage_return
 
 
 def test_a_template_that_renders_nothing_at_all_says_why() -> None:
@@ -219,7 +218,6 @@ def stated(facts: TemplateFacts) -> dict[str, str]:
         "toolcall_str": SHOWN[facts.tool_arguments_text],
         "content_parts": {"as Python": "repr-leak", "missing": "dropped"}.get(facts.parts, SHOWN[facts.parts]),
         "none_content": {"as Python": "renders-None"}.get(facts.none, SHOWN[facts.none]),
-        "crlf": str(facts.has_carriage_return),
     }
 
 

@@ -156,10 +156,8 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     Real: Gemma 4, which writes the text of a tool call after the result.
     """
 
-    def faults(conversation: Conversation) -> frozenset[str]:
-        if conversation.name == "parallel-reversed":
-            return frozenset()
-        return disordered(trial, conversation)
+    def faults(each: Conversation) -> frozenset[str]:
+        return frozenset() if each.name == "parallel-reversed" else disordered(trial, each)
 
     for conversation, kind in trial.attributed(faults):
         yield conversation.finding(

@@ -207,7 +207,7 @@ def _difference(
     trial: TemplateTrial, engine: str, conversation: Conversation, state: State, theirs: Rendering
 ) -> Finding:
     """Return the finding about a state that an engine renders differently."""
-    ours = trial.render(conversation, state)
+    ours, sent = trial.render(conversation, state), trial.sent.get(conversation.name)
     cause, saw, do = _cause(ours, theirs)
     at = _PLACE.search(theirs.error or "")
     line, constructs = int(at[1]) if at else ours.line, ""
@@ -219,15 +219,10 @@ def _difference(
         saw=f"{conversation.name}{constructs and f', {constructs}'}: {saw}",
         conversation=conversation.name,
         position=trial.place(line),
-        severity=_severity_of(trial, conversation) if ours.text is not None else Severity.INFO,
+        # A failure of Jinja has its own rule.
+        severity=sent.mildest(Severity.WARNING) if sent is not None and ours.text is not None else Severity.INFO,
         do=do,
     )
-
-
-def _severity_of(trial: TemplateTrial, conversation: Conversation) -> Severity:
-    """Return an info for what no host sends to this template; a failure of Jinja has its own rule."""
-    sent = trial.sent.get(conversation.name)
-    return Severity.INFO if sent is None else sent.mildest(Severity.WARNING)
 
 
 def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:

@@ -126,11 +126,9 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     """
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        if not conversation.is_regular:
-            return frozenset()
         return frozenset(
             each[1]
-            for text in _texts(trial, conversation)
+            for text in (_texts(trial, conversation) if conversation.is_regular else ())
             for each in _REPEATED.finditer(text)
             if _WORD.search(each[1]) and not _is_around_value(trial.source, each[1])
         )
