@@ -74,7 +74,8 @@ def _as_message() -> Iterator[None]:
         note(error)
         raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from error
     except _UsageError as error:
-        note(_usage_error(error))
+        if error.format_message():  # without a command, typer has printed the help
+            note(_usage_error(error))
         raise typer.Exit(2) from error
 
 

@@ -70,7 +70,7 @@ def check(
         _watch(paths or [])
     if fix:
         if output_format is not OutputFormat.TEXT:
-            raise SettingsError("--fix requires --output-format text")
+            raise SettingsError("--fix requires --output-format text", hint="run `promptfmt fix --write` first")
         from pytest_promptfmt.cli.fix import fix_files
 
         fix_files(paths or [], pytest_options(select=select, allow_code=allow_code, no_code=no_code), write=True)

@@ -16,6 +16,7 @@ from pytest_promptfmt.cli.output import note, print_json, print_lines, styled
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError, did_you_mean
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.results.wording import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -117,14 +118,15 @@ class _Shown:
         for prompts in found:
             name = f"{prompts.task.id} [{prompts.profile_id}]"
             try:
-                instances = [each for each in prompts.seen.render() if self.doc is None or each.index + 1 == self.doc]
+                every = [*prompts.seen.render()]
             except PromptfmtError as error:
                 self.problems.append(f"{name}: {error}")
                 if isinstance(error, UnavailableError) or len(found) > 1:
                     continue
                 raise
+            instances = [each for each in every if self.doc is None or each.index + 1 == self.doc]
             if self.doc is not None and not instances:
-                self.problems.append(f"{name}: no doc {self.doc}")
+                self.problems.append(f"{name}: no doc {self.doc}, only {counted(len(every), 'doc')}")
                 continue
             self.data.append(_as_data(prompts, instances))
             if not self.as_json:

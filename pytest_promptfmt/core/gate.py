@@ -36,6 +36,8 @@ MAX_BYTES: Final = 256 * 2**20
 MAX_NAMES: Final = 1000
 """The most names of a folder that are looked at for a hint."""
 
+_SHOWN_NAMES: Final = 5
+
 _CAUTION: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
 FLAGS: Final = sum(getattr(os, name, 0) for name in _CAUTION)
 """The flags of each file that is opened, as far as the system has them."""
@@ -329,8 +331,10 @@ def missing_hint(path: Path) -> str:
     folder = display_path(path.parent)
     if not path.parent.is_dir():
         return f"there is no folder {folder}"
-    where = "the working directory" if folder == "." else folder
-    return did_you_mean(path.name, names_in(path.parent)) or f"{where} has no such file or folder"
+    where, names = "the working directory" if folder == "." else folder, names_in(path.parent)
+    shown = [repr(name) for name in names if not name.startswith(".")] or ["no such file or folder"]
+    more = ", …" if len(shown) > _SHOWN_NAMES else ""
+    return did_you_mean(path.name, names) or f"{where} has {', '.join(shown[:_SHOWN_NAMES])}{more}"
 
 
 def _require_ordinary(status: os.stat_result, path: Path | str, limit: int | None) -> None:

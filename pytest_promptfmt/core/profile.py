@@ -247,8 +247,5 @@ def _argument(value: str) -> Any:
 
 
 def _unknown(name: str, known: Iterable[str]) -> SettingsError:
-    names = tuple(known)
-    own = names[len(BUILTIN_PROFILES) :]
-    defined = f"; defined: {', '.join(own)}" if own else ""
-    listed = f"built in: {', '.join(BUILTIN_PROFILES)}{defined}"
-    return SettingsError(f"unknown profile {name!r}", hint=did_you_mean(name, (*names, ALL_CHAT)) or listed)
+    listed = "`promptfmt profiles` lists all; `profiles` in promptfmt.yaml defines others"
+    return SettingsError(f"unknown profile {name!r}", hint=did_you_mean(name, (*known, ALL_CHAT)) or listed)

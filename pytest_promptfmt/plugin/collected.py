@@ -195,22 +195,36 @@ def start(arguments: Sequence[str], plugin: object) -> int:
         sys.stderr.write(f"tested without conftest.py, because one cannot be imported: {refusal.conftest}\n")
         return start(["--noconftest", "--promptfmt-no-cache", *arguments], plugin)
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise SettingsError(refusal.message or "pytest cannot start here (see above)", hint=_next_step(refusal.message))
+        raise _refused(_in_words_of_command(refusal.message, arguments))
     if status == pytest.ExitCode.INTERNAL_ERROR:
         hint = "if a conftest.py is the cause, use --no-code, which reads none; otherwise report a bug"
         raise SettingsError("an error of pytest or of a conftest.py ended the run (see above)", hint=hint)
     return int(status)
 
 
-def _next_step(message: str) -> str | None:
-    """Return the hint for a refusal of pytest that has none: about a path or an id, or without a message."""
+def _refused(message: str) -> SettingsError:
+    """Return the error for a refusal of pytest: about a path or an id, with a message of ours, or without any."""
     if not message:
-        return "--no-code reads no conftest.py and no addopts"
-    what, _, name = message.partition(" not found: ")
-    if what == "file or directory":
-        return gate.missing_hint(Path(name))
-    what, _, name = message.partition("not found: ")
-    return None if what else f"`pytest --promptfmt --collect-only -q {display_path(name.partition('::')[0])}` lists ids"
+        hint = "--no-code reads no conftest.py and no addopts"
+        return SettingsError("pytest cannot start here (see above)", hint=hint)
+    what, found, name = message.partition("\n")[0].partition("not found: ")
+    path, _, test = name.partition("::")
+    if not found or what not in ("", "file or directory "):
+        return SettingsError(message)
+    shown = display_path(Path(path))
+    if what:
+        return SettingsError(f"no such file or folder: {shown}", hint=gate.missing_hint(Path(path)))
+    if not test:
+        return SettingsError(f"{shown} is not a task file or chat template", hint="name one, or a folder")
+    hint = f"`pytest --promptfmt --collect-only -q {shown}` lists ids"
+    return SettingsError(f"{shown} has no test {test}", hint=hint)
+
+
+def _in_words_of_command(message: str, arguments: Sequence[str]) -> str:
+    """Return a message with the names of the options that the command was given, in place of those of pytest."""
+    for option in {argument.partition("=")[0] for argument in arguments if argument.startswith("--promptfmt-")}:
+        message = message.replace(option, f"--{option.removeprefix('--promptfmt-')}")
+    return message
 
 
 # -- what the next run would do ----------------------------------------------------------------------------------------
@@ -273,7 +287,12 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
     counts = {name: count - missing * (name == "new") for name, count in taker.result.counts.items()}
     is_good = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     return CheckSummary(
-        result=replace(taker.result, outcomes=kept, counts={name: count for name, count in counts.items() if count}),
+        result=replace(
+            taker.result,
+            outcomes=kept,
+            counts={name: count for name, count in counts.items() if count},
+            unmatched=tuple(_in_words_of_command(line, options) for line in taker.result.unmatched),
+        ),
         is_good=is_good or (status == pytest.ExitCode.TESTS_FAILED and taker.failed == missing),
         files=taker.files,
         unchanged=taker.unchanged,

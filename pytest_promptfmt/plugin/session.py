@@ -53,6 +53,7 @@ from pytest_promptfmt.plugin.unchanged import (
 from pytest_promptfmt.plugin.worker_processes import workers_of
 from pytest_promptfmt.plugin.worker_runs import WorkerRuns
 from pytest_promptfmt.results.terminal import header_lines
+from pytest_promptfmt.results.wording import listed
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.settings.setting_lookup import SettingLookup, given_places
@@ -69,6 +70,7 @@ _MANY_ITEMS: Final = 5_000
 """The number of items from which collecting leaves enough garbage to collect."""
 
 _WILDCARDS: Final = re.compile(r"[*?]+")
+_SHOWN_NAMES: Final = 3
 
 
 @runtime_checkable
@@ -359,24 +361,23 @@ def _unmatched(settings: Settings, tasks: Iterable[Selectable]) -> Iterator[str]
     names = list(dict.fromkeys(name for task in known for name in (task.name, task.id)))
     for pattern in settings.task_globs:
         if not any(_matches(task, pattern) for task in known):
-            yield _nothing(
-                f"--promptfmt-task {pattern!r}", len(known), did_you_mean(_WILDCARDS.sub("", pattern), names)
-            )
+            yield _nothing(f"--promptfmt-task {pattern!r}", len(known), _WILDCARDS.sub("", pattern), names)
     formats = [name for name in dict.fromkeys(base_format(task.format) for task in known) if name is not None]
     for chosen in settings.formats:
         if chosen not in formats:
-            yield _nothing(f"--promptfmt-format {chosen!r}", len(known), did_you_mean(chosen, formats))
+            yield _nothing(f"--promptfmt-format {chosen!r}", len(known), chosen, formats)
 
 
 def _matches(task: Selectable, pattern: str) -> bool:
     return fnmatchcase(task.name, pattern) or fnmatchcase(task.id, pattern)
 
 
-def _nothing(option: str, number: int, hint: str | None) -> str:
-    there = f"{option} matches none of the {number:,} tasks" if number > 1 else f"{option} does not match the only task"
+def _nothing(option: str, number: int, name: str, known: Sequence[str]) -> str:
     if not number:
-        there = f"{option} matches nothing: there are no tasks"
-    return there + (f"; {hint}" if hint else "")
+        return f"{option} matches nothing: there are no tasks"
+    there = f"{option} matches none of the {number:,} tasks" if number > 1 else f"{option} does not match the only task"
+    hint = did_you_mean(name, known)
+    return f"{there}; {hint}" if hint else f"{there}: {listed(known, _SHOWN_NAMES)}" if known else there
 
 
 class NewFirst:

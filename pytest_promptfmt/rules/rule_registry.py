@@ -201,8 +201,9 @@ def rule_hint(name: str, rules: Mapping[str, Rule]) -> str:
     from difflib import get_close_matches
 
     codes = {each.name: each.code for each in rules.values()}
-    if f"PF{name}" in rules:
-        return did_you_mean(f"PF{name}", rules) or ""
+    for code in (f"PF{name}", name.upper().replace("O", "0")):
+        if code in rules:
+            return f"did you mean {code!r}?"
     part = [each for each in codes if name.casefold() in each]
     close = part or get_close_matches(name.casefold(), codes, n=1, cutoff=0.75)
     if close:

@@ -286,15 +286,15 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("chek", "did you mean 'check'?"),
         ("lint tasks", "promptfmt check tasks"),
         ("check --profil plain", "did you mean '--profile'?"),
-        ("check --profile qwen", "built in: plain, *"),
+        ("check --profile qwen", "`promptfmt profiles` lists all; *"),
         ("check --output-format xml", "`promptfmt check --help` describes the command"),
         ("check --select PF999", "`promptfmt explain` lists all rules"),
         ("check task", "did you mean 'tasks'?"),
-        ("check nowhere", "the working directory has no such file or folder"),
+        ("check nowhere", "the working directory has *'pytest.ini', 'tasks'"),
         ("check nowhere/a.yaml", "there is no folder nowhere"),
         ("check tasks/woods.yaml::wods", "`pytest --promptfmt --collect-only -q tasks/woods.yaml` lists ids"),
         ("fix tasks/wods.yaml", "did you mean 'woods.yaml'?"),
-        ("why nowhere", "the working directory has no such file or folder"),
+        ("why nowhere", "the working directory has *'pytest.ini', 'tasks'"),
         ("verify --lm-eval nowhere", "name the root folder of a checkout, or of an environment"),
         ("profiles taks", "did you mean 'tasks'?"),
         ("init taks", "did you mean 'tasks'?"),
@@ -309,6 +309,9 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("convert tasks/woods.yaml", "add --to mcq, --to cloze or --format NAME"),
         ("record", "--engine llama.cpp:URL, *"),
         ("outdated", "name one: promptfmt outdated *"),
+        ("check pytest.ini", "name one, or a folder"),
+        ("check --fix --output-format json", "run `promptfmt fix --write` first"),
+        ("explain PF2O1", "did you mean 'PF201'?"),
     ],
 )
 def test_a_wrong_use_ends_with_a_next_step(tasks: Path, arguments: str, next_step: str) -> None:
@@ -316,6 +319,25 @@ def test_a_wrong_use_ends_with_a_next_step(tasks: Path, arguments: str, next_ste
     assert (done.returncode, done.stdout) == (2, "")
     *_, last = done.stderr.splitlines()
     assert fnmatchcase(last, f"  hint: {next_step}"), done.stderr
+
+
+def test_without_a_command_the_help_is_all_that_is_printed(tmp_path: Path) -> None:
+    done = promptfmt(tmp_path)
+    assert "Usage: promptfmt" in done.stdout + done.stderr
+    assert "hint" not in done.stdout + done.stderr
+
+
+def test_names_are_those_of_the_options_of_the_command(tasks: Path) -> None:
+    assert promptfmt(tasks.parent, "check", "--select", "PF999").stderr.startswith("--select: unknown rule code")
+    found = promptfmt(tasks.parent, "check", "--task", "gold")
+    assert "--task 'gold' matches none of the 3 tasks: metals, stones, woods" in found.stdout + found.stderr
+
+
+def test_a_refused_run_is_not_the_last_run(tasks: Path) -> None:
+    edit(tasks / "woods.yaml", "Question:", "Q:")
+    assert promptfmt(tasks.parent, "check").returncode == 1
+    assert promptfmt(tasks.parent, "check", "tasks/woods.yaml::wods").returncode == 2
+    assert promptfmt(tasks.parent, "accept").stderr == "3 of 3 snapshots accepted\n"
 
 
 def test_a_file_that_cannot_be_read_is_one_message_and_the_others_are_tested(tasks: Path) -> None:

@@ -83,7 +83,7 @@ def test_pytest_itself_loads_the_plugin(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.yaml"], "file or directory not found: missing.yaml"),
+        (["missing.yaml"], "no such file or folder: missing.yaml"),
         (["--profile", "plian"], "'plian'"),
         (["--select", "PF999"], "PF999"),
     ],
