@@ -236,6 +236,17 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 # -- colours -----------------------------------------------------------------------------------------------------------
 
 
+class FirstLine(str):
+    """The line by which pytest lists a failure."""
+
+    __slots__ = ()
+
+    @property
+    def message(self) -> str:
+        """Return it as a plain string."""
+        return str(self)
+
+
 class FailureText(str):
     """The text of a failure: a plain string for JUnit files, workers and annotations, which pytest prints in colour."""
 
@@ -243,8 +254,12 @@ class FailureText(str):
 
     def __format__(self, spec: str) -> str:
         """Return the first line: on a CI server pytest puts the message into the closing list, the whole diff again."""
-        # Of a text of one line partition() gives the object itself, of this class.
-        return format(str(self).partition("\n")[0], spec)
+        return format(self.reprcrash.message, spec)
+
+    @property
+    def reprcrash(self) -> FirstLine:
+        """Return the first line, which pytest 8 lists at the end, and pytest prints with `--tb=line`."""
+        return FirstLine(self.partition("\n")[0])
 
     def toterminal(self, tw: Any) -> None:
         """Write the lines to pytest's terminal writer, which leaves colours out where there are none."""

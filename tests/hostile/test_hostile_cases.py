@@ -258,7 +258,6 @@ def test_a_file_with_snapshots_that_defines_no_task_fails(project: Project, cont
         assert project.snapshots() == before
 
 
-@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 prints no reason after the name of a failed test")
 def test_a_link_to_nothing_with_snapshots_fails(project: Project) -> None:
     project.task("t.yaml")
     project.task("u.yaml")

@@ -65,7 +65,6 @@ def start(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
-@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 prints no reason after the name of a failed test")
 @pytest.mark.parametrize("options", [(), ("--promptfmt-workers=0",), ("tasks", "-v", "--promptfmt-workers=0")])
 def test_the_command_of_the_security_page_runs_nothing_of_a_pull_request(
     repository: Path, options: tuple[str, ...]

@@ -195,7 +195,6 @@ def test_the_debugger_opens_in_the_tasks_own_function(project: Project) -> None:
     result.stdout.fnmatch_lines(["*  hint: it failed at utils.py:3", "*utils.py(3)text()", "*'whywhy'*"])
 
 
-@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 prints no reason after the name of a failed test")
 def test_a_ci_server_sees_each_diff_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     project.task("tasks/arc.yaml")
@@ -204,6 +203,11 @@ def test_a_ci_server_sees_each_diff_once(project: Project, monkeypatch: pytest.M
     shown = project.run("tasks", "-m", "promptfmt_snapshot").stdout.str()
     assert shown.count("+| B:⟨end⟩") == 2, "once for each of the two docs"
     assert "- arc [plain]: 2 of 2 docs changed\n" in shown
+    briefly = project.run("tasks", "-m", "promptfmt_snapshot", "--tb=line", "--junitxml", "all.xml").outlines
+    assert "arc [plain]: 2 of 2 docs changed" in briefly
+    failure, _ = ElementTree.parse(project.root / "all.xml").iter("failure")
+    assert failure.get("message") == "arc [plain]: 2 of 2 docs changed"
+    assert "+| B:⟨end⟩" in (failure.text or "")
 
 
 def test_what_narrows_or_stops_a_run_does_so_here(project: Project) -> None:
