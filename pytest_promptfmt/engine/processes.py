@@ -277,7 +277,7 @@ class Inbox:
                 break
             message = bytes(self._received[_START:end])
             if _digest(message) != head[_LENGTH.size :]:
-                raise ValueError("not the content of the message")
+                raise ValueError("the message and its digest do not match")
             self._number += 1
             del self._received[:end]
             yield message

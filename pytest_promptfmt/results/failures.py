@@ -46,7 +46,7 @@ _MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
 }
 
 _OF_TASK: Final = {
-    COLUMNS: "the columns that it reads",
+    COLUMNS: "the columns that the task reads",
     FEW_SHOT: "few-shot examples",
     SCORING: "how answers are read and scored",
 }

@@ -165,7 +165,7 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         return  # reported where the function is needed
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
-        saw = f"{code} uses {path[0]!r} as a mapping, and {written} joins it"
+        saw = f"{code} uses {path[0]!r} as a mapping, but {written} as a list"
         yield finding(_KEYS_AS_ANSWER, saw, "doc_to_target", field=path[0])
 
 

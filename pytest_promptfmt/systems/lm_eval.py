@@ -23,7 +23,7 @@ class LmEval(System):
 
     name = "lm-eval"
     suffixes = (".yaml", ".yml")
-    shape = "a task has a `task` key, a group `group` and `task`"
+    shape = "a task has the key `task`; a group has the keys `group` and `task`"
     packages = ("lm_eval",)
     distribution = "lm-eval"
     sends_whole = False

@@ -81,7 +81,7 @@ def test_a_misspelt_column_fails_though_synthetic_docs_have_it_and_a_section_may
     assert "\ntask\n  columns\n    doc_to_text: question\n    doc_to_target: label\n" in file.read_text("utf-8")
     project.edit("sums.yaml", '"label"', '"labell"')
     (failure,) = project.failures("-m", "promptfmt_snapshot")
-    assert "sums [plain]: the columns that it reads changed" in failure
+    assert "sums [plain]: the columns that the task reads changed" in failure
     changed = [line for line in failure.splitlines() if re.match(r"[-+]  ", line)]
     assert changed == ["-  doc_to_target: label", "+  doc_to_target: labell"]
     assert re.search(r"cause: sums.yaml:\d+:\d+ doc_to_target", failure)
