@@ -50,7 +50,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "makes_turns": "how shots are drawn and joined",
     "chat_delimiter": "the target delimiter before choices under a chat template",
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
-    "renders_inputs": "how choices that are inputs become chats",
+    "renders_inputs": "whether choices that are contexts get the chat template",
     "generation": "default generation arguments",
     "keeps_newline": "whether newlines at the end of templates stay",
     "delimits_empty": "whether delimiters are around the empty answer of a shot",
