@@ -44,7 +44,7 @@ def compare(
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="What A is compared with.")],
     repository: Annotated[
-        Path | None, typer.Option("--repository", metavar="FOLDER", help="The tasks of both runs.", show_default=False)
+        Path | None, typer.Option("--repository", metavar="FOLDER", help="The folder of the tasks.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
