@@ -256,7 +256,7 @@ class OutcomeCache:
             found = {name: self._result_of(name) for name in {*self.watched.files, *self._rows.found}}
             self.folders.write(found, expected)
         self.store.keep_context()
-        if self.store.is_changed and self.store.is_large:
+        if self.store.has_to_shrink:
             self.store.forget_others()
             self._inputs.keep_only(self._rows.remove_missing())
         self.store.write()

@@ -67,8 +67,10 @@ class OutcomeRows:
             self._store.put(_REFUSED, name, refusal)
 
     def digest(self, row: Mapping[str, Any]) -> str:
-        """Return the digest of the inputs of a row."""
-        return digest_of_inputs(row, self._places)
+        """Return the digest of the inputs of a row, the same in each checkout."""
+        return self._places.digest(
+            (row["context"], row["inputs"], [list(each) for each in row["asked"]], row["introduces"])
+        )
 
     def file(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
         """Return the cached outcomes of a row, None for invalid ones, and for those of other inputs."""
@@ -147,8 +149,3 @@ class PlannedItems:
 
 def _of_variant(path: Path | str, made: str) -> str:
     return f"{path}{_VARIANT}{made}"
-
-
-def digest_of_inputs(row: Mapping[str, Any], places: Places) -> str:
-    """Return the digest of the inputs of a row, the same in each checkout."""
-    return places.digest((row["context"], row["inputs"], [list(each) for each in row["asked"]], row["introduces"]))

@@ -138,17 +138,12 @@ class Store:
         return []
 
     @property
-    def is_large(self) -> bool:
-        """Return whether the file has half of the size from which it is replaced."""
+    def has_to_shrink(self) -> bool:
+        """Return whether a file is written that has half of the size from which it is replaced."""
         try:
-            return os.lstat(self._path).st_size > _MOST_BYTES // 2
+            return bool(self._changed) and os.lstat(self._path).st_size > _MOST_BYTES // 2
         except OSError:
             return False
-
-    @property
-    def is_changed(self) -> bool:
-        """Return whether there is anything to write."""
-        return bool(self._changed)
 
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row of JSON values until it is written; None removes it."""

@@ -20,7 +20,6 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import CATEGORIES
-from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.outcome_cache import Decision
 from pytest_promptfmt.inputs.store import store_folder
 from pytest_promptfmt.plugin.items.item import LoadItem, PromptItem
@@ -45,12 +44,8 @@ class CollectedPrompts:
         self.path = item.path
         self.snapshot = Path(item.place.path)
         self._run = item.run
-        self.profile_id = self._run.folders.settings_of(item.tested).run_id(item.profile.name)
-
-    @property
-    def folders(self) -> Folders:
-        """Return the settings of the run by folder."""
-        return self._run.folders
+        self.folders = item.run.folders
+        self.profile_id = self.folders.settings_of(item.tested).run_id(item.profile.name)
 
     @property
     def seen(self) -> ProfileView:

@@ -47,13 +47,7 @@ _IDLE_ARGUMENTS: Final = frozenset({"trust_remote_code"})
 """Keys of `dataset_kwargs` that decide whether data is available, not which."""
 
 _MOST_LETTERS: Final = 120
-_MATCHES: Final = {"d": "7", "w": "k", "s": " ", "S": "k", "W": "-", "D": "k"} | {
-    "b": "",
-    "n": "\n",
-    "t": "\t",
-    "A": "",
-    "Z": "",
-}
+_MATCHES: Final = {**dict.fromkeys("wSD", "k"), "d": "7", "s": " ", "W": "-", "n": "\n", "t": "\t"}
 """A text that each class of a regular expression matches."""
 
 
@@ -301,7 +295,7 @@ def _words_of(constants: Iterable[str]) -> list[str]:
 def _match_of(pattern: str) -> str:
     """Return a text that a simple regular expression may match: its characters, one for each class, once each."""
     text = re.sub(r"\(\?[:=!<P][^)>]*>?", "(", pattern)
-    text = re.sub(r"\\([dwsSWDbntAZ])", lambda found: _MATCHES[found[1]], text)
+    text = re.sub(r"\\([dwsSWDbntAZ])", lambda found: _MATCHES.get(found[1], ""), text)
     text = re.sub(r"(?<!\\)\[\^.[^\]]*\]", "k", text)
     text = re.sub(r"(?<!\\)\[(?:\\)?(.)[^\]]*\]", r"\1", text)
     text = re.sub(

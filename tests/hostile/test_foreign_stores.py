@@ -20,9 +20,9 @@ from plugin_project import Project
 import pytest_promptfmt
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.inputs.contents import Contents
-from pytest_promptfmt.inputs.outcome_rows import digest_of_inputs
+from pytest_promptfmt.inputs.outcome_rows import OutcomeRows
 from pytest_promptfmt.inputs.places import Places
-from pytest_promptfmt.inputs.store import FILE_NAME, store_folder
+from pytest_promptfmt.inputs.store import FILE_NAME, Store, store_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
@@ -76,7 +76,7 @@ def forge(project: Project, *, without: Path | str = "", folders: bool = False) 
     with rows_of(project, "outcomes") as outcomes:
         for [row] in outcomes.values():
             row["inputs"] = [key for key in row["inputs"] if key not in left_out]
-            row["made"] = digest_of_inputs(row, places)
+            row["made"] = OutcomeRows(Store(None), places, bool).digest(row)
     for kind in ("folders", "index"):
         with rows_of(project, kind) as rows:
             for row in rows.values():

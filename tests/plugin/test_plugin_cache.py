@@ -916,7 +916,7 @@ def pytest_configure(config):
     from pytest_promptfmt.inputs import contents, store
 
     contents._SETTLED_NS = 0
-    store.Store.is_large = True
+    store.Store.has_to_shrink = True
 """
 
 
