@@ -227,13 +227,19 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     facts, trial = loaded.facts, loaded.trial
     if facts is not None and trial is not None and facts.indentation:
         texts = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
-        is_quoted = any(re.search(r"\n {2,}\Z", each) for each in texts)  # others may be joined when they are loaded
+        is_quoted = any(re.search(r"\n {2,}\Z", each) for each in texts)
+        file = trial.profile.template_file
+        # Programs that load a file of another name may join the lines of one that has text in its tags only.
+        has_text = any(isinstance(each, nodes.TemplateData) and each.data.strip() for each in trial.nodes)
+        is_joined = not is_quoted and not has_text and file is not None and file.name != "chat_template.jinja"
         yield finding(
             "the chat template prints the indentation of its own file",
             facts.indentation,
             loaded.place_of("\n    {{ ", "\n    <"),
             # The task of a classifier may hold an example.
-            severity=Severity.INFO if not is_for_chat(trial) else None if is_quoted else Severity.WARNING,
+            severity=Severity.INFO
+            if is_joined or not is_for_chat(trial)
+            else (None if is_quoted else Severity.WARNING),
         )
 
 

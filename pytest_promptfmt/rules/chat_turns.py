@@ -217,7 +217,9 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             f"{kind} changes text that was sent before: {conversation.about}",
             f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
             trial.place(),
-            None if kind == _LOOP and "".join(before.split()) not in "".join(after.split()) else Severity.INFO,
+            None
+            if kind == _LOOP and "tools" in trial.kinds and "".join(before.split()) not in "".join(after.split())
+            else Severity.INFO,
         )
     for name, message, severity in _FOLLOWED:
         if name in trial.sent:

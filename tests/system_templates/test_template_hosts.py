@@ -281,3 +281,15 @@ def test_a_word_as_the_characters_of_strip_is_reported() -> None:
     said = "letters are removed from a text: lstrip('<think>') removes each of these characters, not the word"
     assert severities(check_template(template("(message.content or '').lstrip('<think>')")), "PF433")[said] == "warning"
     assert said not in severities(check_template(template("(message.content or '').lstrip('\\n')")), "PF433")
+
+
+def test_indentation_outside_of_tags_is_an_info_where_a_program_may_join_the_lines(tmp_path: Path) -> None:
+    message = "the chat template prints the indentation of its own file"
+    turn = "{{ '<|begin|>' + message.role + '\\n' + message.content + '<|end|>' }}"
+    source = f"{{% for message in messages %}}\n    {turn}\n{{% endfor %}}\n"
+    for name, severity in (("chat_template", "warning"), ("zephyr", "info")):
+        path = tmp_path / f"{name}.jinja"
+        path.write_text(source)
+        assert severities(check_template(path), "PF408")[message] == severity
+    path.write_text(f"<|first|>\n    {source}")
+    assert severities(check_template(path), "PF408")[message] == "warning"
