@@ -173,11 +173,13 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
     differences: dict[str, list[float]] = {}
     swapped: dict[str, list[float]] = {}
+    reached: dict[str, list[float]] = {}
     golds = [trial.gold for trial in trials.answers]
     asked = [trial for trial in trials.answers if trial.gold.strip()]
     for trial in asked:
         given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
         _compare(differences, signs, given, _values(trials, trial, NONSENSE))
+        _compare(reached, signs, given, dict.fromkeys(signs, 0))
         other = _another_gold(trial.gold, golds)
         _compare(swapped, signs, given, _values(trials, trial, other) if other else None)
     for name, signed in swapped.items():
@@ -195,11 +197,12 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         ):  # of several, each may judge other docs
             saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
-    for signed in differences.values():
-        lost = [trial for trial, each in zip(asked, signed, strict=False) if each <= 0]
-        if len(differences) == 1 and len(asked) == len(signed) and 0 < len(lost) < len(asked):
+    for name, signed in differences.items():
+        rows = [*zip(asked, signed, reached.get(name, ()), strict=False)]
+        lost = [trial for trial, each, own in rows if each <= 0 and own < max(reached[name])]
+        if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
             message = "the gold answer of some docs does not score better than a wrong one"
-            won = next(trial.gold for trial in asked if trial not in lost)
+            won = asked[signed.index(max(signed))].gold
             saw, severity = f"{lost[0].gold[:_LONG]!r}, but {won[:_LONG]!r} does", Severity.WARNING
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
 

@@ -457,3 +457,21 @@ def test_shots_from_the_evaluated_split_matter_only_where_some_are_shown(
 ) -> None:
     found = found_in(tmp_path, f"training_split: train\nfewshot_split: test\nnum_fewshot: {shots}\n")
     assert ("PF803" in found) == is_reported
+
+
+@pytest.mark.parametrize(("default", "is_found"), [("nee", False), ("geen", True)])
+def test_a_default_label_earns_its_own_docs_and_another_word_for_it_loses_them(
+    tmp_path: Path, default: str, is_found: bool
+) -> None:
+    example = f"""
+output_type: generate_until
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "{{{{label}}}}"
+process_results: !function helper.scored
+metric_list: [{{metric: hit, aggregation: mean, higher_is_better: true}}]
+metadata: {{promptfmt: {{docs: [{{question: Rust ijzer?, label: ja}}, {{question: Rust tin?, label: nee}}]}}}}
+# file: helper.py
+def scored(doc, results):
+    return {{"hit": float(doc["label"] == ("ja" if "ja" in results[0] else "{default}"))}}
+"""
+    assert ("PF605" in found_in(tmp_path, example)) == is_found
