@@ -102,7 +102,7 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(
     name="promptfmt",
     cls=_Group,
-    help="Show, compare and review the prompts of language-model evaluations.",
+    help="Check, show and compare the prompts of language-model evaluations. Start with `promptfmt check`.",
     epilog="Tests run with `pytest --promptfmt`. Exit code: 0 success, 1 refused or different, 2 usage error.",
     no_args_is_help=True,
     add_completion=False,

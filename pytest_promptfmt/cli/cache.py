@@ -19,7 +19,7 @@ def why(
     paths: Annotated[list[Path], typer.Argument(help="Task files or folders.", show_default=False)],
     no_code: NoCode = False,
 ) -> None:
-    """Print for each task file whether the next run tests it or shows the outcomes of an earlier run, and why."""
+    """Print for each task file whether the next run tests it, and why."""
     from pytest_promptfmt.plugin.collected import decisions
 
     _, found = decisions(paths, pytest_options(no_code=no_code))
@@ -32,9 +32,10 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove the cached outcomes of this project.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Print where outcomes are cached, for how many task files they are valid, and why the others are tested again.
+    """Print where outcomes are cached, and for how many files.
 
-    No test runs. `promptfmt why FILE` prints the reason for each file.
+    It also counts why the other task files are tested again. No test runs. `promptfmt why FILE` prints the reason for
+    each file.
     """
     from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
     from pytest_promptfmt.plugin.collected import decisions

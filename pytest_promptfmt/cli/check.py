@@ -60,7 +60,7 @@ def check(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Test all files, like `--promptfmt-no-cache`.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Report mistakes in tasks and chat templates, and prompts that differ from their snapshots.
+    """Report mistakes in tasks and chat templates, and changed prompts.
 
     It tests what `pytest --promptfmt` tests, except that files need no snapshots. Files that are unchanged since an
     earlier run are not tested again. Exit code: 0 no errors, 1 something was found, 2 the command was used wrongly,

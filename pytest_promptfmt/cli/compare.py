@@ -48,7 +48,9 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two chat templates, two tokenizers, or two finished runs. Exit code 1: they differ, or may differ.
+    """Compare two chat templates, two tokenizers, or two finished runs.
+
+    Exit code 1: they differ, or may differ.
 
     Templates and tokenizers are compared by what they make of all conversations: prompts that change are grouped by
     change; findings that are new or gone follow, and texts with other tokens if both have a tokenizer. Nothing is
@@ -87,7 +89,9 @@ def outdated(
     ] = None,
     no_code: NoCode = False,
 ) -> None:
-    """Show what newer revisions on the Hugging Face hub change in prompts, tokens and tasks. Exit code 1: some do.
+    """Show what newer revisions on the Hugging Face hub change.
+
+    Prompts, tokens and tasks are compared. Exit code 1: some differ.
 
     `promptfmt.lock` has the repository and commit of tokenizers; `--origin` notes them for a file or folder of yours.
     The newest files are downloaded into the cache; yours do not change. No other command looks for revisions.

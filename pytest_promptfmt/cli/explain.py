@@ -44,7 +44,10 @@ def explain(
     rules: RuleFiles = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain what a rule reports, why, and what to do. Without a code, list all rules with what each reports."""
+    """Explain what a rule reports, why, and what to do.
+
+    Without a code, list all rules with what each reports.
+    """
     from pytest_promptfmt.rules.documentation import documentation_of, page
     from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
 
@@ -72,7 +75,10 @@ def formats(
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Show formats with a sample of their prompt. Without a name, list all: built in, from the literature, your own."""
+    """Show a format with a sample of its prompt, or list all formats.
+
+    The list has the built-in ones, those from the literature, and your own.
+    """
     from pytest_promptfmt.formats.format_registry import known_formats
     from pytest_promptfmt.results.clusters import grouped
 
@@ -101,7 +107,10 @@ def profiles(
     facts: Annotated[bool, typer.Option("--facts", help="Show what each chat template does.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the profiles: built in, and those that promptfmt.yaml of this folder and above it define."""
+    """List the profiles: built in, and defined in promptfmt.yaml.
+
+    The settings are those of this folder and the folders above it.
+    """
     from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, builtin_profile, resolve_profiles
     from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
     from pytest_promptfmt.settings.profiles import defined_profiles
@@ -140,7 +149,10 @@ def profiles(
 def schema(
     kind: Annotated[SchemaKind, typer.Argument(help="The schema of task files or promptfmt.yaml.")] = SchemaKind.TASK,
 ) -> None:
-    """Print the JSON Schema of task files or of promptfmt.yaml, for yaml-language-server and others."""
+    """Print the JSON Schema of task files or of promptfmt.yaml.
+
+    Editors read it, with yaml-language-server and others.
+    """
     if kind is SchemaKind.TASK:
         from pytest_promptfmt.tasks import task_schema as make
     else:

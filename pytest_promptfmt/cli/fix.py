@@ -44,11 +44,11 @@ def fix(
     allow_code: AllowCode = None,
     no_code: NoCode = False,
 ) -> None:
-    """Fix the findings that have one mechanical fix, and show the difference.
+    """Fix the findings that have one mechanical fix.
 
-    Each fix is proved by rendering every task of these paths that includes the file: the finding is gone, no error or
-    warning is new, and no other text of any prompt changes. All else in the file stays as it is, comments included.
-    Without `--write` nothing is written, and the exit code is 1 where something would be.
+    The difference is shown. Each fix is proved by rendering every task of these paths that includes the file: the
+    finding is gone, no error or warning is new, and no other text of any prompt changes. All else in the file stays as
+    it is, comments included. Without `--write` nothing is written, and the exit code is 1 where something would be.
     """
     options = pytest_options(select=select, allow_code=allow_code, no_code=no_code)
     fixed = fix_files(paths or [], options, write=write)

@@ -42,9 +42,10 @@ def freeze(
     check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Keep docs of a task's dataset next to its file, with a note of their revision, licence and row numbers.
+    """Keep docs of a task's dataset next to its file.
 
-    With the setting docs_dir they are kept in that folder, which mirrors the rootdir.
+    A note has their revision, licence and row numbers. With the setting docs_dir they are kept in that folder, which
+    mirrors the rootdir.
 
     A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Given a folder,
     freezes every task without docs, lists those that failed, and exits with 1 if there are any.

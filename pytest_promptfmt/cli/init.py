@@ -83,9 +83,9 @@ def init(
     editor: Annotated[bool, typer.Option("--editor", help="Write schemas and a problem matcher for VS Code.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Write settings, git's attributes and ignores, a workflow and, where there is nothing to test, an example.
+    """Write settings, a workflow for GitHub and, if needed, an example.
 
-    Nothing is overwritten.
+    Lines for git's attributes and ignores are added. Nothing is overwritten.
     """
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))

@@ -51,11 +51,12 @@ def review(
     as_json: Annotated[bool, typer.Option("--json", help="Like --list, as JSON.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Walk through failing snapshots and accept, reject or skip each. Exit code: 0 all were accepted, 1 some were not.
+    """Walk through failing snapshots: accept, reject or skip each.
 
     Without a file of pending snapshots the tests are run first. Accepting writes a snapshot, or deletes it where no
     task defines it. Rejected snapshots stay as they are, are listed at the end as what to fix, and leave the file of
     pending snapshots; skipped ones stay there for the next review. No other file is touched.
+    Exit code: 0 all were accepted, 1 some were not.
     """
     from pytest_promptfmt.results.pending import read_edits, write_pending
 
@@ -92,10 +93,10 @@ def review(
 
 
 def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = False) -> None:
-    """Write the snapshots that the last run found new or changed, and delete those that it found obsolete.
+    """Write the snapshots that the last run found new or changed.
 
-    Only the task files concerned are rendered again. Snapshots that differ from what that run found are left and
-    reported. Exit code: 0 all were accepted, 1 some were not, 2 no run is known.
+    Those that it found obsolete are deleted. Only the task files concerned are rendered again. Snapshots that differ
+    from what that run found are left and reported. Exit code: 0 all were accepted, 1 some were not, 2 no run is known.
     """
     run, chosen = _last_run(globs or ())
     options = [*run.options, *pytest_options(no_code=no_code)]
@@ -119,9 +120,9 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
 
 
 def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
-    """Keep the snapshots that the last run found changed as they are, and list by cause what to fix instead.
+    """Keep changed snapshots as they are, and list what to fix instead.
 
-    Nothing is rendered. Exit code: 0, or 2 where no run is known.
+    The list is that of the last run, by cause. Nothing is rendered. Exit code: 0, or 2 where no run is known.
     """
     run, chosen = _last_run(globs or ())
     for line in _rejected_lines(chosen):

@@ -59,7 +59,7 @@ def show(
     no_code: NoCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the prompts of a task, each piece in the colour of its origin, with requests and findings."""
+    """Show the prompts of a task, coloured by origin, with findings."""
     chosen = paths or []
     files, names = _narrowed(task, chosen)
     in_root = bool(chosen) or _is_root(Path())

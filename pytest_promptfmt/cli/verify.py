@@ -44,11 +44,11 @@ def verify(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare prompts and requests with those of the harness that is installed, byte by byte.
+    """Compare prompts and requests with those of the installed harness.
 
     lm-eval, eval-framework and HELM make the requests of their tasks themselves, with the docs of the tests in place of
-    their datasets. Exit code: 0 all are equal, 1 some differ, 2 the command was used wrongly, 3 none differs, and none
-    could be compared.
+    their datasets. Every byte counts. Exit code: 0 all are equal, 1 some differ, 2 the command was used wrongly, 3 none
+    differs, and none could be compared.
     """
     from pytest_promptfmt.study.request_comparison import AsksHarness
     from pytest_promptfmt.systems import known_systems
