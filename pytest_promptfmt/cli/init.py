@@ -140,11 +140,11 @@ def _init(
         _write_baseline(folder, options)
         inis.append(f"promptfmt_baseline = {_BASELINE}")
     is_set = _offer(folder, inis)
+    tests = "pytest --promptfmt" + (f" --promptfmt-baseline={_BASELINE}" if wants_baseline and not is_set else "")
     if chosen is RepositoryKind.FORK:
-        say("next: commit this. To adopt tasks: pytest --promptfmt PATH --snapshot-update, then commit __prompts__")
+        say(f"next: commit this. To adopt tasks: {tests} PATH --snapshot-update, then commit __prompts__")
     else:
-        more = f" --promptfmt-baseline={_BASELINE}" if wants_baseline and not is_set else ""
-        say(f"next: pytest --promptfmt{more} --snapshot-update, then review the files in __prompts__ and commit them")
+        say(f"next: {tests} --snapshot-update, then review the files in __prompts__ and commit them")
 
 
 def _asked(guess: RepositoryKind) -> RepositoryKind:
@@ -322,7 +322,9 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
 
     note("checking every task once (about a hundred tasks per second)")
     # -P, as the action has it: what a module can import decides about errors that are accepted.
-    command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, "-q", "--no-header", "--no-summary"]
+    # Snapshots are the next step: that they are missing is not a failure of this run.
+    quiet = ["-q", "--no-header", "--no-summary", "-o", "promptfmt_snapshots=adopted"]
+    command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, *quiet]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
     # pytest shows its progress on stderr, apart from the lines of this command.
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))

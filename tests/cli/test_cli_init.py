@@ -89,6 +89,8 @@ def test_a_fork_of_a_harness_is_green_on_its_first_day_and_new_mistakes_are_red(
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --cov=x\n", "utf-8")
     done = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@v1.2.3")
     assert done.returncode == 0, done.stderr
+    adopting = "pytest --promptfmt --promptfmt-baseline=promptfmt-baseline.jsonl PATH --snapshot-update"
+    assert f"To adopt tasks: {adopting}" in done.stdout
     settings = yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))
     assert settings["paths"] == ["lm_eval/tasks/old"]
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
@@ -111,6 +113,7 @@ def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_n
     done = promptfmt(training, "init")
     assert done.returncode == 0
     assert "next: pytest --promptfmt --promptfmt-baseline=promptfmt-baseline.jsonl --snapshot-update" in done.stdout
+    assert "failed" not in done.stdout + done.stderr, "missing snapshots are the next step"
     assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {
         "templates": ["assets/templates"],
         "paths": ["assets/templates"],
