@@ -382,6 +382,7 @@ def _until(running: subprocess.Popen[bytes], end: str) -> str:
 @needs("templates")
 def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(
+        "{% if tools %}<|begin|>tools\n{{ tools | tojson }}<|end|>\n{% endif %}"
         "{% for m in messages %}<|begin|>{{ m.role + '\n' + (m.content or '') }}"
         "{% for call in m.tool_calls or [] %}"
         "<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>{% endfor %}"
