@@ -100,6 +100,7 @@ VARIABLES = {
     "PYTHONHASHSEED": "1",
     "PYTHONFAULTHANDLER": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_TOKEN": "hf_x",
     "TRANSFORMERS_VERBOSITY": "error",
 }
 
@@ -187,6 +188,13 @@ def test_processes_of_xdist_read_and_write_the_same_outcomes(tree: Project, monk
     tree.edit("helpers.py", "?", "!")
     tree.settle()
     assert tree.found("tasks", "-n", "2")["exit"] == tree.run("tasks", "-n", "2", "--promptfmt-no-cache").ret == 1
+
+
+def test_two_runs_at_once_leave_the_outcomes_of_one(tree: Project) -> None:
+    command = [sys.executable, "-m", "pytest", "--promptfmt", "tasks"]
+    runs = [subprocess.Popen(command, cwd=tree.root, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [run.wait() for run in runs] == [0, 0]
+    assert unchanged(tree) == FILES
 
 
 def test_pytest_its_module_and_the_command_share_outcomes(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
