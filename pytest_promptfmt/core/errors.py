@@ -110,6 +110,18 @@ class OwnPromptsError(UnavailableError):
 
     reason = "Python task classes make their own prompts"
 
+    @classmethod
+    def of(cls, name: str, found: object, position: Position | None = None) -> Self:
+        """Return the error for the task of a class, which was found there."""
+        message = f"{name} is a Python task class ({found}): its prompts are made by its own code"
+        return cls(message, position=position)
+
+
+class PromptWildcardError(UnavailableError):
+    """A member of a group that is a task for each of several prompts."""
+
+    reason = "`use_prompt` with a wildcard, which lm-eval 0.4.2 and later refuse"
+
 
 class MissingResource(NamedTuple):
     """Something that is not here: the reason to skip what needs it, and what makes it available ("" if unknown)."""

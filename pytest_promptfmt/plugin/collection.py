@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.core.errors import (
-    OwnPromptsError,
     Position,
     PromptfmtError,
     SourceError,
@@ -76,10 +75,8 @@ class TaskFileNode(pytest.File):
             return [LoadItem.from_parent(self, name="load", error=error)]
         if file is None:
             return self._no_task()
-        skipped = [
-            ClassItem.from_parent(self, task_name=name, error=OwnPromptsError(reason))
-            for name, reason in file.untested.items()
-        ]
+        untested = file.untested.items()
+        skipped = [ClassItem.from_parent(self, task_name=name, error=error) for name, error in untested]
         if file.kind == "class" and not file.tasks:
             return [*skipped, *self._file_items(file, folders.index)]
         notes: tuple[str, ...] = ()

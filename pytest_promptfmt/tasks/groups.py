@@ -14,7 +14,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import (
+    OwnPromptsError,
+    Position,
+    PromptWildcardError,
+    SourceError,
+    UnavailableError,
+    did_you_mean,
+    display_path,
+)
 from pytest_promptfmt.core.task import FunctionRef, Locate, Task, locate_nowhere, nearest
 from pytest_promptfmt.tasks.task_config import task_from_config
 from pytest_promptfmt.tasks.task_index import IndexEntry, TaskIndex
@@ -76,15 +84,15 @@ class GroupTasks:
     """The tasks that a group file adds to those that exist without it, found in one walk over it.
 
     `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
-    names of members that the index does not know, `classes` those that Python files register. `notes` are places where
-    lm-eval 0.4.13 itself fails or does nothing, and whether a member is lost there.
+    names of members that the index does not know, `untested` those that are not made tasks, and why. `notes` are places
+    where lm-eval 0.4.13 itself fails or does nothing, and whether a member is lost there.
     """
 
     index: TaskIndex
     path: Path | None
     tasks: dict[str, Task] = field(default_factory=dict)
     unresolved: dict[str, None] = field(default_factory=dict)
-    classes: dict[str, Path] = field(default_factory=dict)
+    untested: dict[str, UnavailableError] = field(default_factory=dict)
     notes: dict[str, bool] = field(default_factory=dict)
     without_circles: set[str] = field(default_factory=set)
     visits: int = 0
@@ -125,6 +133,12 @@ class GroupTasks:
             else:
                 self.group(f"{spot.name}.{inner}", member, spot.place, spot.overrides, self._deeper(spot, inner))
             return
+        prompts, harness = member.get("use_prompt"), self.index.harness
+        if isinstance(prompts, str) and prompts.endswith("*") and harness is not None and harness.registering("task"):
+            name = "_".join(str(member[key]) for key in ("task", "dataset_path", "dataset_name") if member.get(key))
+            error = PromptWildcardError(f"{name} is a task for each prompt of {prompts}", position=spot.place.at())
+            self.untested[name] = error
+            return
         if "task" not in member:
             keys = ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"
             message = f"a member of group {spot.name!r} must name a `task` or a `group`; this one has only {keys}"
@@ -155,7 +169,7 @@ class GroupTasks:
                 if child is not None:
                     self._changed(spot, child, together)
         elif entry.path is not None and entry.path.suffix == ".py":
-            self.classes[member] = entry.path
+            self.untested[member] = OwnPromptsError.of(member, display_path(entry.path))
         else:
             self._changed(spot, entry, together)
         self.suffix = outer_suffix

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from traceback import walk_tb
 from typing import Final
@@ -135,10 +136,14 @@ def lacking(error: BaseException, message: str, position: Position | None) -> Mi
 
 
 def missing_package(error: BaseException) -> str:
-    """Return the module whose absence made an import fail, also behind an error raised for it; "" for other errors."""
+    """Return the module whose absence made an import fail, also behind errors that name it; "" for other errors."""
     name = ""
-    for each in _chain(error):
+    chain = [*_chain(error)]
+    for each, cause in zip_longest(chain, chain[1:]):
         if not isinstance(each, ImportError):
+            module = cause.name if isinstance(cause, ImportError) else None
+            if module and not isinstance(each, NameError) and module.partition(".")[0] in str(each):
+                continue
             break
         part = getattr(each, "name_from", None)
         if isinstance(each, ModuleNotFoundError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.core.errors import Position, SourceError, display_path
+from pytest_promptfmt.core.errors import OwnPromptsError, Position, SourceError, UnavailableError
 from pytest_promptfmt.core.task import Task, locate_nowhere
 from pytest_promptfmt.tasks.groups import group_tasks
 from pytest_promptfmt.tasks.recognition import FileKind, kind_of, read_if_task
@@ -24,8 +24,8 @@ class TaskFile:
     """A file that defines tasks: one, a group, or Python task classes.
 
     `names` are the names that it registers; `tasks` are the tasks that it defines or changes. `unresolved` are members
-    of a group that the index does not know, `yaml` is what was read of a YAML file. `untested` are the names of Python
-    classes that are not made tasks, and why. `notes` are for people. `group_notes` are those of a group, and whether
+    of a group that the index does not know, `yaml` is what was read of a YAML file. `untested` are the names of what
+    is not made a task, and why. `notes` are for people. `group_notes` are those of a group, and whether
     a member is lost there. `problems` are parts that cannot be used, while the rest can.
     """
 
@@ -33,7 +33,7 @@ class TaskFile:
     kind: FileKind = "task"
     tasks: tuple[Task, ...] = ()
     names: tuple[str, ...] = ()
-    untested: Mapping[str, str] = field(default_factory=dict)
+    untested: Mapping[str, UnavailableError] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     group_notes: Mapping[str, bool] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def read_task_yaml(
                 kind="group",
                 tasks=tuple(found.tasks.values()),
                 names=(file.config["group"],),
-                untested={name: _reason(name, display_path(module)) for name, module in found.classes.items()},
+                untested=found.untested,
                 notes=(*notes, *found.notes),
                 group_notes=found.notes,
                 unresolved=tuple(found.unresolved),
@@ -100,9 +100,5 @@ def _class_file(path: Path, file: YamlFile, notes: tuple[str, ...], class_reader
             hint="lm-eval 0.4.13 silently drops the file",
         )
     check_name(name, file.locate(("task",)))
-    untested = {name: _reason(name, file.config["class"])}
+    untested = {name: OwnPromptsError.of(name, file.config["class"])}
     return TaskFile(path=path, kind="class", names=(name,), untested=untested, notes=notes, yaml=file)
-
-
-def _reason(name: str, found: object) -> str:
-    return f"{name} is a Python task class ({found}): its prompts are made by its own code"

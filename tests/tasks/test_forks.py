@@ -120,8 +120,8 @@ def test_classes_that_an_old_release_registers_in_python_are_known_and_not_teste
     for folders in ((), (tasks,)):
         file = read(group, *folders)
         assert file.unresolved == ("qualty",)
-        module = "quality is a Python task class (*reading/task.py): its prompts are made by its own code"
-        assert [*map(fnmatchcase, file.untested.values(), [module])] == [True]
+        (error,) = file.untested.values()
+        assert fnmatchcase(error.message, "quality is a Python task class (*reading/task.py): its prompts are made *")
     arguments = ("lm_eval/tasks/reading", "-o", "promptfmt_lint=true")
     for _ in range(2):  # the second run reads the cache
         shown = project.run(*arguments).stdout.str()
@@ -133,6 +133,20 @@ def test_classes_that_an_old_release_registers_in_python_are_known_and_not_teste
     (tasks / "__init__.py").write_text("class TaskManager: ...\n", "utf-8")
     (tasks / "reading/task.py").write_text(REGISTERED, "utf-8")
     assert read(group).unresolved == ("quality", "qualty")
+
+
+def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_path: Path) -> None:
+    tasks = fork(tmp_path, "0.4.1")
+    (tasks / "__init__.py").touch()
+    member = {"dataset_path": "glue", "dataset_name": "rte", "use_prompt": "promptsource:*"}
+    write(tasks, flan=json.dumps({"group": "flan", "task": [member, "metals"]}))
+    file = read(tasks / "flan.yaml")
+    assert [(name, str(error)) for name, error in file.untested.items()] == [
+        ("glue_rte", f"{tasks}/flan.yaml:1:28: glue_rte is a task for each prompt of promptsource:*")
+    ]
+    (tasks / "__init__.py").write_text("class TaskManager: ...\n", "utf-8")
+    with pytest.raises(SourceError, match="must name a `task` or a `group`"):
+        read(tasks / "flan.yaml")
 
 
 def test_members_that_a_group_changes_are_tasks_of_the_group(tmp_path: Path) -> None:

@@ -58,7 +58,13 @@ def bound(task: Task) -> Task:
     return bind_functions(task, trusted=lambda _path: True)
 
 
-@pytest.mark.parametrize("imports", [GUARDED, "from another_package_of_nobody import verify\n"])
+NAMED = GUARDED.replace(
+    'type(e)("please install the packages for mathematics") from e',
+    'Exception("needs a_package_of_nobody, another_package_of_nobody and nobodys-runtime")',
+)
+
+
+@pytest.mark.parametrize("imports", [GUARDED, NAMED, "from another_package_of_nobody import verify\n"])
 def test_a_task_is_rendered_whose_scoring_needs_what_is_not_installed(tmp_path: Path, imports: str) -> None:
     task = bound(task_with(tmp_path, imports + SCORES))
     assert task.doc_to_text({"question": "Why?"}) == "Q: Why?"
@@ -84,6 +90,7 @@ def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
         "from datasets import load_datset\n",
         "import urlib\n",  # no package, but a slip
         "from tasks.helpers import verify\n",  # of the repository, and not on the path
+        "try:\n    import a_package_of_nobody\nexcept ImportError:\n    raise ValueError('no luck')\n",
     ],
 )
 def test_a_mistaken_import_stays_an_error(tmp_path: Path, imports: str) -> None:

@@ -249,7 +249,7 @@ def test_a_python_task_class_has_a_name_and_a_reason_but_no_tasks(tmp_path: Path
     file = read(tmp_path, "task: squad\nclass: !function task.Squad\n")
     assert file is not None
     assert (file.kind, file.tasks, file.names) == ("class", (), ("squad",))
-    assert "task.Squad" in file.untested["squad"]
+    assert "task.Squad" in file.untested["squad"].message
     with pytest.raises(SourceError, match="needs a name"):
         read(tmp_path, "class: !function task.Squad\ndataset_path: x\n")
 

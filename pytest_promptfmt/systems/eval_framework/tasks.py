@@ -90,10 +90,7 @@ class ClassAssembly(Assembly):
             position = task.position("class")
             made = CodeImporter(trusted, time_limit).find(self.ref, self.written, position)
             if is_lm_eval_class(made):
-                raise OwnPromptsError(
-                    f"{task.name} is a Python task class ({self.ref}): its prompts are made by its own code",
-                    position=position,
-                )
+                raise OwnPromptsError.of(task.name, self.ref, position)
             found = _inspected(lambda: task_class(made, self.ref.name, position=position), self.ref, position)
         bound = replace(self, found=found)
         return _inspected(lambda: _with_constants(task, bound, found), self.ref, found.position or self.ref.position)
