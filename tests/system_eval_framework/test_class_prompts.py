@@ -232,7 +232,7 @@ CUE = "    def _get_cue_text(self, item): {}\n".format
     ("body", "said"),
     [
         (CUE('return item["qq"]'), r"quiz\.py:9: _get_cue_text of 'Quiz', doc 1 raised KeyError: 'qq'"),
-        (CUE("raise SystemExit(4)"), r"quiz\.py:9: .* ends the program with SystemExit: 4"),
+        (CUE("raise SystemExit(4)"), r"quiz\.py:9: .* ended the program with SystemExit: 4"),
         (CUE("return 7"), r"quiz\.py:9: _get_cue_text of 'Quiz', doc 1 must give a text, not 7"),
         ("    def _get_possible_completions(self, item): return 'xy'\n", "must give a list of texts or None, not 'xy'"),
         ("    def _get_possible_completions(self, item): return None\n", "gives no candidates to score"),
@@ -258,7 +258,7 @@ def test_a_mistyped_column_has_a_hint(tmp_path: Path) -> None:
 
 
 def test_shots_without_a_single_text_need_the_hook(tmp_path: Path) -> None:
-    with pytest.raises(RenderError, match=r"_get_fewshot_target_text .* is not written"):
+    with pytest.raises(RenderError, match=r"_get_fewshot_target_text .* is missing"):
         rendered(tmp_path, "    def _get_ground_truth(self, item): return ['x', 'y']\n", shots=1)
 
 

@@ -81,8 +81,8 @@ def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
     failures = "\n".join(project.failures(*arguments))
     for said in (
         r"quiz\.py:\d+: _get_cue_text of 'Raises', doc 1 raised KeyError: 'cue'",
-        r"quiz\.py:\d+: _get_cue_text of 'Exits', doc 1 ends the program with SystemExit: 5",
-        r"quiz\.py:\d+: _get_cue_text of 'Leaves', doc 1 ends the program with SystemExit: 7",
+        r"quiz\.py:\d+: _get_cue_text of 'Exits', doc 1 ended the program with SystemExit: 5",
+        r"quiz\.py:\d+: _get_cue_text of 'Leaves', doc 1 ended the program with SystemExit: 7",
         r"quiz\.py:\d+: _get_cue_text of 'Closes', doc 1 raised GeneratorExit",
         r"quiz\.py:\d+: _get_cue_text of 'NoWords', doc 1 must give a text, not a NoWords",
         r"quiz\.py:\d+: reading the attributes of quiz\.NoAttributes raised RuntimeError: not now",
