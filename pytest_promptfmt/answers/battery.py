@@ -181,7 +181,7 @@ class _Battery(Subject):
             self._try_degenerate(phrasing)
         few = "; only some phrasings were tried, because the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
-            few = "; compared as texts, because the metric runs generated code, which synthetic docs do not have"
+            few = "; compared as texts, because the metric runs generated code, and synthetic docs have no code"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
 
     def require_speed(self, position: Position | None) -> None:

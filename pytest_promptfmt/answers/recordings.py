@@ -207,7 +207,7 @@ def _of_plain(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     whole = doc if isinstance(doc, dict) else None
     index = doc if whole is None else entry.get("doc_id", number - 1)
     if not _is_number(index):
-        return BadRecord(number, f"`doc` is {doc!r}, but must be the number of a doc (from 0) or the doc itself")
+        return BadRecord(number, f"`doc` is {doc!r}, but must be the index of a doc (from 0) or the doc itself")
     correct = entry.get("correct")
     if not isinstance(correct, int | float | None):
         return BadRecord(number, f"`correct` is {correct!r}, but must be true or false")

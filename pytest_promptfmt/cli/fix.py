@@ -171,7 +171,7 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
         raise SourceError(
             f"the {found.kind} {found.names[0]!r} has no layout to convert",
             position=Position(path, 1),
-            hint="convert the files of its tasks" if found.kind == "group" else None,
+            hint="run promptfmt convert on the files of its tasks" if found.kind == "group" else None,
         )
     [task] = found.tasks if found is not None else load_tasks(path)  # which raises with the reason
     return bind_functions(task, trusted=lambda _file: True) if allow_code else task

@@ -97,7 +97,7 @@ class SharedInputs:
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
         if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):
-            return replace(reached, asks="a module reached through a link, which may find its files through it")
+            return replace(reached, asks="a module that is reached through a link and may find its files there")
         return reached
 
     def conftests_above(self, folder: Path) -> list[str]:

@@ -160,7 +160,7 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
     if "trust_remote_code" in message:
         return _error(
             source,
-            "it needs Python code that comes with the model, which is never run",
+            "it needs Python code of the model, and code of models is never run",
             hint="if you trust the code, save the tokenizer as tokenizer.json; otherwise use an archetype",
         )
     for package, extra in _EXTRAS.items():

@@ -42,7 +42,7 @@ _OPENING: Final = frozenset("\"'“‘«([")
 _SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
     ("has outer whitespace", "has no outer whitespace", lambda text: text != text.strip()),
     ("ends with punctuation", "does not end with punctuation", lambda text: text.rstrip()[-1:] in _PUNCTUATION),
-    ("is quoted or in brackets", "is not quoted or in brackets", lambda text: text.strip()[:1] in _OPENING),
+    ("is quoted or in brackets", "is neither quoted nor in brackets", lambda text: text.strip()[:1] in _OPENING),
     ("is in capitals", "is not in capitals", lambda text: len(text.strip()) > 1 and text.isupper()),
     ("is capitalized", "is not capitalized", lambda text: text.strip()[:1].isupper()),
 )

@@ -338,7 +338,7 @@ def _cut(
     return wrong
 
 
-@query("PF504", "a filter reads past the end of the answer, to a later closing mark", task, scope="scoring")
+@query("PF504", "a filter does not stop at the mark that closes the answer", task, scope="scoring")
 def _capture_runs_on(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         for wrong in misread_by_all(reader, _read_on):

@@ -172,7 +172,7 @@ def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterato
     gold, is_plain = question.target, task.process_results is None and task.has_choices
     if is_plain and isinstance(gold, list) and any(isinstance(one, str) for one in gold):
         found = _finding("the gold answer is scored", f"several golds are texts: {gold}", ("doc_to_target",))
-        yield replace(found, do="give the numbers of the right choices: lm-eval compares numbers", doc=instance.index)
+        yield replace(found, do="give the indexes of the right choices (from 0), not the texts", doc=instance.index)
         return
     if not task.generates:
         yield from _scored(scoring, instance, doc, question, _likelihoods(task, instance))

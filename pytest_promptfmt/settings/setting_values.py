@@ -103,7 +103,7 @@ def whole(least: int) -> ValueType:
         return int(_require(isinstance(value, int) and not isinstance(value, bool) and value >= least, value))
 
     schema = {"type": "integer", "minimum": least}
-    return ValueType(f"a whole number from {least}", schema, convert, lambda written: convert(int(written)))
+    return ValueType(f"a whole number, {least} or more", schema, convert, lambda written: convert(int(written)))
 
 
 def one_of(*values: str, spellings: Mapping[str, str] = MappingProxyType({})) -> ValueType:

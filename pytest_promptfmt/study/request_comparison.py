@@ -53,7 +53,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "renders_inputs": "whether choices that are contexts get the chat template",
     "generation": "default generation arguments",
     "keeps_newline": "whether newlines at the end of templates stay",
-    "delimits_empty": "whether delimiters are around the empty answer of a shot",
+    "delimits_empty": "whether the delimiters around a shot's answer are written if it is empty",
     "chats_question": "how the question is put into a chat",
     "ignored_shot_keys": "which keys of fewshot_config have an effect",
 }

@@ -177,7 +177,7 @@ def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompl
     if pipeline is not None and not isinstance(pipeline, str):
         raise refused(f"pipeline is {pipeline!r}; it must be the name of a filter pipeline")
     if isinstance(doc, bool) or not isinstance(doc, int) or doc < 0:
-        raise refused(f"doc is {doc!r}; it must be the number of a doc, from 0")
+        raise refused(f"doc is {doc!r}; it must be the index of a doc, from 0")
     if "expected" not in entry and "correct" not in entry:
         raise refused("a completion needs `expected` (the extraction, null for nothing) or `correct` (true or false)")
     return ExpectedCompletion(

@@ -53,7 +53,7 @@ class TaskClassUnavailableError(UnavailableError):
 class OtherReleaseError(UnavailableError):
     """A task class of a checkout that fails with the interface of the lm-eval that is installed."""
 
-    reason = "Python task classes of a checkout, which need its lm-eval instead of the one that is installed"
+    reason = "Python task classes of a checkout, whose lm-eval is not the installed one"
 
 
 def class_mentions(ref: FunctionRef, text: bytes) -> bool:

@@ -189,7 +189,7 @@ def _check_value(keys: tuple[str, ...], value: Any, kinds: frozenset[str], where
     elif isinstance(value, str) and "a !function" in kinds:
         hint = f"write {key}: !function {value if '.' in value else 'utils.' + value}"
     elif key == "task" and isinstance(value, list):
-        hint = "a list of tasks makes a group, which needs the key `group` with its name"
+        hint = "a list of tasks is a group: add its name with the key `group`"
     listed = " or ".join(filter(None, (", ".join(expected[:-1]), expected[-1])))
     raise where.error(f"{key} must be {listed}, not {_what(value)}", *keys, hint=hint)
 

@@ -179,7 +179,7 @@ def test_observed_tokens_are_those_of_the_collection(row: dict[str, str], cache_
 def test_what_cannot_be_loaded_is_explained(cache_dir: Path) -> None:
     if not REAL.is_dir():
         pytest.skip("the collection of real tokenizers is not here")
-    with pytest.raises(TokenizerError, match="needs Python code that comes with the model") as caught:
+    with pytest.raises(TokenizerError, match="needs Python code of the model") as caught:
         load_tokenizer(REAL / "chatglm3", cache_dir=cache_dir)
     assert "chatglm3" in str(caught.value)
     with pytest.raises(TokenizerError, match=r"transformers cannot load it|needs the package") as caught:

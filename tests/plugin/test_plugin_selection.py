@@ -105,7 +105,7 @@ def test_a_number_that_is_none_ends_the_run_with_one_sentence(suite: Project) ->
     result = suite.run("tasks", "--promptfmt-docs", "0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "--promptfmt-docs is '0'" in result.stderr.str()
-    assert "a whole number from 1" in result.stderr.str()
+    assert "a whole number, 1 or more" in result.stderr.str()
 
 
 def test_shots_from_the_command_line_have_snapshots_of_their_own(suite: Project) -> None:

@@ -390,7 +390,7 @@ def test_folder_without_tokenizer_files_says_what_one_has(tmp_path: Path) -> Non
 def test_code_of_a_model_is_neither_run_nor_asked_for(gpt2: Path, tmp_path: Path) -> None:
     change(gpt2 / "tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine")
     (gpt2 / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n", "utf-8")
-    assert "needs Python code that comes with the model, which is never run" in message(gpt2)
+    assert "needs Python code of the model, and code of models is never run" in message(gpt2)
     assert not (tmp_path / "ran").exists()
 
 

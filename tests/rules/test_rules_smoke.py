@@ -115,7 +115,7 @@ def test_several_golds_that_are_texts_are_told_at_the_target(tmp_path: Path) -> 
     choices = 'output_type: multiple_choice\ndoc_to_choice: [iron, gold]\ndoc_to_target: "{{[answer]}}"\n'
     (found,) = scoring_findings(tmp_path, choices)
     assert (found.keys, found.saw) == (("doc_to_target",), "several golds are texts: ['iron']")
-    assert "numbers of the right choices" in found.do
+    assert "indexes of the right choices" in found.do
 
 
 def test_what_is_not_installed_here_is_an_info_and_code_that_may_not_run_is_not_tried(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_other_texts_are_refused(kind: str, written: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("whole 3", "a whole number from 3"),
+        ("whole 3", "a whole number, 3 or more"),
         ("one of a b c", "a, b or c"),
         ("several of a b c", "a list of a, b and c"),
     ],

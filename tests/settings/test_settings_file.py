@@ -27,7 +27,7 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
     [
         ("profils: {}\n", ":1:1", "did you mean 'profiles'"),
         ("docs: 2\nselect: 3\n", ":2:1", "select is 3, expected a list of codes"),
-        ("docs: 0\n", ":1:1", "docs is 0, expected a whole number from 1"),
+        ("docs: 0\n", ":1:1", "docs is 0, expected a whole number, 1 or more"),
         ("docs: true\n", ":1:1", "docs is True"),
         ("time_limit: .inf\n", ":1:1", "expected seconds"),
         ("docs: 1\ndocs: 2\n", ":2:1", "written twice"),

@@ -183,7 +183,7 @@ def test_what_lm_eval_accepts_is_accepted() -> None:
         ({"target_delimiter": None}, "target_delimiter must be text, not null"),
         ({"tag": 3}, "tag must be text or a list"),
         ({"tag": [3]}, "a tag must be text, not 3"),
-        ({"task": ["a", "b"]}, "makes a group"),
+        ({"task": ["a", "b"]}, "is a group"),
         ({"task": False}, "task must be text, not false"),
         ({"metric_list": ["acc"]}, "write `- metric: acc`"),
         ({"metric_list": "acc"}, "metric_list must be a list or null"),

@@ -229,7 +229,7 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
         raise wrong("task", f"{name!r}", "write the name of the task")
     shots = config.get("num_fewshot")
     if shots is not None and (isinstance(shots, bool) or not isinstance(shots, int) or shots < 0):
-        raise wrong("num_fewshot", f"{shots!r}", "write a whole number from 0")
+        raise wrong("num_fewshot", f"{shots!r}", "write a whole number, 0 or more")
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise wrong("metadata", f"{metadata!r:.60}", "write a mapping")

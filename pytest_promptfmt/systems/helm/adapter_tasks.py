@@ -170,7 +170,7 @@ def _trials(file: AdapterFile) -> int:
         raise SourceError(
             f"promptfmt.trials is {trials!r}",
             position=file.locate(("promptfmt", "trials")),
-            hint="write the number of trials to render, from 1",
+            hint="write how many trials to render, 1 or more",
         )
     return trials
 

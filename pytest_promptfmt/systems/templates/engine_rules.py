@@ -182,7 +182,7 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
             f"some prompts of {renderer.name} are not recorded",
             f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
-            do="record them again with promptfmt record, where the server runs",
+            do="on the machine of the server, record them again with promptfmt record",
         )
 
 

@@ -151,7 +151,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"{'whitespace in ' if is_space else ''}the prompt differs with {conversation.about}",
+            f"another form gives {'other whitespace' if is_space else 'another prompt'}: {conversation.about}",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
             Severity.INFO

@@ -49,7 +49,7 @@ class Rows:
         """Return the row numbers, ascending. Raises SettingsError for one out of range."""
         for number in self.numbers:
             if not 0 <= number < total:
-                raise SettingsError(f"no row {number}: the split has {total:,} rows", hint="rows count from 0")
+                raise SettingsError(f"no row {number}: the split has {total:,} rows", hint="rows are counted from 0")
         if self.numbers:
             return sorted(set(self.numbers))
         if self.seed is None:

@@ -249,7 +249,7 @@ class ContextBuilder:
 
     def _input_questions(self, choices: Value | None, prefix: Value, place: Place) -> tuple[Turn, ...]:
         if choices is None or not isinstance(choices.value, list) or self._fields.choice is None:
-            message = f"{place} must give a list, because doc_to_text gives the number of a choice"
+            message = f"{place} must give a list, because doc_to_text gives the index of a choice"
             raise self._refusal("doc_to_choice", message, AssertionError(message))
         values = [self._fields.choice.with_span(choice, None) for choice in choices.value]
         return tuple(self._question(value, prefix, "", place) for value in values)
