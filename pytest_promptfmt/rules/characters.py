@@ -90,14 +90,9 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
             pair = before.text[-1:] + after.text[:1]
             is_sentence = before.text.count(" ") > 2  # else it may be an abbreviation
             if pair in ("??", "..", "?.", "!.", ".?") or (is_sentence and pair in (".,", "?,", "!,")):
-                yield finding(
-                    "the template adds a mark, such as a full stop, that the text already ends with",
-                    f"{before.text[-20:]}{after.text[:8]}",
-                    after,
-                    instance,
-                    field=before.origin.field,
-                    do="remove the mark from the template",
-                )
+                about = "the template adds a mark, such as a full stop, that the text already ends with"
+                saw, do = f"{before.text[-20:]}{after.text[:8]}", "remove the mark from the template"
+                yield finding(about, saw, after, instance, field=before.origin.field, do=do)
                 return
 
 

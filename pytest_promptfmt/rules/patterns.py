@@ -268,12 +268,8 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
                 if stages.stopped != gold or gold in mapped(study).values():
                     continue  # a stop sequence cuts it, which PF903 reports, or filters make it of other words
                 saw = f"{gold!r} becomes {stages.extracted!r}"
-                yield finding(
-                    "the filters change the gold answer so that it counts as wrong",
-                    saw,
-                    ("filter_list", number),
-                    trial.instance,
-                )
+                message = "the filters change the gold answer so that it counts as wrong"
+                yield finding(message, saw, ("filter_list", number), trial.instance)
                 return
 
 
