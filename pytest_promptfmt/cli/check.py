@@ -145,8 +145,9 @@ def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
 
     yield from finding_lines(result.findings, is_verbose=verbose, result=result)
     details = [cluster.detail for cluster in result.unexplained if cluster.detail]
-    for detail in details if verbose else details[:_SHOWN_DETAILS]:
-        yield from ("", *detail.splitlines())
+    for number, detail in enumerate(details if verbose else details[:_SHOWN_DETAILS]):
+        yield from ([""] if number or result.findings else [])
+        yield from detail.splitlines()
     lines = [line for _, shown in sections(result, verbosity=int(verbose)) for line in shown]
     yield from ([""] if lines and (details or result.findings) else [])
     yield from lines

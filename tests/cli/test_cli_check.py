@@ -335,7 +335,9 @@ def test_names_are_those_of_the_options_of_the_command(tasks: Path) -> None:
 
 def test_a_refused_run_is_not_the_last_run(tasks: Path) -> None:
     edit(tasks / "woods.yaml", "Question:", "Q:")
-    assert promptfmt(tasks.parent, "check").returncode == 1
+    found = promptfmt(tasks.parent, "check")
+    assert found.returncode == 1
+    assert found.stdout.startswith("woods [plain]: 1 of 1 doc changed\n")
     assert promptfmt(tasks.parent, "check", "tasks/woods.yaml::wods").returncode == 2
     assert promptfmt(tasks.parent, "accept").stderr == "3 of 3 snapshots accepted\n"
 
