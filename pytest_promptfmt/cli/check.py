@@ -50,7 +50,7 @@ def check(
         typer.Option("--base", metavar="REV", help="Also report prompts that changed since REV without a new version."),
     ] = None,
     statistics: Annotated[bool, typer.Option("--statistics", help="Count the findings of each rule.")] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="First fix findings, as `promptfmt fix --write` does.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="First fix findings, like `promptfmt fix --write`.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check again whenever a file changes.")] = False,
     task: Tasks = None,
     profile: Profiles = None,

@@ -277,7 +277,7 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str
     if not wanted:
         return before + text
     if fields.choices is None or format_.choice_labels is None:
-        message = f"format {format_.name!r} uses {wanted[0]}, which exists only where choices are labelled"
+        message = f"format {format_.name!r} uses {wanted[0]}, which exists only if choices have labels"
         hint = "set choice_labels and doc_to_choice, or write the text without it"
         raise FormatError(message, key=_field_using(wanted[0], format_, key), hint=hint)
     prepare, labels = _label_list(format_, fields.choices)

@@ -161,7 +161,7 @@ class ReplayModel:
             raise ModelError(
                 f"no recording of this prompt in {self._path.name}: it is new, or it changed since "
                 f"{self.recorded_by} answered",
-                hint="record it again with --promptfmt-record where the model can run",
+                hint="on a machine that can run the model, record it again with --promptfmt-record",
             )
         return found
 

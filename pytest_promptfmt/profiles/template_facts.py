@@ -151,7 +151,7 @@ class TemplateFacts:
         if self.opening:
             yield f"begins with {_quoted(self.opening)}"
         if self.default_system:
-            yield "adds a system text where none is given"
+            yield "adds a system text if none is given"
         if self.follows_clock or self.dates:
             dates = ", ".join(self.dates) or "the date"
             yield f"writes {dates}, {'which follows the clock' if self.follows_clock else 'hard-coded'}"

@@ -90,7 +90,7 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
             continue
         first = duplicate.first.position
         message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
-        do = f"rename one of them; the other is in {first}" if first is not None else ""
+        do = f"rename one of them; the other is at {first}" if first is not None else ""
         yield finding(message, duplicate.name, duplicate.dropped.position, do=do)
     if view.file.kind == "group":
         return

@@ -234,5 +234,5 @@ def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], know
                 f"expected failure {name!r} is not a phrasing of this task" + (f"; {close}" if close else "")
             )
         elif name not in failing:
-            problems.append(f"expected failure {name!r} does not fail any more ({reason}): remove it")
+            problems.append(f"expected failure {name!r} no longer fails ({reason}): remove it")
     return problems

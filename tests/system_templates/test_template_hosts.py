@@ -230,7 +230,7 @@ MISTAKES = {
     ),
     "tools that are null are written": (
         template(tools="{% if tools is defined %}Call these tools: {{ tools | tojson }}\n{% endif %}"),
-        ("PF437", "null is printed into the prompt where there are no tools"),
+        ("PF437", "null is printed into the prompt although there are no tools"),
     ),
     "minutes are written for the month": (
         "Today is {{ strftime_now('%Y-%M-%d') }}.\n" + template(),

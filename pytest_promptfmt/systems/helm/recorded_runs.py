@@ -314,7 +314,7 @@ def _score_instance(
 def _measured(state: RequestState, reference: str, count: CountTokens | None) -> Measured:
     completions = state.answers()
     if len(completions) != 1:
-        raise state.error(f"{len(completions)} completions where HELM expects one")
+        raise state.error(f"{len(completions)} completions, but HELM expects one")
     tokens = completions[0].get("tokens")
     fits = isinstance(tokens, list) and all(
         isinstance(each, dict) and isinstance(each.get("text"), str) and is_number(each.get("logprob"))

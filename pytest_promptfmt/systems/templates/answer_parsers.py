@@ -235,7 +235,7 @@ class NamedParser:
             self.version = version(package)
             self._parser: AnswerParser = _SERVERS[package](name, reasoning, trial)
         except (PackageNotFoundError, ImportError) as error:
-            hint = f"install {package}, or record what it reads where it is installed: promptfmt record --parser"
+            hint = f"install {package}, or run promptfmt record --parser on a machine that has it"
             raise TokenizerError(f"the parser {written} cannot be loaded: {error}", hint=hint) from error
         except TypeError as error:  # by which vLLM refuses a tokenizer without the tokens of a parser
             raise TokenizerError(f"the parser {written} cannot be used: {error}") from error

@@ -198,7 +198,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     if trial.mentions("tools") and len(_ABSENT.findall(without)) > len(_ABSENT.findall(empty)) and empty:
         printed = list(_ABSENT.finditer(without))[-1]
         saw, place = excerpt(without, printed.start(), printed.end()), trial.place_of("tools")
-        yield finding(f"{printed[0]} is printed into the prompt where there are no tools", saw, place)
+        yield finding(f"{printed[0]} is printed into the prompt although there are no tools", saw, place)
     reported = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
