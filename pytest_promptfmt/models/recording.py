@@ -159,8 +159,8 @@ class ReplayModel:
         found = self._entries.get(ask.key)
         if found is None or isinstance(found.answer, Likelihood) != (ask.kind == "loglikelihood"):
             raise ModelError(
-                f"no recording of this prompt in {self._path.name}: it is new, or it changed since "
-                f"{self.recorded_by} answered",
+                f"no recording of this prompt in {self._path.name}: the prompt is new, or it changed after the "
+                f"recording with {self.recorded_by!r}",
                 hint="on a machine that can run the model, record it again with --promptfmt-record",
             )
         return found
