@@ -9,18 +9,22 @@ in a folder with the gallery in `fixtures/tasks`, its commands in an empty one w
 """
 
 import doctest
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import forked_runs
 import pytest
+import yaml
 from slices import needs
 
 from pytest_promptfmt.cli import app
@@ -182,6 +186,37 @@ def test_no_command_of_a_page_is_left_unrun_without_a_reason(page: str) -> None:
                 r"^(\$ )?(python3? -m|pip|pytest|promptfmt|git) ", block.text, re.MULTILINE
             )
             assert not typed, f"{page}:{block.line}: a command in a block that nobody runs: {typed}"
+
+
+def parse_json(text: str) -> None:
+    """Parse JSON values that follow each other: one of several lines, or one for each line."""
+    while text := text.lstrip():
+        text = text[json.JSONDecoder().raw_decode(text)[1] :]
+
+
+PARSERS: Mapping[str, Callable[[str], object]] = {
+    # As lm-eval parses, without constructors, because tags such as `!function` have none here.
+    "yaml": lambda text: list(yaml.compose_all(text, yaml.CSafeLoader)),
+    "toml": tomllib.loads,
+    "json": parse_json,
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith("docs/rules/")])
+def test_data_that_a_page_shows_can_be_parsed(page: str) -> None:
+    """Also fenced blocks in lists, which are indented. Pages of rules show mistakes, also in YAML."""
+    source = (ROOT / page).read_text("utf-8")
+    for match in re.finditer(r"^( *)```(yaml|toml|json)\n(.*?)^\1```$", source, re.MULTILINE | re.DOTALL):
+        try:
+            PARSERS[match[2]](textwrap.dedent(match[3]))
+        except (ValueError, yaml.YAMLError) as error:
+            pytest.fail(f"{page}:{source.count(chr(10), 0, match.start()) + 1}: {error}")
+
+
+def test_the_hooks_that_a_page_shows_are_those_of_the_project() -> None:
+    [shown] = (yaml.safe_load(block.text) for block in blocks_of("docs/ci.md") if "hooks:" in block.text)
+    known = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    assert [hook["id"] for hook in shown[0]["hooks"]] == [hook["id"] for hook in known]
 
 
 def test_every_subcommand_that_a_page_names_is_there() -> None:
