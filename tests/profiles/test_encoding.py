@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from pytest_promptfmt.core.profile import SPLITS, Split
 from pytest_promptfmt.profiles import ARCHETYPES, Tokenizer, TokenizerError, load_tokenizer
@@ -26,6 +26,7 @@ def shown(tokenizer: Tokenizer, ids: tuple[int, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ARCHETYPES)
+@example(text="▁")
 @given(text=TEXTS)
 def test_offsets_lie_in_the_text_in_its_order_and_leave_no_letter_out(name: str, text: str) -> None:
     tokenizer = archetype(name)
@@ -37,7 +38,9 @@ def test_offsets_lie_in_the_text_in_its_order_and_leave_no_letter_out(name: str,
     if name in LOSSLESS:
         covered = {at for start, end in encoding.offsets for at in range(start, end)}
         assert covered == set(range(len(text)))
-        assert tokenizer.decode(encoding.ids) == text
+        # SentencePiece keeps a space as ▁ and gives both back as a space.
+        spaces = "▁" if name.startswith("sentencepiece") else " "
+        assert tokenizer.decode(encoding.ids) == text.replace(spaces, " ")
 
 
 @pytest.mark.parametrize("name", BYTE_LEVEL)
