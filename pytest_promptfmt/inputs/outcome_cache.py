@@ -133,7 +133,7 @@ class OutcomeCache:
         if not self._has_same_answers(row):
             raise _DifferentError("the tasks whose names it uses changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("the file that first uses one of its profiles changed")
+            raise _DifferentError("a different file is now the first that uses one of its profiles")
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())

@@ -177,7 +177,7 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
         for options in (one for one in row.values() if isinstance(one, list) and 0 <= at < len(one)):
             for name, made in lists:
                 if sorted(map(str, made)) == sorted(map(str, options)) and made[at] != options[at]:
-                    saw = f"{name}: gold is {made[at]!r}, but {options[at]!r} before the code ran"
+                    saw = f"{name}: the gold index means {made[at]!r}, but meant {options[at]!r} before the code ran"
                     yield finding("code reorders the options, but keeps the old gold index", saw, doc=number)
     letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
     if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):

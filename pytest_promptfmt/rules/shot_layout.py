@@ -80,7 +80,7 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     for label, where in ((written.question, "before"), (written.answer, "after")):
         if label.casefold() not in labels:
             message = f"a label of the examples in the prompt is missing {where} the question"
-            yield finding(message, f"{label} is in the examples; the prompt ends with {tail[-60:]}")
+            yield finding(message, f"the examples have {label}, but the prompt ends without it: {tail[-60:]}")
 
 
 @query(

@@ -149,7 +149,7 @@ def test_recorded_log_likelihoods_of_references_are_scored_by_the_token(project:
     adapter(project, "capitals.json", asked[:1], method="multiple_choice_separate_original", output_prefix=" ")
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "scores")
     assert "capitals.json:" in text
-    assert "no request state is about reference 2 (original)" in text
+    assert "no recorded request scores reference 2 of the instance (original mode)" in text
 
 
 def test_all_trials_are_rendered_or_as_many_as_the_file_says(project: Project) -> None:

@@ -214,7 +214,9 @@ def test_calls_that_begin_as_python_have_to_be_python(right: str, wrong: str, sh
     assert sound != TEMPLATE
     assert not messages(sound, "PF455")
     found = [each for each in check_template(sound.replace(right, wrong)) if each.code == "PF455"]
-    assert any("the Python of a tool call is broken" in each.message and shows in each.saw for each in found), found
+    assert any("the Python syntax of a tool call is broken" in each.message and shows in each.saw for each in found), (
+        found
+    )
 
 
 def test_only_the_marker_of_a_result_ends_its_call_where_no_marker_closes_turns() -> None:

@@ -296,7 +296,9 @@ def _score_instance(
     for mode in modes:
         missing = [index for index in range(len(references)) if (mode, index) not in found]
         if missing:
-            raise states[0].error(f"no request state is about reference {missing[0] + 1} ({mode})")
+            raise states[0].error(
+                f"no recorded request scores reference {missing[0] + 1} of the instance ({mode} mode)"
+            )
     try:
         if file.spec.method == "ranking_binary":
             if file.ranking is None:

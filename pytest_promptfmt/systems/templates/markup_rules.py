@@ -48,7 +48,7 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
         if text is None:
             return []
         found = [(f"JSON of {what}", at, problem) for what, at, problem in _broken(text, conversation)]
-        return [*found, *(("Python of a tool call", *each) for each in _broken_calls(text, conversation))]
+        return [*found, *(("Python syntax of a tool call", *each) for each in _broken_calls(text, conversation))]
 
     for conversation, what in trial.attributed(lambda each: {found[0] for found in broken(each)}):
         text = trial.whole(conversation) or ""
