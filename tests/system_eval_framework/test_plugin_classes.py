@@ -219,7 +219,7 @@ class Advanced(MMLUStyleTask):
         "saw: 'stone' for [' stone', ' smoke', \" I don't know.\"]",
         "saw: the shot shows 'A', but ' A' is scored",
         "ProbabilityMass needs a list as ground truth",
-        'saw: "I don\'t know" is quoted, " I don\'t know." is scored',
+        'saw: "I don\'t know" is quoted, but " I don\'t know." is scored',
     ):
         assert said in shown
     for task, outcome in (("StandardMCQTask", "FAILED"), ("Advanced", "FAILED"), ("TrueFalseTask", "PASSED")):

@@ -129,10 +129,10 @@ class EarlySamplerError(UnavailableError):
     reason = "sampler classes that need lm-eval before 0.4.12"
 
 
-def _is_early(sampler: object) -> bool:
+def _is_early(sampler: Any) -> bool:
     try:
-        parameters = inspect.signature(getattr(sampler, "sample", _is_early)).parameters.values()
-    except (TypeError, ValueError):
+        parameters = inspect.signature(sampler.sample).parameters.values()
+    except (AttributeError, TypeError, ValueError):
         return False
     return not any(each.name == "eval_doc" or each.kind is each.VAR_KEYWORD for each in parameters)
 
