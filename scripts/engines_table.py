@@ -1,6 +1,7 @@
-"""Write docs/engines.md: how each engine renders the templates of a folder, beside Jinja as transformers sets it up.
+r"""Write docs/engines.md: how each engine renders the templates of a folder, beside Jinja as transformers sets it up.
 
-    python scripts/engines_table.py FOLDER --engine minijinja --engine @huggingface/jinja --engine llama.cpp
+    python scripts/engines_table.py FOLDER --engine minijinja --engine @huggingface/jinja --engine llama.cpp \
+        --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and that of llama.cpp in llama-cpp-python 0.3.36"
 
 Only counts, causes and names of templates are written; `promptfmt_template_engines` gives the same for your own.
 """
@@ -22,11 +23,11 @@ HEAD = """# Engines that render chat templates
 
 A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
 how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations
-each. [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
-`scripts/engines_table.py` wrote this page. Each template renders each conversation once. The last three columns count
-these renderings.
+each. The engines are {versions}.
+[Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
+`scripts/engines_table.py` wrote this page. Each template renders each conversation once.
 
-| engine | templates without a difference | renderings: same | different | refused by both |
+| engine | templates without a difference | same renderings | different renderings | refused by Jinja and the engine |
 |---|---|---|---|---|
 """
 
@@ -36,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine", action="append", required=True)
+    parser.add_argument("--versions", required=True)
     given = parser.parse_args()
     files = sorted(given.folder.glob("*.jinja"))
     fates: dict[str, Counter[str]] = defaultdict(Counter)
@@ -54,7 +56,7 @@ def main() -> None:
             fates[engine].update({"both refuse": refused, "clean": not found})
             for each in found:
                 causes[engine][_cause(each.message)].add(file.stem)
-    lines = [HEAD.format(templates=len(files), conversations=conversations)]
+    lines = [HEAD.format(templates=len(files), conversations=conversations, versions=given.versions)]
     for engine, counts in fates.items():
         lines.append(f"| {engine} | {counts['clean']} | {' | '.join(str(counts[fate]) for fate in FATES)} |\n")
     for engine, by_cause in causes.items():
@@ -67,8 +69,9 @@ def main() -> None:
 def _cause(message: str) -> str:
     """Return a cause without what differs from template to template."""
     cause = message.partition(": ")[2] or message
-    cause = re.sub(r"^Jinja stops there with .*", "the engine continues where Jinja stops with an error", cause)
-    return re.sub(r"[|`*_<>]", " ", cause.splitlines()[0][:70]).strip()
+    cause = re.sub(r"^Jinja stops with .*", "the engine continues where Jinja stops with an error", cause)
+    cause = re.sub(r"[|`*<>]", " ", cause.splitlines()[0][:70]).strip()
+    return re.sub(r"(?<=unknown statement )\w+", r"`\g<0>`", cause)
 
 
 if __name__ == "__main__":

@@ -236,5 +236,5 @@ def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
     causes = data_table("engines/differences").items()
     fits = ((about, cause) for about, cause in causes if _fits(cause, ours.text, theirs.text, at))
-    about, cause = next(fits, ("the text differs", {"do": _PORTABLE}))
+    about, cause = next(fits, ("unknown cause", {"do": _PORTABLE}))
     return about, saw, cause.get("do", _PORTABLE)
