@@ -233,7 +233,7 @@ def test_patterns_that_hang_are_stopped_and_named_and_the_battery_goes_on(name: 
     slow = [one for one in result.rows if one.verdicts == ("SLOW",)]
     assert name in [one.id for one in slow] or (len(slow) == 1 and row(result, name).verdicts == ("-",))
     assert (
-        f"(regex {HANGING[name]!r}) on {slow[0].id} did not finish within 0.1 s of processor time" in slow[0].evidence
+        f"(regex {HANGING[name]!r}) to {slow[0].id} did not finish within 0.1 s of processor time" in slow[0].evidence
     )
     assert {one.id for one in result.rows} >= {phrasing.id for phrasing in degenerate_phrasings()}
 
@@ -291,7 +291,7 @@ def test_what_the_metric_ignores_has_a_budget_too(monkeypatch: pytest.MonkeyPatc
     metrics = [{"metric": "exact_match", "regexes_to_ignore": [pattern]}]
     slow = row(matrix(regex("(?s)(.*)"), expected=expected, metric_list=metrics), "refusal")
     assert slow.verdicts == ("SLOW",)
-    assert f"the metrics (regexes_to_ignore {pattern!r}) on 'I cannot answer" in slow.evidence
+    assert f"scoring 'I cannot answer this question.' with regexes_to_ignore {pattern!r} did not" in slow.evidence
 
 
 def test_a_scoring_function_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
