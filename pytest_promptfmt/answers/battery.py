@@ -179,9 +179,9 @@ class _Battery(Subject):
                 self._try_number(phrasing, answers)
         for phrasing in self._some(degenerate_phrasings(self.longest)):
             self._try_degenerate(phrasing)
-        few = "; only some phrasings were tried, because the metric starts processes" if self.chain.processes else ""
+        few = "; only some phrasings, because the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
-            few = "; compared as texts, because the metric runs generated code, and synthetic docs have no code"
+            few = "; compared as texts: the metric runs generated code, and synthetic docs contain none"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
 
     def require_speed(self, position: Position | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,26 @@ def matrix(
 
 def scoring_of(task: Task, docs: TaskDocs) -> Scoring:
     return Scoring(task=task, docs=docs, instances=tuple(TaskRenderer(task, docs).instances()))
+
+
+def score_in_process(doc: Any, results: Any) -> dict[str, float]:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {"acc": 1.0}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_snapshots_say_in_these_words_that_less_was_tried() -> None:
+    # They are compared byte for byte: other words would be a change of each task that runs generated code.
+    task = Task(name="t", doc_to_text=TEXT, doc_to_target="{{answer}}", process_results=score_in_process)
+    docs = TaskDocs.in_memory([DOC, OTHER])
+    given, made = (try_phrasings(scoring_of(task, each)).answers for each in (docs, replace(docs, kind="synthetic")))
+    assert given.partition("; ")[2] == "only some phrasings, because the metric starts processes"
+    assert (
+        made.partition("; ")[2] == "compared as texts: the metric runs generated code, and synthetic docs contain none"
+    )
 
 
 def work_on_blanks(responses: Any, docs: Any) -> Any:
