@@ -142,7 +142,8 @@ def missing_package(error: BaseException) -> str:
     for each, cause in zip_longest(chain, chain[1:]):
         if not isinstance(each, ImportError):
             module = cause.name if isinstance(cause, ImportError) else None
-            if module and not isinstance(each, NameError) and module.partition(".")[0] in str(each):
+            named = rf"(?<![\w.]){re.escape((module or '').partition('.')[0])}(?!\w)"
+            if module and not isinstance(each, NameError) and re.search(named, str(each)):
                 continue
             break
         part = getattr(each, "name_from", None)

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.errors import FunctionError, MissingResourceError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.functions import bind_functions, bind_scoring
-from pytest_promptfmt.tasks.import_failures import missing_resource
+from pytest_promptfmt.tasks.import_failures import missing_package, missing_resource
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
 TASK = """\
@@ -72,6 +72,16 @@ def test_a_task_is_rendered_whose_scoring_needs_what_is_not_installed(tmp_path: 
     with pytest.raises(MissingResourceError, match="another_package_of_nobody") as caught:
         bind_scoring(task, trusted=lambda _path: True)
     assert caught.value.reason == "the package 'another_package_of_nobody' is not installed"
+
+
+@pytest.mark.parametrize(
+    ("message", "missing"),
+    [("the shape of the table is wrong", ""), ("run.sh is wrong", ""), ("install sh: pip install sh", "sh")],
+)
+def test_an_error_names_a_package_only_as_a_word(message: str, missing: str) -> None:
+    error = ValueError(message)
+    error.__cause__ = ModuleNotFoundError("No module named 'sh'", name="sh")
+    assert missing_package(error) == missing
 
 
 def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
