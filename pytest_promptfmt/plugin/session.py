@@ -365,19 +365,19 @@ def _unmatched(settings: Settings, tasks: Iterable[Selectable]) -> Iterator[str]
     formats = [name for name in dict.fromkeys(base_format(task.format) for task in known) if name is not None]
     for chosen in settings.formats:
         if chosen not in formats:
-            yield _nothing(f"--promptfmt-format {chosen!r}", len(known), chosen, formats)
+            yield _nothing(f"--promptfmt-format {chosen!r}", len(known), chosen, formats, "; formats of the tasks: ")
 
 
 def _matches(task: Selectable, pattern: str) -> bool:
     return fnmatchcase(task.name, pattern) or fnmatchcase(task.id, pattern)
 
 
-def _nothing(option: str, number: int, name: str, known: Sequence[str]) -> str:
+def _nothing(option: str, number: int, name: str, known: Sequence[str], listing: str = ": ") -> str:
     if not number:
         return f"{option} matches nothing: there are no tasks"
     there = f"{option} matches none of the {number:,} tasks" if number > 1 else f"{option} does not match the only task"
     hint = did_you_mean(name, known)
-    return f"{there}; {hint}" if hint else f"{there}: {listed(known, _SHOWN_NAMES)}" if known else there
+    return f"{there}; {hint}" if hint else f"{there}{listing}{listed(known, _SHOWN_NAMES)}" if known else there
 
 
 class NewFirst:

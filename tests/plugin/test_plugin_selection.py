@@ -55,6 +55,11 @@ def test_a_glob_that_matches_no_task_is_reported(suite: Project, workers: tuple[
     assert "prompt formats" in result.stdout.str()
 
 
+def test_a_format_that_no_task_has_is_reported_with_those_that_tasks_have(suite: Project) -> None:
+    shown = suite.run("tasks/arc.yaml", "-q", "--promptfmt-format", "zzz").stdout.str()
+    assert "--promptfmt-format 'zzz' matches none of the 2 tasks; formats of the tasks: mcqa, cloze\n" in shown
+
+
 def test_pytests_own_selection_works(suite: Project) -> None:
     plain = ("--promptfmt", "--promptfmt-profile", "plain", ".")
     arc = {"arc@mcqa::snapshot[plain]", "arc@cloze::snapshot[plain]"}
