@@ -10,7 +10,7 @@ from typing import Final
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.release import LATEST, OLDEST
 from pytest_promptfmt.results.baseline import baseline_lines
-from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
+from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup, FindingPlace
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed, printable
 from pytest_promptfmt.settings import Settings
@@ -231,9 +231,13 @@ def cause_lines(group: FindingGroup, rootdir: Path, most: int | None, *, is_abov
     """
     seen = [*excerpts(group, most)]
     yield from seen if len(seen) > 1 or not is_above else ()
-    yield from () if is_above else (f"  do: {group.do}",)
-    differing = {place.do: place for place in reversed(group.places) if place.do not in ("", group.do)}
-    for do, place in [*reversed(differing.items())][:most]:
+    if not is_above:
+        yield f"  do: {group.do}"
+    differing: dict[str, FindingPlace] = {}
+    for place in group.places:
+        if place.do not in ("", group.do):
+            differing.setdefault(place.do, place)
+    for do, place in [*differing.items()][:most]:
         yield f"  do at {place.at(rootdir) or ', '.join(place.tasks)}: {do}"
     others = [place.at(rootdir) for place in group.places[1:]]
     names = f": {', '.join(group.tasks)}" if most is None else ""

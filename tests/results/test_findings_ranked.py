@@ -10,7 +10,7 @@ import pytest
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.results.clusters import FindingGroup, finding_groups
-from pytest_promptfmt.results.terminal import finding_lines
+from pytest_promptfmt.results.terminal import cause_lines, finding_lines
 from pytest_promptfmt.rules.rule_registry import effect_of, known_rules
 
 FINDING = Reported(
@@ -89,3 +89,12 @@ def test_each_place_has_the_fix_that_is_true_of_it() -> None:
     assert [place["do"] for place in group.to_json(Path())["places"]] == ["remove it", *["strip the column"] * 2]
     shown = [line.strip() for line in finding_lines([group]) if line.strip().startswith("do")]
     assert shown == ["do: remove it", "do at b.yaml:5:1: strip the column"]
+
+
+def test_other_fixes_are_shown_in_the_order_of_their_places() -> None:
+    fixes = ("remove it", "first", "second", "first")
+    places = [replace(FINDING, position=Position(Path("a.yaml"), line, 1), do=do) for line, do in enumerate(fixes, 3)]
+    [group] = finding_groups(places)
+    shown = ["  do: remove it", "  do at a.yaml:4:1: first", "  do at a.yaml:5:1: second"]
+    assert [line for line in cause_lines(group, Path.cwd(), None) if "do" in line] == shown
+    assert [line for line in cause_lines(group, Path.cwd(), 1) if "do" in line] == shown[:2]
