@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, UnavailableError
+from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, SyntheticDocsError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.release import LATEST, Release, numbers_of, releases
 from pytest_promptfmt.core.task import Task
@@ -152,7 +152,7 @@ class AsksHarness(Protocol):
         ...
 
     def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        """Return what makes them; raises FunctionError if they are unknown, RenderError if the harness fails."""
+        """Return what makes them; raises FunctionError or SyntheticDocsError if they are unknown, else RenderError."""
         ...
 
 
@@ -287,7 +287,7 @@ def _compared(
     found, requests, failures = [], 0, 0
     for way in ways:
         makers = [_result(side, *way) for side in sides]
-        unknown = next((each for each in makers if isinstance(each, FunctionError | UnavailableError)), None)
+        unknown = next((each for each in makers if isinstance(each, FunctionError | SyntheticDocsError)), None)
         if unknown is not None and way is ways[0]:
             return Compared(task=name, unknown=unknown.message)
         if unknown is not None:  # with more shots than the task sets
