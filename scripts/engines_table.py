@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
-from pytest_promptfmt.systems.templates.engine_rules import engines_differ
+from pytest_promptfmt.systems.templates.engine_rules import JINJA_STOPS, engines_differ
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 FATES = ("same", "differ", "both refuse")
@@ -69,7 +69,8 @@ def main() -> None:
 def _cause(message: str) -> str:
     """Return a cause without what differs from template to template."""
     cause = message.partition(": ")[2] or message
-    cause = re.sub(r"^Jinja stops with .*", "the engine continues where Jinja stops with an error", cause)
+    if cause.startswith(JINJA_STOPS):
+        cause = "the engine continues where Jinja stops with an error"
     cause = re.sub(r"[|`*<>]", " ", cause.splitlines()[0][:70]).strip()
     return re.sub(r"(?<=unknown statement )\w+", r"`\g<0>`", cause)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import tarfile
 from pathlib import Path
 
@@ -93,6 +94,14 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
 )
 def test_two_texts_tell_why_they_differ(ours: str, theirs: str, cause: str) -> None:
     assert engine_rules._cause(Rendering(text=ours), Rendering(text=theirs))[0] == cause
+
+
+def test_the_table_of_engines_counts_what_only_an_engine_renders_as_one_cause() -> None:
+    table = runpy.run_path(str(Path(__file__).parents[2] / "scripts/engines_table.py"))
+    for error in ("no such filter", "roles must alternate"):
+        cause, _, _ = engine_rules._cause(Rendering(text=None, error=error), Rendering(text="Iron."))
+        made = table["_cause"](f"minijinja renders another prompt: {cause}")
+        assert made == "the engine continues where Jinja stops with an error"
 
 
 @needs_minijinja

@@ -31,13 +31,14 @@ from pytest_promptfmt.systems.templates.server_engines import NOT_RECORDED
 from pytest_promptfmt.systems.templates.template_subjects import template_rule, trial_of_view
 from pytest_promptfmt.systems.templates.training_rules import TRAINING
 
+JINJA_STOPS: Final = "Jinja stops with"
+"""The beginning of the cause if only the engine renders a conversation; the error of Jinja follows."""
+
 _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """The line at which minijinja reports an error."""
 _OTHER_TIME: Final = timedelta(days=400)
 
 _PORTABLE: Final = "use a construct that all engines know"
-
-
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
 _STOPS_THERE: Final = "if this engine serves the template, use a construct that it knows"
 
@@ -231,7 +232,7 @@ def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
         why = (theirs.refusal or theirs.error or "").removeprefix("RuntimeError: ").partition(" (in ")[0]
         return why, excerpt(ours.text or ""), _STOPS_THERE
     if ours.text is None:
-        return f"Jinja stops with {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
+        return f"{JINJA_STOPS} {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
     at = first_difference(ours.text, theirs.text)
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
     causes = data_table("engines/differences").items()
