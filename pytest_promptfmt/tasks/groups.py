@@ -134,10 +134,12 @@ class GroupTasks:
                 self.group(f"{spot.name}.{inner}", member, spot.place, spot.overrides, self._deeper(spot, inner))
             return
         prompts, harness = member.get("use_prompt"), self.index.harness
-        if isinstance(prompts, str) and prompts.endswith("*") and harness is not None and harness.registering("task"):
-            name = "_".join(str(member[key]) for key in ("task", "dataset_path", "dataset_name") if member.get(key))
+        names = [str(member[key]) for key in ("task", "dataset_path", "dataset_name") if member.get(key)]
+        has_wildcard = isinstance(prompts, str) and prompts.endswith("*")
+        if has_wildcard and names and harness is not None and harness.registers_tasks:
+            name = "_".join(names)
             error = PromptWildcardError(f"{name} is a task for each prompt of {prompts}", position=spot.place.at())
-            self.untested[name] = error
+            self.untested[f"{name} ({prompts})" if name in self.untested else name] = error
             return
         if "task" not in member:
             keys = ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"

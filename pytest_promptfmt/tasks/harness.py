@@ -17,8 +17,9 @@ from hashlib import blake2b
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
@@ -55,6 +56,7 @@ _REGISTERING: Final[Mapping[str, str]] = {
 }
 """The modules that register things of each kind."""
 
+K = TypeVar("K")
 Kind = Literal["task", "group", "tag"]
 
 
@@ -77,6 +79,7 @@ class Harness:
     def __init__(self, folder: Path, *, is_installed: bool) -> None:
         self.folder = folder
         self.is_installed = is_installed
+        self._registered: dict[str, Mapping[str, Registration]] = {}
 
     @property
     def tasks(self) -> Path:
@@ -166,12 +169,11 @@ class Harness:
 
     def registrations(self, kind: str) -> Mapping[str, Registration]:
         """Return the filters, metrics, aggregations or tasks that its files register, by their names."""
-        found: dict[str, Registration] = {}
-        for path in self.registering(kind):
-            content = self._read(path)
-            if f"@register_{kind}(".encode() in content:
-                found |= {name: made for name, made in _registered_in(content, path, kind) if name not in found}
-        return found
+        if kind not in self._registered:
+            mark, paths = f"@register_{kind}(".encode(), reversed(self.registering(kind))  # the first file wins
+            found = (_registered_in(code, path, kind) for path in paths if mark in (code := self._read(path)))
+            self._registered[kind] = dict(chain.from_iterable(found))
+        return self._registered[kind]
 
     def changes(self, kind: str, name: str) -> bool:
         """Return whether it registers other code under a name than every release of lm-eval."""
@@ -180,9 +182,12 @@ class Harness:
 
     def registering(self, kind: str) -> Sequence[Path]:
         """Return the files that may register things of a kind."""
-        if kind == "task" and b"TaskManager" in self._read(self.tasks / "__init__.py"):
-            return ()  # since lm-eval 0.4.2 only YAML names tasks
-        return sorted(self.folder.glob(_REGISTERING[kind]))
+        return sorted(self.folder.glob(_REGISTERING[kind])) if kind != "task" or self.registers_tasks else ()
+
+    @property
+    def registers_tasks(self) -> bool:
+        """Return whether it is like lm-eval before 0.4.2: its files may register classes as tasks, not only YAML."""
+        return b"TaskManager" not in self._read(self.tasks / "__init__.py")
 
     @property
     def is_checkout(self) -> bool:
@@ -234,26 +239,15 @@ class Harness:
 
     @cached_property
     def _by_stem(self) -> Mapping[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for path in self._files:
-            found.setdefault(path.stem, []).append(path)
-        return found
+        return _paths_by((path.stem, path) for path in self._files)
 
     @cached_property
-    def _names(self) -> Mapping[tuple[str, str], list[Path]]:
-        found: dict[tuple[str, str], list[Path]] = {}
-        for path in self._files:
-            for kind, name in self._named_in(path)[0]:
-                found.setdefault((kind, name), []).append(path)
-        return found
+    def _names(self) -> Mapping[tuple[Kind, str], list[Path]]:
+        return _paths_by((named, path) for path in self._files for named in self._named_in(path)[0])
 
     @cached_property
     def _including(self) -> Mapping[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for path in self._files:
-            for name in self._named_in(path)[1]:
-                found.setdefault(name, []).append(path)
-        return found
+        return _paths_by((name, path) for path in self._files for name in self._named_in(path)[1])
 
     def _named_in(self, path: Path) -> tuple[Sequence[tuple[Kind, str]], Sequence[str]]:
         """Return the names in a file and in its includes; a file is read once as long as it stays as it is."""
@@ -278,6 +272,13 @@ class Harness:
         with suppress(OSError), gate.also_reading(self.folder):
             return gate.read_bytes(path)
         return b""
+
+
+def _paths_by(pairs: Iterable[tuple[K, Path]]) -> Mapping[K, list[Path]]:
+    found: dict[K, list[Path]] = {}
+    for key, path in pairs:
+        found.setdefault(key, []).append(path)
+    return found
 
 
 _named: Final[dict[Path, tuple[tuple[int, int], Sequence[tuple[Kind, str]], Sequence[str]]]] = {}

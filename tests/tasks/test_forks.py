@@ -144,6 +144,11 @@ def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_pa
     assert [(name, str(error)) for name, error in file.untested.items()] == [
         ("glue_rte", f"{tasks}/flan.yaml:1:28: glue_rte is a task for each prompt of promptsource:*")
     ]
+    write(tasks, both=json.dumps({"group": "both", "task": [member, {**member, "use_prompt": "own.yaml:*"}]}))
+    assert [*read(tasks / "both.yaml").untested] == ["glue_rte", "glue_rte (own.yaml:*)"]
+    write(tasks, unnamed=json.dumps({"group": "unnamed", "task": [{"use_prompt": "promptsource:*"}]}))
+    with pytest.raises(SourceError, match="this one has only `use_prompt`"):
+        read(tasks / "unnamed.yaml")
     (tasks / "__init__.py").write_text("class TaskManager: ...\n", "utf-8")
     with pytest.raises(SourceError, match="must name a `task` or a `group`"):
         read(tasks / "flan.yaml")
