@@ -23,6 +23,7 @@ Part = Literal["doc", "text", "request", "stops", "target", "tokens"]
 
 MAX_LINE: Final = 1 << 26
 _FILE: Final = re.compile(r"(?:samples_(?P<task>.+)|results)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl?")
+_OF_LM_EVAL: Final = "give results_*.json or samples_*.jsonl as lm-eval wrote them"
 _HASHES: Final = ("doc_hash", "prompt_hash", "target_hash")
 _ORDER: Final = ("task", "profile", "doc", "request")  # the keys of a recording's lines that identify a question
 _SECTIONS: Final = ("configs", "config", "versions", "task_hashes")
@@ -94,7 +95,7 @@ def read_run(path: Path) -> FinishedRun:
         raise SourceError(f"the file cannot be read: {error.strerror or error}", position=position) from error
     for name in _SECTIONS:
         if not isinstance(run.facts.get(name) or {}, dict):
-            raise SourceError(f"{name} is not a mapping", position=Position(path), hint="not a file of lm-eval")
+            raise SourceError(f"{name} is not a mapping", position=Position(path), hint=_OF_LM_EVAL)
     return run
 
 
@@ -124,7 +125,7 @@ def _logged(path: Path) -> TaskSamples:
         invalid = [f"{name} is not a digest" for name, value in written.items() if not value.isascii()]
         invalid += [] if isinstance(at, int) else [f"doc_id is {at!r:.40}, expected a whole number"]
         if invalid:
-            raise SourceError(invalid[0], position=Position(path, number), hint="not a file of lm-eval")
+            raise SourceError(invalid[0], position=Position(path, number), hint=_OF_LM_EVAL)
         checked += len(written.keys() & made.keys())
         wrong += [f"{path.name}:{number} {name}" for name in made if written.get(name, made[name]) != made[name]]
         hashes = made | written

@@ -95,7 +95,7 @@ def diff(
     task: Tasks = None,
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
-    versions: Annotated[bool, typer.Option("--versions", help="Exit with 1 only for unchanged versions.")] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="Fail only if a task needs a new version.")] = False,
     bump: Annotated[bool, typer.Option("--bump", help="Raise these versions in the work tree.")] = False,
     harness: Annotated[
         str | None,

@@ -150,10 +150,8 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
         note(f"{finding.where}: {finding.code} is not fixed: {reason}")
     count = sum(len(file.findings) for file in fixed.files)
     total = f"{counted(count, 'finding')} in {counted(len(fixed.files), 'file')}"
-    if not count:
-        note("no finding has an automatic fix")
-    else:
-        note(f"fixed {total}" if written else f"{total} can be fixed; add --write to fix them")
+    said = f"fixed {total}" if written else f"{total} can be fixed with --write"
+    note(said if count else "no finding has an automatic fix")
 
 
 # -- conversions -------------------------------------------------------------------------------------------------------

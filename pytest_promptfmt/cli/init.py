@@ -134,7 +134,7 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow uses the package index and writes no comments; to get some: --action OWNER/NAME@REVISION")
+        say("the workflow uses the package index; for comments on pull requests: --action OWNER/NAME@REVISION")
     inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 _SHOWN_TASKS = 6
 
 
+def _folder(harness: str) -> Any:
+    return typer.Option(f"--{harness.lower()}", metavar="FOLDER", help=f"A checkout or environment with {harness}.")
+
+
 def verify(
     paths: Paths = None,
     sample: Annotated[int | None, typer.Option("--sample", metavar="N", min=1, help="Only N tasks.")] = None,
-    lm_eval: Annotated[
-        Path | None,
-        typer.Option("--lm-eval", metavar="FOLDER", help="A checkout or environment with lm-eval."),
-    ] = None,
-    eval_framework: Annotated[
-        Path | None, typer.Option("--eval-framework", metavar="FOLDER", help="The same for eval-framework.")
-    ] = None,
-    helm: Annotated[Path | None, typer.Option("--helm", metavar="FOLDER", help="The same for HELM.")] = None,
+    lm_eval: Annotated[Path | None, _folder("lm-eval")] = None,
+    eval_framework: Annotated[Path | None, _folder("eval-framework")] = None,
+    helm: Annotated[Path | None, _folder("HELM")] = None,
     task: Tasks = None,
     profile: Profiles = None,
     allow_code: AllowCode = None,

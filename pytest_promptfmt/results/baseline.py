@@ -234,7 +234,7 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
         yield f"{counted(result.accepted, 'finding')} accepted by {name}"
     if result.removable:
         gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
-        yield f"{name}: {gone}; remove them with --promptfmt-baseline-update prune:"
+        yield f"{name}: {gone}; --promptfmt-baseline-update prune removes what is gone:"
         lines = [f"{entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in result.removable]
         yield from first_of(lines, None if verbosity > 0 else SHOWN_ENTRIES, "    ", LISTED_BY_V)
 

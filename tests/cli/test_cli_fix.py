@@ -47,7 +47,7 @@ def test_the_difference_is_shown_and_nothing_written(task: Path) -> None:
     assert '-doc_to_text: "Question: {{question}}\\nAnswer: "   # a space too many\n' in result.stdout
     assert '+doc_to_text: "Question: {{question}}\\nAnswer:"   # a space too many\n' in result.stdout
     assert "metals.yaml: PF201; changes prompts of metals\n" in result.stderr
-    assert "1 finding in 1 file can be fixed; add --write to fix them\n" in result.stderr
+    assert "1 finding in 1 file can be fixed with --write\n" in result.stderr
     assert task.read_text() == TASK
 
 
