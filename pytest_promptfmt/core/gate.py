@@ -327,7 +327,7 @@ def names_in(folder: Path | str) -> list[str]:
 
 
 def missing_hint(path: Path) -> str:
-    """Return the hint about a path that does not exist: the closest name in its folder, or that there is none."""
+    """Return the hint about a missing path: the closest name in its folder, else some of its names."""
     folder = display_path(path.parent)
     if not path.parent.is_dir():
         return f"there is no folder {folder}"

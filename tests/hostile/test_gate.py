@@ -47,6 +47,15 @@ def test_files_below_the_root_are_read_also_through_links_that_stay_there(root: 
 def test_a_missing_file_or_folder_is_named_with_the_closest_one(root: Path) -> None:
     assert gate.missing_hint(root / "won.txt") == "did you mean 'own.txt'?"
     assert gate.missing_hint(root / "sub/own.txt") == f"there is no folder {display_path(root / 'sub')}"
+    (root / ".hidden").touch()
+    shown = f"{display_path(root)} has 'own.txt'"
+    assert gate.missing_hint(root / "nothing") == shown
+    for name in "abcd":
+        (root / f"own.txt.{name}").touch()
+    shown += "".join(f", 'own.txt.{name}'" for name in "abcd")
+    assert gate.missing_hint(root / "nothing") == shown, "five names"
+    (root / "own.txt.e").touch()
+    assert gate.missing_hint(root / "nothing") == f"{shown}, …"
 
 
 def test_links_and_paths_that_lead_outside_are_refused(root: Path) -> None:
