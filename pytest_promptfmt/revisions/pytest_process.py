@@ -28,7 +28,6 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 _ENDED_WELL: Final = (0, 1, 5)  # all passed, some failed, no tests
 _USAGE_ERROR: Final = 4
 
-
 ISOLATED: Final = (
     *("-p", "syrupy", "-p", "promptfmt", "-p", "pytest_promptfmt.plugin.isolation"),
     *("--promptfmt", "-o", "addopts=", "-o", "python_files=", "-o", "required_plugins="),
@@ -95,7 +94,7 @@ def _is_safe() -> bool:
     return sys.flags.safe_path or not gate.allows_code()
 
 
-_LOADED: Final = ("session", "isolation", *(f"items.{kind}_items" for kind in ("prompt", "lint", "answer", "command")))
+_LOADED: Final = ("session", "isolation", "items.prompt_items", "items.answer_items", "items.command_items")
 
 
 @cache

@@ -81,7 +81,7 @@ class ExtractionItem(AnswersItem):
         else:
             self.skip_unadopted(verdict, self.outcome)
         misread = [*misread_lines(self.tested.id, failing, tried.problems)]
-        self.fail_as(self.outcome, misread, "the answers that the filters read have changed", verdict)
+        self.fail(misread, "the answers that the filters read have changed", verdict)
 
 
 def _is_accepted(row: PhrasingRow, verdict: snapshots.Verdict, accepted: Any) -> bool:
@@ -190,7 +190,7 @@ class RecordedScoresItem(AnswersItem):
             self.outcome = self.outcome.misread("recorded scores", found.bad[0].message)
         if found.bad or not verdict.passed:
             changed = "the scores of the recorded completions have changed"
-            self.fail_as(self.outcome, [*some_errors(found.bad)], changed, verdict)
+            self.fail([*some_errors(found.bad)], changed, verdict)
 
 
 class ExtractionKind(Kind):

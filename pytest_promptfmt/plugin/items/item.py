@@ -219,13 +219,14 @@ class AnswersItem(TaskItem):
         change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
         return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
 
-    def fail_as(self, outcome: Outcome, problems: Sequence[str], changed: str, verdict: snapshots.Verdict) -> NoReturn:
+    def fail(self, problems: Sequence[str], changed: str, verdict: snapshots.Verdict) -> NoReturn:
         """Fail with the problems, and with how the snapshot compares if it differs."""
-        who = f"{outcome.task} [{outcome.profile}]"
+        assert self.outcome is not None
+        who = f"{self.outcome.task} [{self.outcome.profile}]"
         compared = [] if verdict.passed else [*compared_lines(who, changed, verdict), f"accept: {self.accept_command}"]
         # `promptfmt check` shows the detail, and needs no snapshots.
         shown = problems if problems and verdict.state == "missing" else [*problems, *compared]
-        self.outcome = replace(outcome, detail="\n".join(shown))
+        self.outcome = replace(self.outcome, detail="\n".join(shown))
         raise ItemFailedError("\n".join([*problems, *compared]))
 
 

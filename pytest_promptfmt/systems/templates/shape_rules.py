@@ -49,14 +49,14 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
-    needs_tools = trial.text("tools-many", generation_prompt=True) is not None  # if nothing works without them
+    works_with_tools = trial.text("tools-many", generation_prompt=True) is not None
     for conversation, stopped in _stops(trial):
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
             yield conversation.finding(
                 f"the template fails on {conversation.about}",
                 stopped.error,
                 trial.place(stopped.line),
-                Severity.WARNING if conversation.base is None and needs_tools else None,
+                Severity.WARNING if conversation.base is None and works_with_tools else None,
             )
     if trial.takes_only_parts:
         message, place = (
