@@ -296,7 +296,7 @@ def _printed_if_empty(study: Study) -> Iterator[Finding]:
 @query("PF222", "a question of the data is in the prompts of some docs, but not of others", task)
 def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
     pages = own(study)
-    printed = {name for each in study.templates if each.keys == ("doc_to_text",) for name in each.text.names}
+    printed = {name for each in study.templates if each.keys == ("doc_to_text",) for name in each.text.printed}
     for name in pages[0].instance.doc if pages else ():
         texts = [(page, page.instance.doc.get(name) or "") for page in pages]
         if not all(isinstance(text, str) for _, text in texts):

@@ -21,10 +21,14 @@ _SHOT_KEYS: Final = ("doc_to_text", "doc_to_choice", "doc_to_target", "gen_prefi
 
 @dataclass(frozen=True, slots=True)
 class TemplateText:
-    """A template taken apart: its constant texts, the names it uses, and the texts it prints as `{{ 'text' }}`."""
+    """A template taken apart: its constant texts, the names it uses, and the texts it prints as `{{ 'text' }}`.
+
+    `printed` are the names that it prints outside of `{% if %}`, not those that it only tests.
+    """
 
     constants: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
+    printed: frozenset[str] = frozenset()
     quoted: tuple[str, ...] = ()
     has_markup: bool = False
 
@@ -156,7 +160,17 @@ def read_template(source: str) -> TemplateText:
         if isinstance(child, nodes.Const) and isinstance(child.value, str)
     )
     names = frozenset(fact.path[0] for fact in template_shapes(source).facts if fact.path and fact.path[0] is not None)
-    return TemplateText(constants=constants, names=names, quoted=quoted, has_markup=True)
+    printed = frozenset(name for node in tree.body for name in _printed(node))
+    return TemplateText(constants=constants, names=names, printed=printed, quoted=quoted, has_markup=True)
+
+
+def _printed(node: nodes.Node) -> Iterator[str]:
+    """Yield the names that a statement or expression prints, not those that it only tests or looks up."""
+    if isinstance(node, nodes.Name):
+        yield node.name
+    elif isinstance(node, nodes.Output | nodes.For | nodes.Expr):
+        for child in node.iter_child_nodes(exclude=("test", "arg")):
+            yield from _printed(child)
 
 
 _ENVIRONMENT: Final = Environment(keep_trailing_newline=True)
