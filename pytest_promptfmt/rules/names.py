@@ -13,7 +13,7 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.tasks import TaskIndex, YamlFile, names_its_sets, tags_of
 
@@ -21,10 +21,6 @@ _WORD: Final = re.compile(r"[A-Za-z]{6,}")
 _MAX_MEMBERS: Final = 5000
 _MAX_DEPTH: Final = 16
 _FEWEST_SIBLINGS: Final = 4
-_COMPARED: Final = (
-    *("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "target_delimiter", "test_split"),
-    *("fewshot_split", "num_fewshot", "generation_kwargs", "filter_list", "metric_list", "process_results"),
-)
 _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "multiple_choice": ("acc", "acc_norm"),
     "loglikelihood": ("perplexity", "acc"),
@@ -217,28 +213,28 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
     for file in _tasks_of([name for name in names if name not in of_groups], view.index):
         families.setdefault((file.path.parent, file.parts[0].path), []).append(file)
     for files in (files for files in families.values() if len(files) > _FEWEST_SIBLINGS):
-        odd = [(key, *pair) for key in _COMPARED if (pair := _odd_one(files, key)) is not None]
+        odd = [(key, *pair) for key in words("keys_of_siblings") if (pair := _odd_one(files, key)) is not None]
         for key, file, other in odd if len(odd) == 1 else ():
             first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
-            usual = f"{_compared(other.config, key)} at {place} and in {len(files) - 2} more"
-            saw = f"{_compared(file.config, key)}; {usual}"
+            usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more"
+            saw = f"{_compared(file.config, key)!r}; {usual}"
             yield Finding(message=f"a task has another {key} than all its siblings", saw=saw, position=first)
 
 
 def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:
     """Return the only file with another value of a key than all others, which agree, and one of those."""
     values = [_compared(file.config, key) for file in files]
-    (usual, count), *_ = Counter(values).most_common(1)
-    odd = (file for file, value in zip(files, values, strict=True) if value != usual)
-    return (next(odd), files[values.index(usual)]) if count == len(files) - 1 else None
+    usual = values[0] if values[0] in values[1:] else values[1]
+    odd = [file for file, value in zip(files, values, strict=True) if value != usual]
+    return (odd[0], files[values.index(usual)]) if len(odd) == 1 else None
 
 
-def _compared(config: Mapping[Any, Any], key: str) -> str:
+def _compared(config: Mapping[Any, Any], key: str) -> object:
     """Return what tasks of a family have in common of a key: of a prompt its columns, for its words are translated."""
     value = config.get(key)
     if key == "doc_to_text" and isinstance(value, str):
-        return ", ".join(sorted(read_template(value).names))
-    return str(value) if isinstance(value, FunctionRef) else repr(value)
+        return sorted(read_template(value).names)
+    return str(value) if isinstance(value, FunctionRef) else value
 
 
 def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
