@@ -218,7 +218,7 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a chat template that writes the indentation of its own file into the prompt.
 
     Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
-    the turns that it never saw in training. It is an error if a text in quotes ends with the indentation.
+    the turns that it never saw in training. It is an error if only texts in quotes can have written the indentation.
 
     Fix: write `{{-` and `{%-`, or join the lines if the file was only indented for reading.
 
@@ -226,21 +226,19 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts, trial = loaded.facts, loaded.trial
     if facts is not None and trial is not None and facts.indentation:
-        texts = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
-        is_quoted = any(re.search(r"\n {2,}\Z", each) for each in texts)
+        spaces = " " * (len(facts.indentation) - len(facts.indentation.lstrip()))
+        outside = [each.data for each in trial.nodes if isinstance(each, nodes.TemplateData)]
+        inside = [each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str)]
         file = trial.profile.template_file
-        # Programs that load a file of another name may join the lines of one that has text in its tags only.
-        has_text = any(isinstance(each, nodes.TemplateData) and each.data.strip() for each in trial.nodes)
-        is_joined = not is_quoted and not has_text and file is not None and file.name != "chat_template.jinja"
-        yield finding(
-            "the chat template prints the indentation of its own file",
-            facts.indentation,
-            loaded.place_of("\n    {{ ", "\n    <"),
-            # The task of a classifier may hold an example.
-            severity=Severity.INFO
-            if is_joined or not is_for_chat(trial)
-            else (None if is_quoted else Severity.WARNING),
-        )
+        has_other_name = file is not None and file.name != "chat_template.jinja"
+        is_quoted = any(each.endswith(f"\n{spaces}") for each in inside) and not any(spaces in each for each in outside)
+        severity = Severity.ERROR if is_quoted else Severity.WARNING
+        if not is_for_chat(trial):  # the task of a classifier may hold an example
+            severity = Severity.INFO
+        elif has_other_name and not is_quoted and not any(map(str.strip, outside)):
+            severity = Severity.INFO  # programs that load such a file may join its lines
+        message = "the chat template prints the indentation of its own file"
+        yield finding(message, facts.indentation, loaded.place_of("\n    {{ ", "\n    <"), severity=severity)
 
 
 @rule("PF409", "carriage-return-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")

@@ -293,3 +293,5 @@ def test_indentation_outside_of_tags_is_an_info_where_a_program_may_join_the_lin
         assert severities(check_template(path), "PF408")[message] == severity
     path.write_text(f"<|first|>\n    {source}")
     assert severities(check_template(path), "PF408")[message] == "warning"
+    path.write_text("{%- set unused = '[\\n    ' -%}\n" + path.read_text())
+    assert severities(check_template(path), "PF408")[message] == "warning"
