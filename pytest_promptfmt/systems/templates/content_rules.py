@@ -22,7 +22,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     python_in,
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters, unread_names
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
@@ -91,14 +91,13 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
     for call, letters in stripped_letters(trial.nodes):
         message = f"letters are removed from a text: {call} removes each of these characters, not the word"
-        yield finding(message, letters, trial.place_of(letters), severity=Severity.WARNING)
+        yield warning(message, letters, trial.place_of(letters))
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
-        yield finding(
+        yield info(
             "the id of a call is written with the call or with its result, but not with both",
             excerpt(parallel, parallel.find("callAssay")),
             trial.place_of("tool_call_id", ".id", "['id']"),
-            severity=Severity.INFO,
         )
 
 
@@ -241,7 +240,7 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
         message = f"a variable set inside a loop has its old value after the loop: {name}"
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
     for name, line in dict(unread_names(trial.nodes)).items():
-        yield finding(f"{name} is never read", "", trial.place(line), severity=Severity.INFO)
+        yield info(f"{name} is never read", "", trial.place(line))
 
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)
@@ -264,19 +263,17 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1))
     ended = text.partition(ANSWER)[2]
     if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):
-        yield finding(
+        yield info(
             "there is a space between an answer and its end token",
             excerpt(text, len(text) - len(ended)),
             trial.place_of("eos_token", ended.strip()),
-            severity=Severity.INFO,
         )
     asked = trial.text("question") or ""
     prose = [line for line in asked.partition("Which metal")[0].splitlines() if len(line.split()) > 4]
     found = next((line for line in prose if _PROSE.search(line)), None)
     if found is not None and trial.mentions("tools"):
-        yield finding(
+        yield info(
             "the prompt mentions tools although none are given",
             excerpt(found),
             trial.place_of(found[:30]),
-            severity=Severity.INFO,
         )

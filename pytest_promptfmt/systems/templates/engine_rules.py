@@ -18,7 +18,7 @@ from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, info
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.constructs import (
     GENERATION,
@@ -85,11 +85,10 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     for construct, line in dict(unknown_constructs(trial.nodes)).items():
         if not _is_served(trial, construct) or _is_named(construct, found):
             continue
-        yield finding(
+        yield info(
             f"{construct} is unknown to other engines",
             f"tried in {data_table('engines/minijinja')['version']}",
             trial.place(line),
-            severity=Severity.INFO,
         )
 
 
@@ -127,11 +126,10 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
 
 def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
     if engine in RUNS_CODE and not trial.options.may_run_code:
-        yield finding(
+        yield info(
             f"{engine} is not tried",
             "it runs code of node_modules, which --promptfmt-no-code forbids",
             trial.place(),
-            severity=Severity.INFO,
         )
         return
     try:
@@ -171,11 +169,10 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
         fates[fate] += 1
     if fates["differ"]:
         counts = ", ".join(f"{fates[fate]} {fate}" for fate in ("same", "differ", "both refuse") if fates[fate])
-        yield finding(
+        yield info(
             f"{renderer.name} renders other prompts for some conversations",
             f"{len(trial.given)} conversations: {counts}",
             trial.place(),
-            severity=Severity.INFO,
             do="fix the differences that matter to you",
         )
     if unrecorded:

@@ -11,7 +11,7 @@ from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, info
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 
@@ -53,7 +53,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
             )
     if len(by_role) > 1:
         message = f"whitespace around {by_role[True]} texts is kept, around {by_role[False]} texts removed"
-        yield finding(message, excerpt(text), trial.place_of("trim", "strip"), severity=Severity.INFO)
+        yield info(message, excerpt(text), trial.place_of("trim", "strip"))
 
 
 # -- imitated turns, end tokens ----------------------------------------------------------------------------------------
@@ -194,11 +194,10 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = _EMPTY.search(history)
     if empty is not None:
-        yield finding(
+        yield info(
             "an empty block of reasoning is written into earlier answers",
             excerpt(history, empty.start(), empty.end()),
             trial.place_of(empty[0][:7]),
-            severity=Severity.INFO,
         )
 
 
@@ -218,7 +217,7 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     }
     for message in (each for each, is_so in found.items() if is_so):
         place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
-        yield finding(message, saw, place, severity=Severity.INFO, do="compare it with what the model was trained with")
+        yield info(message, saw, place, do="compare it with what the model was trained with")
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
