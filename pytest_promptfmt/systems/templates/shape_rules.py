@@ -52,19 +52,15 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
     works_with_tools = trial.text("tools-many", generation_prompt=True) is not None
     for conversation, stopped in _stops(trial):
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
-            yield conversation.finding(
-                f"the template fails on {conversation.about}",
-                stopped.error,
-                trial.place(stopped.line),
-                Severity.WARNING if conversation.base is None and works_with_tools else None,
-            )
+            # A template that fails on the simplest conversation, but not on tools, is meant for those.
+            severity = Severity.WARNING if conversation.base is None and works_with_tools else None
+            message, place = f"the template fails on {conversation.about}", trial.place(stopped.line)
+            yield conversation.finding(message, stopped.error, place, severity)
     if trial.takes_only_parts:
-        message, place = (
-            "the template accepts contents only as lists of parts, not as text",
-            ("['text']", ".text", "content"),
-        )
+        message = "the template accepts contents only as lists of parts, not as text"
+        place = trial.place_of("['text']", ".text", "content")
         severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
-        yield trial.conversations[_SIMPLEST].finding(message, "", trial.place_of(*place), severity)
+        yield trial.conversations[_SIMPLEST].finding(message, "", place, severity)
 
 
 def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
