@@ -231,8 +231,8 @@ class _Probe:
             return TemplateFacts(failure=f"TemplateSyntaxError: {broken.error}")
         if lone is None:
             return TemplateFacts(failure=self.errors["one user message"])
-        opening, bos = lone.partition(QUESTION)[0], self.profile.special_tokens.get("bos_token") or ""
-        opening = opening if QUESTION in lone else ""
+        opening = lone.partition(QUESTION)[0] if QUESTION in lone else ""
+        bos = self.profile.special_tokens.get("bos_token") or ""
         answer, answer_gap, answer_end = self._answer()
         prefill, prefill_gap, prefill_lost = self._prefill()
         first, second = (self.text("date", name) for name in ("first-date", "second-date"))

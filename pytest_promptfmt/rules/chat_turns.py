@@ -213,14 +213,11 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
-        yield conversation.finding(
-            f"{kind} changes text that was sent before: {conversation.about}",
-            f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
-            trial.place(),
-            None
-            if kind == _LOOP and "tools" in trial.kinds and "".join(before.split()) not in "".join(after.split())
-            else Severity.INFO,
-        )
+        message = f"{kind} changes text that was sent before: {conversation.about}"
+        saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
+        is_kept = "".join(before.split()) in "".join(after.split())
+        severity = None if kind == _LOOP and "tools" in trial.kinds and not is_kept else Severity.INFO
+        yield conversation.finding(message, saw, trial.place(), severity)
     for name, message, severity in _FOLLOWED:
         if name in trial.sent:
             answered = trial.conversations[name]

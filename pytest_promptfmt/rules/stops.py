@@ -248,9 +248,8 @@ def _stop_before_answer(study: Study) -> Iterator[Finding]:
 def _no_stop_at_all(study: Study) -> Iterator[str]:
     is_compared = (study.shots or scores_exact_match(study)) and not study.has_own_scorer
     cues = [layout_of(first_text(instance)).cue for instance in study.instances[:1]]
-    if (
-        study.stops == [] and is_compared and not looks_for_answers(study.task) and any(cues)
-    ):  # without a cue, a chat model ends its answer itself
+    is_expected = is_compared and not looks_for_answers(study.task)
+    if study.stops == [] and is_expected and any(cues):  # without a cue, a chat model ends its answer itself
         yield "until: []"
 
 
