@@ -128,7 +128,8 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     for each in trial.nodes if trial is not None else ():
         if isinstance(each, nodes.Const) and isinstance(each.value, str) and _MINUTES.search(each.value):
             message = "minutes and months are mixed up: %M is the minute, %m the month"
-            yield finding(message, each.value, loaded.place(each.lineno))
+            do = "write %m for the month, and %M for the minute"
+            yield finding(message, each.value, loaded.place(each.lineno), do=do)
     if facts.follows_clock:
         yield finding(
             "the chat template writes today's date, so prompts change every day",

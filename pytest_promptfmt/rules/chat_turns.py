@@ -256,8 +256,9 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a generation prompt that is missing, not requested, or different from the start of finished answers.
 
-    Why: The model is asked to continue a text that it never saw in training. A space at its end is an info if finished
-    answers have it, too.
+    Why: The model is asked to continue a text that it never saw in training. A generation prompt after each user
+    message opens an answer even if another user message follows. A space at its end is an info if finished answers
+    have it, too.
 
     Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
 

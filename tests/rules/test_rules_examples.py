@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from linting import study_of
 from rule_examples import write_example
-from slices import MISSING
+from slices import MISSING, PACKAGE
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import MissingResourceError, PromptfmtError
@@ -112,6 +112,25 @@ def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(code: str, 
     found = findings_in(tmp_path / "silent", told.silent, renders=True, rules={code: replace(part, parts=[])})
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
     assert told.summary.startswith("Report ")
+
+
+TABLES = [data_table("rule_cases", str(path.parent.relative_to(PACKAGE))) for path in PACKAGE.rglob("rule_cases.yaml")]
+OF_HEADS = [
+    (code, name)
+    for table in TABLES
+    for code, cases in table.items()
+    for name in cases
+    if "." in name and (code, name.partition(".")[0]) in HEADS
+]
+
+
+@pytest.mark.parametrize(("code", "name"), OF_HEADS, ids=str)
+def test_another_case_of_a_rule_is_reported_and_the_silent_one_is_not(code: str, name: str, tmp_path: Path) -> None:
+    rules, told = {code: replace(RULES[code], parts=[])}, documentation_of(RULES[code], name)
+    found = findings_in(tmp_path / "example", told.example, rules=rules)
+    assert [finding for finding in found if finding.code == code and finding.do]
+    found = findings_in(tmp_path / "silent", told.silent, renders=True, rules=rules)
+    assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

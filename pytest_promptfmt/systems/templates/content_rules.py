@@ -46,7 +46,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are not in the prompt.
 
     Why: The model never sees the text: a system text, a question or a tool result. No error reports this. An image that
-    leaves no trace is an info; it is a warning if the template knows images.
+    leaves no trace is an info; it is a warning if the template knows images. It is also a warning if `strip` gets a
+    word: it removes each of its characters from both ends of a text.
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 
@@ -91,7 +92,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
     for call, letters in stripped_letters(trial.nodes):
         message = f"letters are removed from a text: {call} removes each of these characters, not the word"
-        yield warning(message, letters, trial.place_of(letters))
+        do = "use split or replace, which take the whole word"
+        yield warning(message, letters, trial.place_of(letters), do=do)
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield info(
@@ -185,7 +187,8 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
     Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
-    because parsers of servers read them as booleans.
+    because parsers of servers read them as booleans. A request without tools may have the value null or None, which is
+    then printed in place of the tools.
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
@@ -196,8 +199,9 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     without, empty = (trial.text(name) or "" for name in ("question", "tools-empty"))
     if trial.mentions("tools") and len(_ABSENT.findall(without)) > len(_ABSENT.findall(empty)) and empty:
         printed = list(_ABSENT.finditer(without))[-1]
+        message = f"{printed[0]} is printed into the prompt although there are no tools"
         saw, place = excerpt(without, printed.start(), printed.end()), trial.place_of("tools")
-        yield finding(f"{printed[0]} is printed into the prompt although there are no tools", saw, place)
+        yield finding(message, saw, place, do="write {% if tools %} around it")
     reported = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
