@@ -251,7 +251,14 @@ def refuses_shots(study: Study) -> bool:
     """Return whether a hook of a class takes the doc alone: lm-eval 0.4.13 passes more for few-shot examples."""
     named = study.given.config.get("class")
     hooks = [hook_of(named, key) for key in ("doc_to_text", "doc_to_target")] if isinstance(named, FunctionRef) else []
-    return any(node is not None and len(node.args.args) < 3 and node.args.vararg is None for node in hooks)
+    return any(_takes_doc_alone(node) for node in hooks if node is not None)
+
+
+def _takes_doc_alone(hook: ast.FunctionDef) -> bool:
+    """Return whether a hook takes no second argument by its place, as lm-eval gives it, after `self`."""
+    is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in hook.decorator_list)
+    taken = len(hook.args.posonlyargs) + len(hook.args.args) + is_static
+    return hook.args.vararg is None and taken < 3
 
 
 def literal_start(study: Study, key: str) -> str:

@@ -65,7 +65,10 @@ def test_spaces_of_code_are_reported_without_rows(
     assert {finding.code for finding in found} & {"PF201", "PF202", "PF203"} == expected
 
 
-@pytest.mark.parametrize("arguments", ["self, doc", "self, doc, doc_to_target=None", "self, *given"])
+@pytest.mark.parametrize(
+    "arguments",
+    ["self, doc", "self, doc, doc_to_target=None", "self, *given", "self, /, doc, given=None", "self, doc, **more"],
+)
 def test_a_hook_of_a_class_that_takes_the_doc_alone_has_no_few_shot_examples(tmp_path: Path, arguments: str) -> None:
     task = coded(tmp_path, "    return doc['q']\n")
     assert not refuses_shots(study_of(task, tmp_path))
@@ -77,4 +80,15 @@ def test_a_hook_of_a_class_that_takes_the_doc_alone_has_no_few_shot_examples(tmp
         (tmp_path / f"code{len(refusing)}.py").write_text(f"class Made:\n{hooks}", "utf-8")
         named = FunctionRef(f"code{len(refusing)}", "Made", tmp_path, Position(tmp_path / "a.yaml", 1, 1))
         refusing.append(refuses_shots(study_of(replace(task, config={**task.config, "class": named}), tmp_path)))
-    assert refusing == [True, arguments == "self, doc"]
+    assert refusing == [True, arguments in ("self, doc", "self, doc, **more")]  # lm-eval gives it by its place
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refuses"), [("doc, given=None", False), ("doc", True), ("doc, *, given=None", True)]
+)
+def test_a_static_hook_has_no_self(tmp_path: Path, arguments: str, refuses: bool) -> None:
+    task = coded(tmp_path, "    return doc['q']\n")
+    hook = f"    @staticmethod\n    def doc_to_text({arguments}):\n        return ''\n"
+    (tmp_path / "code.py").write_text(f"class Made:\n{hook}", "utf-8")
+    named = FunctionRef("code", "Made", tmp_path, Position(tmp_path / "a.yaml", 1, 1))
+    assert refuses_shots(study_of(replace(task, config={**task.config, "class": named}), tmp_path)) is refuses
