@@ -90,11 +90,8 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     long = [piece.strip() for piece in pieces if len(piece.split()) > 4]
     kept = [piece for piece in long if piece in given]
     if kept:
-        yield info(
-            "the template keeps its default text, although a system text is given",
-            excerpt(kept[0]),
-            trial.place_of(kept[0][:30]),
-        )
+        message = "the template keeps its default text, although a system text is given"
+        yield info(message, excerpt(kept[0]), trial.place_of(kept[0][:30]))
     empty = trial.text("system-empty") or ""
     for name in ("tools", "turns"):
         if lost := [piece for piece in long if piece not in (trial.text(name) or opening)][:1]:
@@ -102,13 +99,11 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
             yield info(message, excerpt(lost[0]), trial.place_of(lost[0][:30]))
     defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:
-        yield Finding(
-            message="an empty system message does not switch off the default text",
-            severity=Severity.INFO,
-            saw=excerpt(defaults[0]),
-            conversation="system-empty",
-            position=trial.place_of(defaults[0][:30]),
+        message, place = (
+            "an empty system message does not switch off the default text",
+            trial.place_of(defaults[0][:30]),
         )
+        yield trial.conversations["system-empty"].finding(message, excerpt(defaults[0]), place, Severity.INFO)
 
 
 @rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
