@@ -126,12 +126,9 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
             do = "write %m for the month, and %M for the minute"
             yield finding(message, each.value, loaded.place(each.lineno), do=do)
     if facts.follows_clock:
-        yield finding(
-            "the chat template writes today's date, so prompts change every day",
-            ", ".join(facts.dates),
-            loaded.place_of("strftime_now"),
-            severity=Severity.INFO if loaded.tested is not None else Severity.WARNING,  # a model may be trained so
-        )
+        message = "the chat template writes today's date, so prompts change every day"
+        severity = Severity.INFO if loaded.tested is not None else Severity.WARNING  # a model may be trained so
+        yield finding(message, ", ".join(facts.dates), loaded.place_of("strftime_now"), severity=severity)
     elif facts.dates and not loaded.profile.template_args:
         yield info(
             "the chat template writes a fixed date",
