@@ -249,13 +249,15 @@ class CodeImporter:
             raise replace(_failures[key])
         try:
             return self._imported(key, load, file)
-        except ImportFailedError as failure:
-            module = self._imported_without(failure.missing, load, file)
-            if module is None:
-                raise
-            _incomplete[name] = failure
-            _failures.pop(key, None)
-            return module
+        except ImportFailedError as error:
+            failure = error
+        # Outside of the handler: an error of the next trial would lose its own context to this one.
+        module = self._imported_without(failure.missing, load, file)
+        if module is None:
+            raise failure
+        _incomplete[name] = failure
+        _failures.pop(key, None)
+        return module
 
     def _imported_without(self, package: str, load: Callable[[], ModuleType], file: Path) -> ModuleType | None:
         """Return a module imported without the packages that are not installed; None where they are needed for that."""
