@@ -1,4 +1,4 @@
-r"""Write docs/engines.md: how each engine renders the templates of a folder, beside Jinja as transformers sets it up.
+r"""Write docs/engines.md: how each engine renders the templates of a folder, compared with Jinja as in transformers.
 
     python scripts/engines_table.py FOLDER --engine minijinja --engine @huggingface/jinja --engine llama.cpp \
         --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and that of llama.cpp in llama-cpp-python 0.3.36"

@@ -323,8 +323,9 @@ def test_a_wrong_use_ends_with_a_next_step(tasks: Path, arguments: str, next_ste
 
 def test_without_a_command_the_help_is_all_that_is_printed(tmp_path: Path) -> None:
     done = promptfmt(tmp_path)
-    assert "Usage:" in done.stdout + done.stderr
-    assert "hint" not in done.stdout + done.stderr
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)  # the oldest typer colours it
+    assert "Usage: promptfmt" in shown
+    assert "hint" not in shown
 
 
 def test_names_are_those_of_the_options_of_the_command(tasks: Path) -> None:

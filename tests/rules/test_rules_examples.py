@@ -104,14 +104,14 @@ def test_every_further_part_of_a_rule_has_a_case_and_no_case_is_of_nothing() -> 
 @pytest.mark.parametrize(("code", "name"), OF_PARTS, ids=str)
 def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(code: str, name: str, tmp_path: Path) -> None:
     part = PARTS[code, name.partition(".")[0]]
-    told = documentation_of(part, name)
-    if "aggregation: bleu" in told.example:
+    page = documentation_of(part, name)
+    if "aggregation: bleu" in page.example:
         pytest.importorskip("sacrebleu", reason="which computes this score")
-    found = findings_in(tmp_path / "example", told.example, rules={code: replace(part, parts=[])})
+    found = findings_in(tmp_path / "example", page.example, rules={code: replace(part, parts=[])})
     assert [finding for finding in found if finding.code == code and finding.do]
-    found = findings_in(tmp_path / "silent", told.silent, renders=True, rules={code: replace(part, parts=[])})
+    found = findings_in(tmp_path / "silent", page.silent, renders=True, rules={code: replace(part, parts=[])})
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
-    assert told.summary.startswith("Report ")
+    assert page.summary.startswith("Report ")
 
 
 TABLES = [data_table("rule_cases", str(path.parent.relative_to(PACKAGE))) for path in PACKAGE.rglob("rule_cases.yaml")]
@@ -126,23 +126,23 @@ OF_HEADS = [
 
 @pytest.mark.parametrize(("code", "name"), OF_HEADS, ids=str)
 def test_another_case_of_a_rule_is_reported_and_the_silent_one_is_not(code: str, name: str, tmp_path: Path) -> None:
-    rules, told = {code: replace(RULES[code], parts=[])}, documentation_of(RULES[code], name)
-    found = findings_in(tmp_path / "example", told.example, rules=rules)
+    rules, page = {code: replace(RULES[code], parts=[])}, documentation_of(RULES[code], name)
+    found = findings_in(tmp_path / "example", page.example, rules=rules)
     assert [finding for finding in found if finding.code == code and finding.do]
-    found = findings_in(tmp_path / "silent", told.silent, renders=True, rules=rules)
+    found = findings_in(tmp_path / "silent", page.silent, renders=True, rules=rules)
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_rule_is_documented(rule: Rule) -> None:
-    told = documentation_of(rule)
-    assert told.summary.startswith("Report ")
-    assert told.why
-    assert told.fix
+    page = documentation_of(rule)
+    assert page.summary.startswith("Report ")
+    assert page.why
+    assert page.fix
     if rule.code != "PF003":  # no task makes a built-in rule fail
-        assert told.example
-        assert told.silent
-        assert told.real
+        assert page.example
+        assert page.silent
+        assert page.real
 
 
 def test_silent_with_gives_the_example_with_other_keys_and_files() -> None:

@@ -1,4 +1,4 @@
-"""Requests made in two ways: what only one side refuses is a difference, what nobody can know is none."""
+"""Requests made in two ways: what only one side refuses is a difference, what neither side can know is not."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
     because parsers of servers read them as booleans. A host may pass null for the tools of a request that has none; a
-    template that only asks whether they are defined prints null or None.
+    template that only tests whether they are defined prints null or None.
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
