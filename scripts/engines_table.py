@@ -25,7 +25,10 @@ A chat template is written for the engine Jinja, which transformers uses. Server
 how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations
 each. The engines are {versions}.
 [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
-`scripts/engines_table.py` wrote this page. Each template renders each conversation once.
+`scripts/engines_table.py` wrote this page.
+
+The first table counts renderings: each template renders each conversation once. The other tables list the most common
+causes of differences: error messages of the engine, and other texts. A template can have several causes.
 
 | engine | templates without a difference | same renderings | different renderings | refused by Jinja and the engine |
 |---|---|---|---|---|
