@@ -139,7 +139,7 @@ def _prefers_rivals(judged: ModelAnswers) -> bool:
 
 @rule("PF655", "little-mass-on-labels", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
-    r"""Report labels on which the model puts less probability than the `mass` of the thresholds.
+    r"""Report labels whose total probability is below the threshold `mass`.
 
     Why: if the model writes none of the labels, the likeliest of them is close to chance.
 
@@ -200,7 +200,7 @@ def _too_few(
 
 @rule("PF658", "model-score-low", severity=Severity.ERROR, family=Family.MODELS, scope="model")
 def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
-    """Report a mean score below the `score` of the thresholds.
+    """Report a mean score below the threshold `score`.
 
     Why: a change of the prompt that costs points with a known model costs them with others.
 

@@ -108,7 +108,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
 
 @rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
-    """Report a chat template that writes today's date or, as an info, a fixed date, and mistakes in its format.
+    """Report a chat template that writes today's date, or uses minutes for months. A fixed date is an info.
 
     Why: in a real run the prompts change every day, and so do results. Answers that are cached by prompt cannot be used
     again. The tests of this plugin use a fixed clock.
