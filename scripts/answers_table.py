@@ -25,26 +25,27 @@ from pytest_promptfmt.systems.templates.loop_rules import calls_look_alike
 
 PAGE = Path(__file__).parents[1] / "docs" / "answers.md"
 PLAIN = ("answer", "call-finished")
-HEAD = """# Answers that come back
+PAGE_TEXT = """# Answers that come back
 
 A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with
 a parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
 answer *comes back* if the new text is the same, and nothing is missing in the message.
 
-This page shows how often answers come back, for {count} public chat templates that write tool calls. The answers are
-those of the built-in conversations. `scripts/answers_table.py` wrote the page.
+{count} public chat templates that write tool calls were tried with the answers of the built-in conversations, and with
+each parser of TRL 1.16. `scripts/answers_table.py` wrote this page.
 
-- *parser*: the parser of TRL 1.16 that reads the most answers. Some templates have none, because no parser
-  reads their answers.
-- *come back*: how many of the answers come back.
-- *kept*: how many answers stay the same in later prompts.
-- *calls that look alike*: the findings of [PF468](rules/PF468.md), that is, two different calls with the same text.
+- For {read} templates, a parser reads the answers. {back} of their {answers} answers come back.
+- In {kept} of the {count} templates, all answers stay the same in later prompts.
+- In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
 
-{read} templates have a parser. {back} of their {answers} answers come back.
+| parser that reads most answers | templates | answers that come back | templates whose answers all come back |
+|---|---|---|---|
+{parsers}
+## Why answers do not come back
 
-| template | parser | come back | kept | calls that look alike |
-|---|---|---|---|---|
-"""
+| cause | templates, by parser | for example in |
+|---|---|---|
+{causes}"""
 
 
 def main() -> None:
@@ -53,29 +54,41 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--parsers", type=Path, required=True)
     given = parser.parse_args()
-    parsers, rows, totals = response_templates(given.parsers), [], Counter[str]()
-    causes: dict[str, set[str]] = defaultdict(set)
+    parsers, totals = response_templates(given.parsers), Counter[str]()
+    by_parser: dict[str, Counter[str]] = defaultdict(Counter)
+    causes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for file in sorted(given.folder.glob("*.jinja")):
         trial = TemplateTrial(lone_profile(file.read_text("utf-8")))
         if trial.syntax_error is not None or "assay_metal" not in (trial.text("call-finished") or ""):
             continue
         name, lost, count = best(trial, parsers)
-        kept = [cells[-1] for _, _, cells, _ in loop_table(trial)["rows"] if cells[-1] != "-"]
-        alike = sum(1 for _ in calls_look_alike(trial))
-        back = f"{count - len(lost)} of {count}" if name else ""
-        rows.append(f"| {file.stem} | {name} | {back} | {kept.count('ok')} of {len(kept)} | {alike or ''} |\n")
-        totals.update({"count": 1, "read": bool(name)})
-        totals.update({"answers": count, "back": count - len(lost)} if name else {})
-        for losses in lost.values() if name else ():
-            for each in losses:
-                causes[f"{each.what} | {name}"].add(file.stem)
-    lines = [HEAD.format(**{key: totals[key] for key in ("count", "read", "answers", "back")}), *rows]
-    lines.append(
-        "\n## Why answers do not come back\n\n| cause | parser | templates with it | example |\n|---|---|---|---|\n"
+        stays = all(cells[-1] in ("-", "ok") for _, _, cells, _ in loop_table(trial)["rows"])
+        totals.update({"count": 1, "kept": stays, "alike": any(calls_look_alike(trial))})
+        if name:
+            by_parser[name].update({"templates": 1, "answers": count, "back": count - len(lost), "whole": not lost})
+            for each in (loss for losses in lost.values() for loss in losses):
+                causes[each.what][name].add(file.stem)
+    for of_one in by_parser.values():
+        totals.update({"read": of_one["templates"], "answers": of_one["answers"], "back": of_one["back"]})
+    PAGE.write_text(
+        PAGE_TEXT.format(
+            **{name: f"{totals[name]:,}" for name in ("count", "read", "kept", "alike", "answers", "back")},
+            parsers="".join(
+                f"| {name} | {one['templates']} | {one['back']:,} of {one['answers']:,} | {one['whole']} |\n"
+                for name, one in sorted(by_parser.items())
+            ),
+            causes="".join(row for _, row in sorted(map(cause_row, causes, causes.values()))),
+        ),
+        "utf-8",
     )
-    for cause, names in sorted(causes.items(), key=lambda each: (-len(each[1]), each[0])):
-        lines.append(f"| {cause} | {len(names)} | {min(names)} |\n")
-    PAGE.write_text("".join(lines), "utf-8")
+
+
+def cause_row(cause: str, by_parser: Mapping[str, set[str]]) -> tuple[int, str]:
+    """Return the row of a cause, with its place: the cause with the most templates is the first."""
+    counts = Counter({name: len(files) for name, files in by_parser.items()}).most_common()
+    example = min(set[str]().union(*by_parser.values()))
+    parsers = ", ".join(f"{name}: {count}" for name, count in counts)
+    return -sum(count for _, count in counts), f"| {cause} | {parsers} | {example} |\n"
 
 
 def response_templates(file: Path) -> Mapping[str, Mapping[str, Any]]:
