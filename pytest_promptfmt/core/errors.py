@@ -123,6 +123,12 @@ class PromptWildcardError(UnavailableError):
     reason = "`use_prompt` with a wildcard, which lm-eval 0.4.2 and later refuse"
 
 
+class EarlyChatError(UnavailableError):
+    """A chat prompt that lm-eval 0.4.3 refuses, for an earlier release, which has no chat templates."""
+
+    reason = "chat templates before lm-eval 0.4.3, which has no prompts for them without shots"
+
+
 class MissingResource(NamedTuple):
     """Something that is not here: the reason to skip what needs it, and what makes it available ("" if unknown)."""
 

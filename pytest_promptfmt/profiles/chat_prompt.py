@@ -10,7 +10,14 @@ from typing import Any, Final, Literal
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import LimitExceededError, RenderError, SettingsError, did_you_mean, shortened
+from pytest_promptfmt.core.errors import (
+    EarlyChatError,
+    LimitExceededError,
+    RenderError,
+    SettingsError,
+    did_you_mean,
+    shortened,
+)
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, join, joined_spans
 from pytest_promptfmt.core.release import Release
@@ -118,6 +125,8 @@ def prompt_of_input(
     contents = [content for turn in shots for content in turn.contents]
     if shots and not profile.fewshot_as_turns:
         contents = [("user", "".join([turn.text for turn in shots]))]
+    if release.is_older and opening is None and not contents:
+        raise EarlyChatError(f"lm-eval {release.version} has no chat templates, and 0.4.3 refuses them {where}")
     text = ""
     if opening is not None or contents or not release.renders_inputs:
         text, opening = _rendered(profile, opening, contents, False, where)

@@ -513,6 +513,23 @@ def test_a_sampler_of_an_earlier_release_is_skipped_only_there(
         tuple(render_task(task, docs))
 
 
+@pytest.mark.parametrize(("release", "kind"), [("0.4.0", UnavailableError), ("0.4.3", RenderError)])
+def test_a_chat_of_nothing_is_skipped_for_releases_without_chat_templates(
+    tmp_path: Path, release: str, kind: type[Exception]
+) -> None:
+    text = "task: t\noutput_type: multiple_choice\ndoc_to_text: !function utils.gold\ndoc_to_target: end\n"
+    (tmp_path / "t.yaml").write_text(text + "doc_to_choice: [one, two]\n", "utf-8")
+    (tmp_path / "utils.py").write_text("def gold(doc):\n    return 1\n", "utf-8")
+    task = bind_functions(read(tmp_path / "t.yaml").tasks[0], trusted=lambda _path: True)
+    task = replace(task, release=release_of(release))
+    docs = TaskDocs.in_memory([{"end": "of it"}, {"end": "of all"}])
+    chat = replace(PLAIN, name="chat", chat_template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(kind, match="chat"):
+        tuple(render_task(task, docs, chat))
+    for made in (render_task(task, docs), render_task(task, docs, chat, num_fewshot=1)):
+        assert len([*made]) == 2
+
+
 @pytest.mark.parametrize("kind", ["synthetic", "given"])
 def test_a_target_that_is_no_choice_is_a_mistake_only_with_real_docs(
     tmp_path: Path, kind: Literal["synthetic", "given"]
