@@ -112,7 +112,7 @@ def _init(
     templates = list(_files(folder, _TEMPLATES, lambda path: recognized(path) is not None))
     harness = harness_around(folder.resolve())
     if harness is not None:
-        say(f"a checkout of {harness.title}; prompts are made as lm-eval 0.4.13 makes them")
+        say(f"a checkout of {harness.title}")
     chosen = kind or _asked(_guessed(folder, tasks, templates, harness))
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
     wants_baseline = chosen in (RepositoryKind.FORK, RepositoryKind.TRAINING) if baseline is None else baseline
