@@ -87,8 +87,12 @@ def test_a_fork_of_a_harness_is_green_on_its_first_day_and_new_mistakes_are_red(
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_own.py").write_text("import not_there\n", "utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --cov=x\n", "utf-8")
+    (tmp_path / "lm_eval/api").mkdir()
+    (tmp_path / "lm_eval/api/task.py").touch()
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "lm_eval"\nversion = "0.4.9"\n', "utf-8")
     done = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@v1.2.3")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a checkout of lm-eval 0.4.9\n")
     adopting = "pytest --promptfmt --promptfmt-baseline=promptfmt-baseline.jsonl PATH --snapshot-update"
     assert f"To adopt tasks: {adopting}" in done.stdout
     settings = yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))
