@@ -154,7 +154,7 @@ class CachedFolders:
         if outer is None:
             return self._contents.places.digest(index.state())
         with gate.also_reading(outer.folder.parent):
-            around = self._inputs.digest_of("harness", outer.files())
+            around = self._inputs.digest_of("harness", [*map(str, outer.files)])
         return OTHER if around == OTHER else self._contents.places.digest((index.state(), around))
 
     @cached_property

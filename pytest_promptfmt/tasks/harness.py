@@ -194,17 +194,13 @@ class Harness:
         """Return whether its files may change without its release: those of a checkout, not of a distribution."""
         return not (self.is_installed and is_installed(str(self.folder)))
 
-    def files(self) -> Sequence[str]:
-        """Return the paths of its YAML files."""
-        return [*map(str, self._files)]
-
     def places(self, *, with_tasks: bool) -> Iterator[str]:
         """Yield the paths that its description and, if wanted, its names are read from, folders with a slash."""
         code = (row["file"] for row in data_table("release_code").values())
         read = "tasks/__init__.py", *_CONFIGS, _GROUPS, *code
         yield from map(str, (*self._stating_release, *(self.folder / name for name in read), *self.registering("task")))
         if with_tasks:
-            yield from self.files()
+            yield from map(str, self.files)
             yield from (f"{root}/" for root, _, _ in os.walk(self.tasks))
 
     @property
@@ -232,22 +228,22 @@ class Harness:
         return None if tagged is None else ("tag", tuple(sorted(set(self._includers(tagged)))))
 
     @cached_property
-    def _files(self) -> Sequence[Path]:
+    def files(self) -> Sequence[Path]:
         """Return its YAML files, those that are only included as well."""
         walked = os.walk(self.tasks)
         return sorted(Path(root, name) for root, _, names in walked for name in names if name.endswith("yaml"))
 
     @cached_property
     def _by_stem(self) -> Mapping[str, list[Path]]:
-        return _paths_by((path.stem, path) for path in self._files)
+        return _paths_by((path.stem, path) for path in self.files)
 
     @cached_property
     def _names(self) -> Mapping[tuple[Kind, str], list[Path]]:
-        return _paths_by((named, path) for path in self._files for named in self._named_in(path)[0])
+        return _paths_by((named, path) for path in self.files for named in self._named_in(path)[0])
 
     @cached_property
     def _including(self) -> Mapping[str, list[Path]]:
-        return _paths_by((name, path) for path in self._files for name in self._named_in(path)[1])
+        return _paths_by((name, path) for path in self.files for name in self._named_in(path)[1])
 
     def _named_in(self, path: Path) -> tuple[Sequence[tuple[Kind, str]], Sequence[str]]:
         """Return the names in a file and in its includes; a file is read once as long as it stays as it is."""
