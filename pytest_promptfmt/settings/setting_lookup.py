@@ -55,6 +55,8 @@ class SettingLookup:
         if not setting.option:
             return None
         given = self.config.getoption(setting.option)
+        if isinstance(given, list) and not all(str(each).strip() for each in given):
+            raise SettingsError(f"{setting.option} is empty", hint=f"give {setting.kind.expected}")
         return _parsed(setting, given or None, setting.option, Path.cwd())
 
     def configured(self, name: str) -> Any:

@@ -330,6 +330,7 @@ def test_without_a_command_the_help_is_all_that_is_printed(tmp_path: Path) -> No
 
 def test_names_are_those_of_the_options_of_the_command(tasks: Path) -> None:
     assert promptfmt(tasks.parent, "check", "--select", "PF999").stderr.startswith("--select: unknown rule code")
+    assert promptfmt(tasks.parent, "check", "--select=").stderr.startswith("--select is empty")
     found = promptfmt(tasks.parent, "check", "--task", "gold")
     assert "--task 'gold' matches none of the 3 tasks: metals, stones, woods" in found.stdout + found.stderr
 
