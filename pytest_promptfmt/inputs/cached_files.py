@@ -16,8 +16,8 @@ from pytest_promptfmt.tasks import IndexEntry
 Shown = Mapping[str, Any]
 """The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
 
-TaskRow = tuple[str, str, str | None, int | None, int | None]
-"""A task as id, name, format, and its line and column."""
+TaskRow = tuple[str, str, str | None]
+"""A task as id, name and format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,14 @@ class CachedFile:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
-    are. `read` returns the text of the results of items, of which those that are not `is_valid` are left out. A file
-    that `brings_profiles` does not use the profiles of the run. `profiles` are the keys of those that its items use,
-    `introduces` of those that no file before it had: it has the findings about them.
+    are. `read` returns the text of the results of items, of which those that are not `is_valid` are left out.
+    `profiles` are the keys of those that its items use, `introduces` of those that no file before it had: it has the
+    findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
-    brings_profiles: bool
     profiles: frozenset[str]
     introduces: frozenset[str]
     is_quiet: bool
@@ -69,10 +68,9 @@ class CachedFile:
     def of(cls, row: Mapping[str, Any], read: Callable[[], object], is_valid: Callable[[Shown], bool]) -> CachedFile:
         """Return the file of a row; raises any error for invalid data."""
         return cls(
-            tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
+            tasks=tuple((str(a), str(b), None if c is None else str(c)) for a, b, c in row["tasks"]),
             claims=tuple((str(a), str(b)) for a, b in row["claims"]),
             size=int(row["size"]),
-            brings_profiles=row["brings_profiles"] is True,
             profiles=frozenset(map(str, row["profiles"])),
             introduces=frozenset(map(str, row["introduces"])),
             is_quiet=row["is_quiet"] is True,

@@ -19,7 +19,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.inputs.cached_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.inputs.contents import OTHER, Contents
-from pytest_promptfmt.inputs.folders import INDEXED, Folders, KnownTask
+from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.inputs.store import Store, StoredInputs, mapping
 from pytest_promptfmt.inputs.task_inputs import RunInputs, SharedInputs
@@ -47,14 +47,13 @@ class CachedFolder:
     `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
     `RUN_AGAIN`, or has the digest of its inputs: a run with other options or another environment may have stored other
     outcomes since. The quiet ones are `counted` together, and use `profiles` that files before them introduce; `first`
-    is one of their snapshots, as file, task and profile. `others` are the tasks of all files that are not in the index.
+    is one of their snapshots, as file, task and profile.
     """
 
     children: tuple[tuple[str, str | None], ...]
     counted: Counted
     first: tuple[str, str, str] | None
     profiles: frozenset[str]
-    others: tuple[KnownTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +116,6 @@ class CachedFolders:
                 counted=Counted.read(row["counted"]),
                 first=None if row["first"] is None else _snapshot(*map(str, row["first"])),
                 profiles=frozenset(map(str, row["profiles"])),
-                others=tuple(
-                    (str(task), folder / str(name), line, column) for task, name, line, column in row["others"]
-                ),
             )
         except Exception:  # invalid data of any kind
             return None
@@ -220,12 +216,6 @@ class CachedFolders:
             "counted": together(rows),
             "first": next(snapshots_in(rows), None),
             "profiles": sorted({profile for _, each in rows for profile in each["profiles"]}),
-            "others": [
-                (task, child, line, column)
-                for child, each in known.items()
-                for task, _, _, line, column in (each.row.get("tasks", ()) if each is not None else ())
-                if not self._folders.is_indexed(task, Path(folder, child))
-            ],
         }
         self._store.put(FOLDERS, self._key(folder), row)
 
@@ -247,9 +237,9 @@ class CachedFolders:
         stems = [folded(child.rpartition(".")[0]) for child in known if not child.endswith("/")]
         if len(set(stems)) < len(stems):
             return None  # their snapshots may be claimed twice
-        for child, each in known.items():
-            if each is not None and (each.is_open or (each.row and not child.endswith(INDEXED))):
-                return None  # names in other systems' files are not in the index
+        for each in known.values():
+            if each is not None and each.is_open:
+                return None
             inputs.update(each.paths if each is not None else ())
         with os.scandir(folder) as entries:
             inputs.update(each.path for each in entries if os.path.isfile(each.path) and systems_for(Path(each.path)))

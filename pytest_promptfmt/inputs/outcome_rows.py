@@ -83,7 +83,7 @@ class OutcomeRows:
     def keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
         """Store the outcomes of a file; `row` has their inputs."""
         about = {"tasks": watched.tasks, "claims": watched.claims, "profiles": sorted(watched.profiles)}
-        about |= {"brings_profiles": watched.brings_profiles, **summary(watched.items)}
+        about |= summary(watched.items)
         made = self.digest(row)
         self.found[name] = {"made": made, **row, **about}
         others = [each for each in self.variants(name) if each.get("made") not in (None, made)]

@@ -224,7 +224,6 @@ class WatchedFile:
     refused: str = ""
     loads: bool = False
     may_vary: bool = False
-    brings_profiles: bool = False
     profiles: set[str] = field(default_factory=set)
     introduces: set[str] = field(default_factory=set)
 
@@ -262,9 +261,8 @@ class WatchedFiles:
         self._contents.take(f"{path.parent}/")
         for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
             paths.update(format_files(folder))
-        watched = WatchedFile(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
+        watched = WatchedFile(settings, paths, set(), [(t.id, t.name, t.format) for t in made])
         watched.asked |= self._folders.index.asked
-        watched.brings_profiles = any(task.assembly.brings_profiles for task in made)
         whole = file.yaml.config if file.yaml is not None else {}
         configs = [whole, *(task.config for task in made if task.config != whole)]
         texts, modules = _texts_and_modules(configs)
@@ -274,7 +272,8 @@ class WatchedFiles:
             paths |= others
         reached = self._shared.reached_from(modules, settings)
         watched.refused, watched.loads, watched.may_vary = reached.asks, reached.loads, reached.may_vary
-        if watched.brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):
+        brings_profiles = any(task.assembly.brings_profiles for task in made)
+        if brings_profiles and SEPARATE_ENGINES.intersection(settings.template_engines):
             watched.refused = "the output of another program"
         by_harness = settings.renderer == "installed" and any(task.system == "lm-eval" for task in made)
         if by_harness or any(map(needs_harness, made)):
@@ -380,11 +379,6 @@ def _read_for(file: TaskFile) -> Collection[str] | None:
         return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
     system = known_systems().get(file.tasks[0].system) if file.tasks else None
     return system.made_of(file.path) if system is not None else None
-
-
-def _line_of(task: Task) -> tuple[int | None, int | None]:
-    position = task.position("task")
-    return (position.line, position.column) if position is not None else (None, None)
 
 
 def _texts_and_modules(configs: Sequence[Mapping[Any, Any]]) -> tuple[set[str], set[str]]:

@@ -51,7 +51,7 @@ class TaskFileNode(pytest.File):
         self._refused: list[LoadItem] = []
         run = self.config.stash[RUN]
         folders = run.folders
-        root = folders.root_of(self.path, self.session.isinitpath)
+        folders.enter(self.path.parent, self.session.isinitpath)
         run.cache.decision(self.path)
         folders.index.asked.clear()
         try:
@@ -89,7 +89,7 @@ class TaskFileNode(pytest.File):
         self._warn(*notes)
         if run.outputs.baseline is not None:
             run.found.defined[str(self.path)] = [*file.names, *(task.id for task in made)]
-        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
+        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, attempt) for attempt in found]
         if file.yaml is not None:
             view = FileView(path=self.path, yaml=file.yaml, file=file, index=folders.index)
             first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
@@ -139,19 +139,12 @@ class TaskFileNode(pytest.File):
             error = SourceError("this file has snapshots, but defines no task", position=Position(self.path), hint=hint)
         return [LoadItem.from_parent(self, name="load", error=error)]
 
-    def _task_node(self, run: Run, root: Path, attempt: Attempt) -> TaskNode:
-        task, error = attempt.task, attempt.error
+    def _task_node(self, run: Run, attempt: Attempt) -> TaskNode:
+        task = attempt.task
         if task.format not in run.settings.formats:  # a format that is merely tried replaces what it must
             lint = run.folders.settings_for(self.path).lint
             self._warn(*layout_notes(task, replaced=not lint))  # PF103 reports it
-        earlier = run.folders.earlier_definition(task, root)
-        if earlier is not None:
-            error = SourceError(
-                f"task {task.id!r} is also defined in {earlier.position('task')}",
-                position=task.position("task"),
-                hint="rename one of them; lm-eval keeps the first and drops the other with only a warning",
-            )
-        return TaskNode.from_parent(self, name=node_name(task.id), task=task, error=error)
+        return TaskNode.from_parent(self, name=node_name(task.id), task=task, error=attempt.error)
 
 
 def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:

@@ -186,21 +186,16 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     run, session = parent.config.stash[RUN], parent.session
     if not is_below_named(path, session):
         return None  # pytest passes here on its way to a folder that was named
-    root = run.folders.root_of(path, session.isinitpath)
+    run.folders.enter(path.parent, session.isinitpath)
     cached = run.cache.decision(path).file
     if cached is None:
         return None
-    tasks = [(task, path, line, column) for task, _, _, line, column in cached.tasks]
-    root = path.parent if cached.brings_profiles else root  # as `earlier_definition`
-    if not all(run.folders.is_first(task, path, root) for task, *_ in tasks):
-        return None
-    run.folders.add_known(root, tasks)
     try:
         for task, profile in cached.claims:
             run.expected.claim(path, task, profile)
     except SnapshotError:
         return None  # another file has one of its snapshots
-    run.expected.define(path, (task[:3] for task in cached.tasks))
+    run.expected.define(path, cached.tasks)
     item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, cached=cached)
     return item
 
@@ -210,12 +205,10 @@ def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder 
     if not is_below_named(folder / "-", parent.session):
         return None
     run = parent.config.stash[RUN]
-    root = run.folders.root_of(folder / "-", parent.session.isinitpath)
+    run.folders.enter(folder, parent.session.isinitpath)
     folders = run.cache.folders
     cached = folders.of(folder) if folders is not None else None
-    if cached is None or not run.folders.add_folder(root, folder, cached.others):
-        return None
-    return UnchangedFolder.from_parent(parent, path=folder, cached=cached)
+    return None if cached is None else UnchangedFolder.from_parent(parent, path=folder, cached=cached)
 
 
 def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str] | None:
@@ -240,8 +233,8 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, with unchanged files replaced by their own items if these have to run again.
 
     These are a file that comes first with other profiles than before, about which it reports the findings; a failure
-    that is stored without its text, because it repeats one of another file, if no earlier item has the text; a file
-    with a task that an earlier, changed file defines; and one with a missing snapshot that `may_be_renamed`.
+    that is stored without its text, because it repeats one of another file, if no earlier item has the text; and a file
+    with a missing snapshot that `may_be_renamed`.
     """
     known: set[str] = set()
     explained: set[tuple[str, str]] = set()
@@ -251,7 +244,7 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         if item is None:
             waiting.pop()
         elif isinstance(item, UnchangedFiles):
-            if _is_met(item, known):
+            if item.cached.profiles <= known:
                 yield item
             else:
                 waiting.append(item.apart())
@@ -268,18 +261,9 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
 
 
-def _is_met(item: UnchangedFiles, known: Set[str]) -> bool:
-    """Return whether files before these have introduced their profiles, and define none of their tasks."""
-    overtaken = item.config.stash[RUN].folders.overtaken
-    is_overtaken = any(path.parent == item.path and path.name in item.files for path in overtaken)
-    return item.cached.profiles <= known and not is_overtaken
-
-
 def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
     """Return the item with the outcomes of its file as the first one with all profiles that are not known yet."""
     run, new = item.config.stash[RUN], item.cached.profiles - known
-    if item.path in run.folders.overtaken:
-        return None
     if new == item.cached.introduces:
         return item
     cached = run.cache.decision(item.path, new).file

@@ -172,14 +172,15 @@ def test_a_group_tests_what_it_changes_and_what_it_defines(project: Project) -> 
     assert sorted(names) == ["arc", "suite.inline", "suite.wic", "wic"]
 
 
-def test_a_name_in_two_files_is_a_located_failure_of_the_second(project: Project) -> None:
+def test_a_name_in_two_files_is_a_located_finding_about_the_second(project: Project) -> None:
     project.task("tasks/a.yaml", "same")
     project.task("tasks/b.yaml", "same")
-    project.accept("tasks/a.yaml")
-    result = project.run("tasks")
-    result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["tasks/b.yaml:1:1: task 'same' is also defined in tasks/a.yaml:1:1"])
-    project.run("tasks/b.yaml", "--snapshot-update-new-only").assert_outcomes(passed=2)
+    project.accept("tasks")
+    rules = ("-o", "promptfmt_lint=true")
+    result = project.run("tasks", "--promptfmt-select", "PF132", *rules)
+    result.assert_outcomes(passed=5, failed=1)
+    result.stdout.fnmatch_lines(["*at: tasks/b.yaml:1:1", "*the other is at tasks/a.yaml:1:1"])
+    project.run("tasks/b.yaml", "--promptfmt-select", "PF132", *rules).assert_outcomes(passed=3)
 
 
 REWRITTEN = """
