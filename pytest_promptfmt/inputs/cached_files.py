@@ -109,13 +109,6 @@ def is_quiet(shown: Shown) -> bool:
     return not shown["warnings"] and all("passed" in report for report in shown["reports"])
 
 
-def problems(shown: Shown) -> Iterator[tuple[tuple[str, str], bool]]:
-    """Yield the problem of each failed report of an item, and whether the report has its text, not that of another."""
-    for report in (each for each in shown["reports"] if each.get("outcome") == "failed"):
-        outcome = mapping(report.get("promptfmt"))
-        yield (str(outcome.get("category")), str(outcome.get("key"))), bool(outcome.get("detail"))
-
-
 # -- what is written ---------------------------------------------------------------------------------------------------
 
 

@@ -222,7 +222,6 @@ class OutcomeCache:
                 introduced[item.path].update(self._introduced_by(item))
         for path, profiles in introduced.items():
             self.decision(path, profiles)
-        self.planned.explain(planned, self.shown)
 
     def write(self, expected: ExpectedSnapshots, *, is_cut: bool) -> list[Path]:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.

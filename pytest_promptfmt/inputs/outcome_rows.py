@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, problems, summary
+from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, summary
 from pytest_promptfmt.inputs.cached_folders import FOLDERS, folder_of
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import Store, mapping
@@ -113,7 +113,6 @@ class PlannedItems:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._offered: dict[str, set[str]] = defaultdict(set)
-        self._unexplained: set[Node] = set()
 
     def offer(self, node: Node, children: Iterable[Node]) -> None:
         """Note the children of a file or task: all of them have to run, also those that `-k` deselects."""
@@ -124,23 +123,10 @@ class PlannedItems:
     def select(self, items: Iterable[Node]) -> None:
         """Note the items after selection."""
         self._counts = Counter(str(item.path) for item in items)
-        self._unexplained.clear()
-
-    def explain(self, items: Iterable[Node], shown: Callable[[Node], Shown | None]) -> None:
-        """Note the items that run although their results are cached.
-
-        A failure that repeats an earlier one is stored without its text: if no item before it has the text, it runs.
-        """
-        explained: set[tuple[str, str]] = set()
-        for item in items:
-            for problem, has_text in problems(shown(item) or {"reports": ()}):
-                if not has_text and problem not in explained:
-                    self._unexplained.add(item)  # it gets the text, for the same inputs fail in the same way
-                explained.add(problem)
 
     def may_show(self, item: Node, file: CachedFile) -> bool:
         """Return whether the cached result of an item may be shown: some rules use the other items of the run."""
-        return item not in self._unexplained and file.size == self._counts[str(item.path)]
+        return file.size == self._counts[str(item.path)]
 
     def is_whole(self, name: str, watched: WatchedFile) -> bool:
         """Return whether all items of a file ran."""

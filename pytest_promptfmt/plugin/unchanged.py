@@ -13,7 +13,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, Shown, problems
+from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, Shown
 from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
 from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
@@ -232,12 +232,10 @@ def is_below_named(path: Path, session: pytest.Session) -> bool:
 def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, with unchanged files replaced by their own items if these have to run again.
 
-    These are a file that comes first with other profiles than before, about which it reports the findings; a failure
-    that is stored without its text, because it repeats one of another file, if no earlier item has the text; and a file
-    with a missing snapshot that `may_be_renamed`.
+    These are a file that comes first with other profiles than before, about which it reports the findings, and one with
+    a missing snapshot that `may_be_renamed`.
     """
     known: set[str] = set()
-    explained: set[tuple[str, str]] = set()
     waiting = [iter(items)]
     while waiting:
         item = next(waiting[-1], None)
@@ -250,7 +248,7 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
                 waiting.append(item.apart())
         elif isinstance(item, UnchangedItem):
             same = _first_with(item, known)
-            if same is not None and _is_settled(same, explained):
+            if same is not None and _is_settled(same):
                 known |= same.cached.profiles
                 yield same
             else:
@@ -282,18 +280,12 @@ def may_be_renamed(run: Run, shown: Shown) -> bool:
     return "new" in categories and bool(run.expected.obsolete())
 
 
-def _is_settled(item: UnchangedItem, explained: set[tuple[str, str]]) -> bool:
-    """Return whether all failures of a file have their text, or repeat one that is `explained`; adds its problems."""
-    cached = item.cached
+def _is_settled(item: UnchangedItem) -> bool:
+    """Return whether the outcomes of a file can be shown: each is valid, and nothing of it may be renamed."""
+    run, cached = item.config.stash[RUN], item.cached
     if cached.is_quiet:
         return True
-    if any(may_be_renamed(item.config.stash[RUN], shown) for shown in cached.loud()):
-        return False
-    is_whole = len(cached.items) == cached.size
-    for shown in cached.loud():
-        for problem, has_text in problems(shown):
-            is_whole = is_whole and (has_text or problem in explained)
-            explained.add(problem)
+    is_whole = len(cached.items) == cached.size and not any(may_be_renamed(run, shown) for shown in cached.loud())
     cached.pack()
     return is_whole
 

@@ -167,6 +167,7 @@ class ItemRunner:
         self._confinement = confinement
         self._config = run.config
         self._items = items
+        self._path = Path()
         self._is_plain = not has_other_plugins(run.config, _PHASES)
         self._trace = Trace(run.cache.shared.is_library, is_offline=is_offline() and not run.settings.download)
         self._reports: list[pytest.TestReport] = []
@@ -204,6 +205,9 @@ class ItemRunner:
         self._warnings = []
         if self._printed is not None:
             self._printed.begin_item()
+        if item.path != self._path:
+            self._path = item.path
+            self._run.tally.forget_problems()  # the text of each is among the outcomes of its file
         asked = self._run.folders.index.asked
         asked.clear()
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)

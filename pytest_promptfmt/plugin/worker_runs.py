@@ -10,6 +10,7 @@ import itertools
 import sys
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -271,6 +272,8 @@ class WorkerRuns:
             text = item.repeated(outcome, first) if first is not None else None
             if text is not None:
                 report.longrepr = text
+                if item.repeats == "change":  # that of the first is shown
+                    report.promptfmt = replace(outcome, detail="")  # type: ignore[attr-defined]
         return report
 
     def _lost(self, item: PromptItem, lost: Lost) -> pytest.TestReport:

@@ -240,6 +240,10 @@ class Tally:
         first = self._first.get((outcome.category, outcome.key))
         return None if first is None or _file_of(item) < _file_of(first) else first
 
+    def forget_problems(self) -> None:
+        """Let the next item with each problem count as the first."""
+        self._first.clear()
+
     def in_order(self) -> tuple[Outcome, ...]:
         """Return what was kept by folder and file, as pytest collects them, independent of the order of the run.
 
