@@ -206,14 +206,17 @@ def identity_of(root: Path) -> str:
 
 
 def _source_of(tree: Path, clones: int) -> str:
-    """Return the origin of a work tree without user and protocol; that of the other one for a clone on this machine."""
-    common = _common_folder(tree / ".git")
+    """Return the origin of a repository without user and protocol; that of the other one for a clone on this machine.
+
+    Where a repository was cloned from is a work tree, or its `.git`, or bare.
+    """
+    is_bare = clones < _MOST_CLONES and not (tree / ".git").exists()
+    common = tree if is_bare else _common_folder(tree / ".git")
     match = _ORIGIN.search(_text_of(common / "config"))
     origin = match[1] if match else ""
     local = Path(tree, origin.removeprefix("file://"))
     if origin and clones and local.is_dir():
-        other = local.resolve()
-        return _source_of(other if (other / ".git").exists() or other.suffix == ".git" else other.parent, clones - 1)
+        return _source_of(local.resolve(), clones - 1)
     url = None if origin.startswith((".", "/")) else _URL.fullmatch(origin)
     return f"{url[1].lower()}/{url[2]}" if url else str(common.parent if common.name == ".git" else tree)
 

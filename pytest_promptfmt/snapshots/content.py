@@ -164,7 +164,7 @@ def header_facts(
         )
     facts |= {"output": output, **({} if version is None else {VERSION: _shortened(str(version))}), "docs": docs}
     if shots:
-        facts["shots"] = f"{shots}, from {fewshot_docs}"
+        facts["shots"] = f"{shots}, out of {fewshot_docs}"
     return {**facts, **more}
 
 

@@ -241,8 +241,9 @@ def _cloned(project: Project, place: Path) -> None:
 
 
 def _cloned_twice(project: Project, place: Path) -> None:
-    _cloned(project, place.with_name("bare.git"))
-    git(project.root, "clone", "--quiet", str(place.with_name("bare.git")), str(place))
+    bare = str(place.with_name("bare"))
+    git(project.root, "clone", "--quiet", "--bare", str(project.root), bare)
+    git(project.root, "clone", "--quiet", bare, str(place))
 
 
 def _worktree(project: Project, place: Path) -> None:
