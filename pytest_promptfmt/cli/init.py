@@ -105,6 +105,7 @@ def _init(
     baseline: bool | None,
     editor: bool,
 ) -> None:
+    from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
     from pytest_promptfmt.systems import recognized
     from pytest_promptfmt.tasks import harness_around, looks_like_task
 
@@ -117,11 +118,15 @@ def _init(
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
     wants_baseline = chosen in (RepositoryKind.FORK, RepositoryKind.TRAINING) if baseline is None else baseline
     settings = list(_settings(folder, chosen, tasks, templates))
+    if wants_baseline:
+        settings.append(f"baseline: {_BASELINE} # what it accepts does not fail")
     if settings and not (folder / "promptfmt.yml").exists():
         _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
+    file = find_settings_file(folder) if wants_baseline else None
+    is_named = file is None or "baseline" in read_settings_file(file, is_at_rootdir=True).values
+    arguments = [] if is_named else [f"--promptfmt-baseline={_BASELINE}"]
     action = action or _action_reference()
     if workflow:
-        arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline else []
         _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
     if example is None:
         others = _files(folder, ("*.json",), lambda path: recognized(path) is not None)  # such as runs of HELM
@@ -135,12 +140,12 @@ def _init(
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
         say("the workflow uses the package index; for comments on pull requests: --action OWNER/NAME@REVISION")
-    inis = ["promptfmt = true"]
     if wants_baseline:
         _write_baseline(folder, options)
-        inis.append(f"promptfmt_baseline = {_BASELINE}")
-    is_set = _offer(folder, inis)
-    tests = "pytest --promptfmt" + (f" --promptfmt-baseline={_BASELINE}" if wants_baseline and not is_set else "")
+    if file is not None and not is_named:
+        say(f"to use it without an option, add to {display_path(file)}: baseline: {_BASELINE}")
+    _offer(folder)
+    tests = " ".join(["pytest --promptfmt", *arguments])
     if chosen is RepositoryKind.FORK:
         say(f"next: commit this. To adopt tasks: {tests} PATH --snapshot-update, then commit __prompts__")
     else:
@@ -335,25 +340,19 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     say(f"{display_path(file)} written, {entries:,} entries" + (f": {counted_by_effect(file)}" if entries else ""))
 
 
-def _offer(folder: Path, lines: Sequence[str]) -> bool:
-    """Print, or in a terminal offer to write, settings with which plain `pytest` and editors test prompts.
-
-    Returns whether all of them are set.
-    """
+def _offer(folder: Path) -> None:
+    """Print, or in a terminal offer to write, the setting with which plain `pytest` and editors test prompts."""
     texts: dict[Path, str] = {}
     for path in (folder / name for name in _INIS):
         with suppress(OSError):
             texts[path] = gate.read_text(path, errors="replace")
     files = [path for path, text in texts.items() if "pytest" in text]
-    written = "".join(texts[path] for path in files)
-    missing = [line for line in lines if line.partition(" ")[0] + " " not in written]
-    if not missing:
-        return True
+    if any("promptfmt " in texts[path] for path in files):
+        return
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     question = "Run the prompt tests with every pytest, and in editors (writes pytest.ini)"
     if not files and is_terminal and typer.confirm(question, default=True):
-        _write(folder / "pytest.ini", "\n".join(["[pytest]", *missing]) + "\n")
-        return True
+        _write(folder / "pytest.ini", "[pytest]\npromptfmt = true\n")
+        return
     where = display_path(files[0]) if files else "pytest.ini, below [pytest]"
-    say(f"to run prompt tests with plain pytest and in editors, add to {where}: {'; '.join(missing)}")
-    return False
+    say(f"to run prompt tests with plain pytest and in editors, add to {where}: promptfmt = true")

@@ -65,7 +65,7 @@ class RunInputs:
     rootdir: Path
     plugins: Callable[[], Iterable[str]]
     options: Callable[[], Sequence[object]]
-    baseline: Callable[[], Path | None]
+    baseline: Path | None
     collecting: Callable[[], Sequence[object]]
     can_try_orders: Callable[[], bool]
     varying: Callable[[Collection[Path]], frozenset[Path]]
@@ -149,8 +149,7 @@ class SharedInputs:
             [re.sub(f"^{re.escape(home)}(?=/)", "~", each) for each in hub_caches()],
             *(os.environ.get(name) for name in _METRICS),
         )
-        baseline = self._run.baseline()
-        yield None if baseline is None else self._contents.input(str(baseline))[:2]
+        yield None if self._run.baseline is None else self._contents.input(str(self._run.baseline))[:2]
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` if unknown."""

@@ -23,7 +23,7 @@ from pytest_promptfmt.results.run_result import Tally, causes_in
 from pytest_promptfmt.results.writers import find_writer
 from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.settings import Settings, SettingsTree
-from pytest_promptfmt.settings.setting_lookup import Config, SettingLookup
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.extension import Verdict
@@ -122,7 +122,7 @@ class Run:
     def __init__(self, config: pytest.Config, tree: SettingsTree, snapshot_names: Iterable[str]) -> None:
         """Raise SettingsError for invalid options; `snapshot_names` are those of snapshots without a profile."""
         self.config = config
-        self.outputs = outputs = read_outputs(config)
+        self.outputs = outputs = read_outputs(tree.written)
         self.expected = ExpectedSnapshots(_tree(tree.root))
         names = (*BUILTIN_PROFILES, *snapshot_names)
         self.folders = Folders(tree, lambda defined: self.expected.set_profiles(defined, everywhere=names))
@@ -151,18 +151,17 @@ class Run:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def read_outputs(config: Config) -> Outputs:
-    """Return the outputs that a pytest config requests.
+def read_outputs(written: SettingLookup) -> Outputs:
+    """Return the outputs that the settings of the rootdir request.
 
     Raises SettingsError for an invalid shard, an unknown writer, --promptfmt-baseline-update without a baseline, and a
     missing baseline that is not to be written.
     """
-    written = SettingLookup(config)
     update, baseline = written.value("baseline_update"), written.value("baseline")
     if update is not None and baseline is None:
         raise SettingsError(
             "--promptfmt-baseline-update has no baseline to update",
-            hint="name the file with --promptfmt-baseline or the ini value promptfmt_baseline",
+            hint="name the file with --promptfmt-baseline, or as `baseline` in promptfmt.yaml",
         )
     if baseline is not None and update != "write" and not baseline.exists():
         raise SettingsError(

@@ -303,13 +303,13 @@ _COLLECTING_INI: Final = ("norecursedirs", "python_files")
 """Options and settings of pytest that decide which files are collected in a folder."""
 
 
-def inputs_of(config: pytest.Config) -> RunInputs:
+def inputs_of(run: Run) -> RunInputs:
     """Return the inputs of a run of pytest; plugins may change them until they are read."""
-    written, option = SettingLookup(config), config.option
+    config, outputs, option = run.config, run.outputs, run.config.option
 
     def options() -> Sequence[object]:
         filters = config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
-        return [*filters, config.get_verbosity() > 0, option.promptfmt, written.value("baseline_update")]
+        return [*filters, config.get_verbosity() > 0, option.promptfmt, outputs.baseline_update]
 
     def collecting() -> Sequence[object]:
         options = [(name, repr(getattr(option, name, None))) for name in _COLLECTING]
@@ -321,7 +321,7 @@ def inputs_of(config: pytest.Config) -> RunInputs:
         rootdir=config.rootpath,
         plugins=lambda: (str(getattr(each, "__file__", "") or "") for each in config.pluginmanager.get_plugins()),
         options=options,
-        baseline=lambda: written.value("baseline"),
+        baseline=outputs.baseline,
         collecting=collecting,
         can_try_orders=lambda: not option.promptfmt_no_code and not option.noconftest,  # else code would run here
         varying=partial(varying, config),
@@ -331,7 +331,7 @@ def inputs_of(config: pytest.Config) -> RunInputs:
 def cache_of(run: Run, workers: int) -> OutcomeCache:
     """Return the cache of a run with so many workers."""
     folder, shows = _folder_of(run, workers)
-    return OutcomeCache(inputs_of(run.config), run.folders, folder, run.expected.tree, shows=shows, is_valid=is_stored)
+    return OutcomeCache(inputs_of(run), run.folders, folder, run.expected.tree, shows=shows, is_valid=is_stored)
 
 
 def _folder_of(run: Run, workers: int) -> tuple[Path | None, bool]:

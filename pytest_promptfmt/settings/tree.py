@@ -188,6 +188,11 @@ class SettingsTree:
         """
         return self._level(folder, top).settings
 
+    @property
+    def written(self) -> SettingLookup:
+        """Return what is written for the rootdir."""
+        return SettingLookup(self._config, self._level(self._rootdir, self._rootdir).files)
+
     def _level(self, folder: Path, top: Path) -> _Level:
         known = self._known.get(folder)
         if known is None:

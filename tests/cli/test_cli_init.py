@@ -54,10 +54,11 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     assert {json.loads(line)["code"] for line in lines[1:]} >= {"PF201"}
     assert status(tmp_path, "-m", "promptfmt_lint") == 1
     assert status(tmp_path, "-m", "promptfmt_lint", "--promptfmt-baseline=promptfmt-baseline.jsonl") == 0
-    assert "promptfmt = true; promptfmt_baseline = promptfmt-baseline.jsonl" in done.stdout
-    ini = "[pytest]\npromptfmt = true\npromptfmt_baseline = promptfmt-baseline.jsonl\n"
-    (tmp_path / "pytest.ini").write_text(ini, "utf-8")
-    assert "with plain pytest" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
+    assert "add to promptfmt.yaml: baseline: promptfmt-baseline.jsonl" in done.stdout
+    assert "pytest.ini, below [pytest]: promptfmt = true" in done.stdout
+    (tmp_path / "promptfmt.yaml").write_text("docs: 1\nbaseline: promptfmt-baseline.jsonl\n", "utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npromptfmt = true\n", "utf-8")
+    assert "add to" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
 
 
@@ -69,7 +70,6 @@ def test_a_baseline_of_init_holds_for_pytest_called_by_its_name(tmp_path: Path) 
     assert promptfmt(tmp_path, "init", "--no-workflow", "--baseline").returncode == 0
     [line] = (tmp_path / "promptfmt-baseline.jsonl").read_text("utf-8").splitlines()[1:]
     command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "-m", "promptfmt_lint"]
-    command += ["--promptfmt-baseline=promptfmt-baseline.jsonl"]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, (line, done.stdout)
@@ -93,14 +93,13 @@ def test_a_fork_of_a_harness_is_green_on_its_first_day_and_new_mistakes_are_red(
     done = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@v1.2.3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a checkout of lm-eval 0.4.9\n")
-    adopting = "pytest --promptfmt --promptfmt-baseline=promptfmt-baseline.jsonl PATH --snapshot-update"
-    assert f"To adopt tasks: {adopting}" in done.stdout
+    assert "To adopt tasks: pytest --promptfmt PATH --snapshot-update" in done.stdout
     settings = yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))
     assert settings["paths"] == ["lm_eval/tasks/old"]
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
     inputs = workflow["jobs"]["prompts"]["steps"][-1]["with"]
     assert "pyyaml" in inputs["packages"].lower()
-    arguments = ["-o", "addopts=", "-o", "python_files=", *inputs["args"].split()]
+    arguments = ["-o", "addopts=", "-o", "python_files="]
     assert status(tmp_path, *arguments) == 0
     (folder / "new.yaml").write_text(task.replace("old", "new"), "utf-8")
     assert status(tmp_path, *arguments) == 1
@@ -116,11 +115,12 @@ def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_n
     assert {path.name for path in model.iterdir()} == {".gitattributes", ".gitignore", ".github", "chat_template.jinja"}
     done = promptfmt(training, "init")
     assert done.returncode == 0
-    assert "next: pytest --promptfmt --promptfmt-baseline=promptfmt-baseline.jsonl --snapshot-update" in done.stdout
+    assert "next: pytest --promptfmt --snapshot-update" in done.stdout
     assert "failed" not in done.stdout + done.stderr, "missing snapshots are the next step"
     assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {
         "templates": ["assets/templates"],
         "paths": ["assets/templates"],
+        "baseline": "promptfmt-baseline.jsonl",
     }
     assert not (training / "tasks").exists()
     assert (training / "promptfmt-baseline.jsonl").is_file()
