@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+from xml.etree import ElementTree
 
 import pytest
 
@@ -25,7 +26,6 @@ _SEEDS: Final = ("1", "2", "3", "4")
 _MOST_SECONDS: Final = 600
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 _ISOLATION: Final = "pytest_promptfmt.plugin.isolation"
-_OPTION: Final = "--promptfmt-outcomes"
 
 
 def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
@@ -37,25 +37,27 @@ def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
         try:
             for run in runs:
                 run.wait(_MOST_SECONDS)
-            found = [json.loads(Path(folder, seed).read_text("utf-8")) for seed in _SEEDS]
-        except (OSError, ValueError, subprocess.TimeoutExpired):
+            found = [_reports_in(Path(folder, seed)) for seed in _SEEDS]
+        except (OSError, ElementTree.ParseError, subprocess.TimeoutExpired):
             return frozenset(files)
         finally:
             for run in runs:
                 run.kill()
                 run.wait()
-    digests = {path: [digests.get(str(path)) for digests in found] for path in files}
+    names = {path: os.path.relpath(path, config.rootpath) for path in files}
+    digests = {path: [each.get(name) for each in found] for path, name in names.items()}
     return frozenset(path for path, each in digests.items() if None in each or len(set(each)) > 1)
 
 
 def _start(config: pytest.Config, files: Collection[Path], seed: str, output: Path) -> subprocess.Popen[bytes]:
-    plugins = ["syrupy", "promptfmt", "no:cacheprovider", "no:xdist", __name__]
+    plugins = ["syrupy", "promptfmt", "no:cacheprovider", "no:xdist"]
     plugins += [_ISOLATION] if config.pluginmanager.hasplugin(_ISOLATION) else []
     options = [f"-p{name}" for name in plugins]
     options += ["--promptfmt", "--promptfmt-no-cache", "--promptfmt-workers=1", "-q"]
-    options += [f"{_OPTION}={output}", f"--rootdir={config.rootpath}"]
+    options += [f"--junitxml={output}", f"--rootdir={config.rootpath}"]
     options += ["-c", str(config.inipath)] if config.inipath is not None else []
     options += [f"--override-ini={each}" for each in config.getoption("override_ini") or ()]
+    options += ["--override-ini=junit_family=xunit1"]  # which names the files of tests
     profiles = config.getoption("promptfmt_profile", None) or ()
     options += [f"--promptfmt-profile={profile}" for profile in profiles]
     return subprocess.Popen(
@@ -68,32 +70,10 @@ def _start(config: pytest.Config, files: Collection[Path], seed: str, output: Pa
     )
 
 
-# -- the plugin of these processes -------------------------------------------------------------------------------------
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that names the file of the result."""
-    parser.addoption(_OPTION, type=Path)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Take the reports of all items."""
-    config.pluginmanager.register(_Reports(config.rootpath, config.getoption("promptfmt_outcomes")))
-
-
-class _Reports:
-    """Writes a digest of the reports of each file."""
-
-    def __init__(self, rootdir: Path, output: Path) -> None:
-        self._rootdir = rootdir
-        self._output = output
-        self._found: dict[str, list[object]] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            file = self._rootdir / report.nodeid.partition("::")[0]
-            self._found.setdefault(str(file), []).append((report.nodeid, report.outcome, report.longreprtext))
-
-    def pytest_sessionfinish(self) -> None:
-        digests = {file: digest_of(repr(found).encode()) for file, found in self._found.items()}
-        self._output.write_text(json.dumps(digests), "utf-8")
+def _reports_in(path: Path) -> dict[str, str]:
+    """Return a digest of the reports of each file, without their times, by its path below the rootdir."""
+    found: dict[str, list[bytes]] = {}
+    for case in ElementTree.parse(path).iter("testcase"):
+        case.attrib.pop("time", None)
+        found.setdefault(case.get("file", ""), []).append(ElementTree.tostring(case))
+    return {file: digest_of(b"\n".join(reports)) for file, reports in found.items()}

@@ -37,7 +37,7 @@ _LOOK_LIMIT = 10_000
 _WORD_START: Final = re.compile(r"(?<!\S)\S")
 
 VERSION: Final = "version"
-"""The fact of a header that is the task's version; snapshots written by earlier releases lack it."""
+"""The fact of a header that is the task's version."""
 
 FEW_SHOT: Final = "few-shot"
 """The title of the section that shows a task with few-shot examples which is rendered without any."""
@@ -110,16 +110,15 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     """Return how the file's bytes (None: there is no file) relate to the rendered document.
 
     In a `narrowed_run`, which rendered fewer docs than it usually would, stored docs that were not rendered are kept
-    and not compared. Sections about the task are compared where both have them. A snapshot without one of them, as
-    earlier releases wrote them, is equal to one with it, and `text` has it for the next update; a run whose profiles
-    leave it out keeps it. A missing version is not written for its own sake.
+    and not compared. Sections about the task are compared where both have them: another profile may have shown them. A
+    snapshot without one of them is equal to one with it, and `text` has it for the next update; a run whose profiles
+    leave it out keeps it.
     """
     text = write_document(rendered)
     if stored is None:
         return SnapshotComparison(state="missing", text=text, new=rendered)
-    older = _as_far_as_stored(rendered, stored)
-    if stored == (text if older is rendered else write_document(older)).encode():
-        return _equal(stored.decode(), text, rendered, older)
+    if stored == text.encode():
+        return SnapshotComparison(state="equal", text=text, stored=text)
     try:
         known = _decode(stored, path)
         old = read_document(known, path)
@@ -131,27 +130,14 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
         rendered = narrowed(rendered, old)
     if old.task and not rendered.task:
         rendered = replace(rendered, task=old.task)
-    older = _as_far_as_stored(rendered, stored)
-    text, compared = write_document(rendered), write_document(older)
-    if compared == known:
-        return _equal(known, text, rendered, older)
-    state: State = "header-only" if body_of(compared) == body_of(known) else "changed"
-    return SnapshotComparison(state=state, text=text, stored=known, old=old, new=replace(rendered, task=older.task))
-
-
-def _equal(known: str, text: str, rendered: Document, older: Document) -> SnapshotComparison:
-    return SnapshotComparison(state="equal", text=text if older.task != rendered.task else known, stored=known)
-
-
-def _as_far_as_stored(rendered: Document, stored: bytes) -> Document:
-    """Return the document without what earlier releases did not write, where the file lacks it."""
-    if VERSION in rendered.header and f"\n{VERSION}: ".encode() not in stored.partition(b"\n\n")[0]:
-        rendered = replace(rendered, header={key: fact for key, fact in rendered.header.items() if key != VERSION})
-    known = stored.partition(f"\n\n{record_name(0)}".encode())[2].partition(b"\n\n")[0] if rendered.task else b""
     # Few-shot examples are shown only where needed: a missing section is information, too.
-    held = [FEW_SHOT] if known else []
-    task = tuple(each for each in rendered.task if each.title in held or f"\n  {each.title}\n".encode() in known)
-    return rendered if task == rendered.task else replace(rendered, task=task)
+    held = {FEW_SHOT, *(section.title for section in old.task)} if old.task else ()
+    shown = replace(rendered, task=tuple(section for section in rendered.task if section.title in held))
+    text, compared = write_document(rendered), write_document(shown)
+    if compared == known:
+        return SnapshotComparison(state="equal", text=text, stored=known)
+    state: State = "header-only" if body_of(compared) == body_of(known) else "changed"
+    return SnapshotComparison(state=state, text=text, stored=known, old=old, new=shown)
 
 
 def narrowed(rendered: Document, stored: Document) -> Document:

@@ -19,7 +19,7 @@
     end: 1 doc, digest 0123456789abcdef
 
 Every line of a text is behind a bar, `⟨end⟩` shows where it ends, and invisible characters have names (core/text.py).
-Facts about the whole task are shown once, before the docs; snapshots that earlier releases wrote lack it. No line ends
+Facts about the whole task are shown once, before the docs, in the snapshot of one profile. No line ends
 with a space and there are no tabs, so tools that tidy files have nothing to change. How prompts become a
 document is in content.py.
 """

@@ -78,7 +78,7 @@ def check(
 ) -> Verdict:
     """Compare a rendered document with its stored snapshot, and write it when syrupy's options demand it.
 
-    A difference only in the header passes, and sections that earlier releases did not write may be missing.
+    A difference only in the header passes, and sections about the task may be missing.
     `--snapshot-update` writes both, and rewrites a damaged file, unless docs would be lost (`narrowed_run`) or a newer
     version of the format wrote it. A snapshot that `may_be_missing` neither passes nor fails, unknown to syrupy.
     """

@@ -97,7 +97,7 @@ def test_more_sections_follow() -> None:
 
 def test_shots_stand_in_the_header_when_there_are_any() -> None:
     facts = header_facts(task="a", profile="plain", output="x", docs="2", shots=5, fewshot_docs="9 synthetic")
-    assert facts["shots"] == "5, from 9 synthetic"
+    assert facts["shots"] == "5, out of 9 synthetic"
     assert "shots" not in FACTS
 
 
