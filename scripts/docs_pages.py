@@ -56,12 +56,11 @@ def sections() -> Mapping[str, str]:
 def index_page(rules: Iterable[Rule]) -> str:
     """Return the page that lists all rules."""
     lines = [
-        "# Rules",
+        "# Every rule",
         "",
         "A finding with severity error fails the test. Warnings are printed at the end of the run. Infos are printed",
-        "only with `-v`. [Rules](../rules.md) explains how to select, ignore and write rules.",
-        "The examples show only the keys of a task that matter.",
-        "`scripts/docs_pages.py` writes these pages.",
+        "only with `-v`. [Rules](../rules.md) explains how to select, ignore and write rules. The page of a rule has",
+        "examples, with only the keys of a task that matter.",
         "",
     ]
     ordered = sorted(rules, key=lambda rule: rule.code)
