@@ -164,8 +164,3 @@ class _Counts:
         else:
             self.row["counts"][outcome.category] += 1
         self._tokenizers.add(used)
-
-
-def snapshots_in(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str]]:
-    """Yield the snapshots of the tasks of several files: file, task and profile."""
-    return ((file, task, profile) for file, row in rows for task, profile in row["claims"])

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.inputs.cached_files import Counted, read_entry, snapshots_in, together, written_entry
+from pytest_promptfmt.inputs.cached_files import Counted, read_entry, together, written_entry
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.places import digest_of
@@ -47,12 +47,12 @@ class CachedFolder:
     `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
     `RUN_AGAIN`, or has the digest of its inputs: a run with other options or another environment may have stored other
     outcomes since. The quiet ones are `counted` together, and use `profiles` that files before them introduce; `first`
-    is one of their snapshots, as file, task and profile.
+    is the first of them that has a snapshot, "" for none.
     """
 
     children: tuple[tuple[str, str | None], ...]
     counted: Counted
-    first: tuple[str, str, str] | None
+    first: str
     profiles: frozenset[str]
 
 
@@ -114,7 +114,7 @@ class CachedFolders:
             found = CachedFolder(
                 children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
                 counted=Counted.read(row["counted"]),
-                first=None if row["first"] is None else _snapshot(*map(str, row["first"])),
+                first=str(row["first"]),
                 profiles=frozenset(map(str, row["profiles"])),
             )
         except Exception:  # invalid data of any kind
@@ -214,7 +214,7 @@ class CachedFolders:
             **made_of,
             "children": states,
             "counted": together(rows),
-            "first": next(snapshots_in(rows), None),
+            "first": next((child for child, each in rows if each["claims"]), ""),
             "profiles": sorted({profile for _, each in rows for profile in each["profiles"]}),
         }
         self._store.put(FOLDERS, self._key(folder), row)
@@ -283,10 +283,6 @@ def _names_own_files(row: Mapping[str, Any], folder: str) -> bool:
 def _may_be_shared(path: str) -> bool:
     """Return whether a file may be an input of several folders: a snapshot is one of a single folder."""
     return _BELOW_SNAPSHOTS not in path
-
-
-def _snapshot(file: str, task: str, profile: str) -> tuple[str, str, str]:
-    return file, task, profile
 
 
 def _folders_of_snapshots(directory: str) -> Iterator[str]:

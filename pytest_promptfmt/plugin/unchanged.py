@@ -42,7 +42,7 @@ class UnchangedFolder(pytest.Directory):
         """Yield one item for all quiet files, one for each of the others, and the folders."""
         run, cached = self.config.stash[RUN], self.cached
         quiet = [name for name, made in cached.children if made == QUIET and not name.endswith("/")]
-        counted_at = cached.first[0] if cached.first is not None else next(iter(quiet), None)
+        counted_at = cached.first or next(iter(quiet), None)
         for name, made in cached.children:
             if name.endswith("/"):  # a separate node, because pytest reads the conftests of each
                 yield self.ihook.pytest_collect_directory(path=self.path / name, parent=self)
@@ -86,10 +86,6 @@ class Unchanged(pytest.Item):
     def runtest(self) -> None:
         """Do nothing."""
 
-    def places(self) -> Iterator[SnapshotPath]:
-        """Yield the snapshots of the item, at least the first one."""
-        raise NotImplementedError
-
 
 class UnchangedFiles(Unchanged):
     """Files of one unchanged folder that are only counted."""
@@ -103,12 +99,6 @@ class UnchangedFiles(Unchanged):
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
         return f"<Unchanged {self.name}/>"
-
-    def places(self) -> Iterator[SnapshotPath]:
-        """Yield the first snapshot."""
-        if self.cached.first is not None:
-            file, task, name = self.cached.first
-            yield self.config.stash[RUN].expected.place(self.path / file, task, name)
 
     def apart(self) -> Iterator[pytest.Item]:
         """Yield the unchanged item of each file, or the items of the file."""
@@ -133,15 +123,11 @@ class UnchangedItem(Unchanged):
         """Return the hooks of the folder, which pytest would look up each time."""
         return super().ihook
 
-    def places(self) -> Iterator[SnapshotPath]:
-        """Yield the snapshots of the file."""
-        expected = self.config.stash[RUN].expected
-        return (expected.place(self.path, task, profile) for task, profile in self.cached.claims)
-
     def stored(self, *, quiet: bool) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
         """Yield the items of the file with their results, the quiet ones only if wanted."""
         run = self.config.stash[RUN]
-        places = {place.name: place for place in self.places()}
+        claimed = (run.expected.place(self.path, task, profile) for task, profile in self.cached.claims)
+        places = {place.name: place for place in claimed}
         for shown in self.cached.items.values() if quiet else self.cached.loud():
             nodeid, location, marker, repeats, place = shown["about"]
             path, line, name = location

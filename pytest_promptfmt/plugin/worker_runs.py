@@ -145,8 +145,8 @@ class WorkerRuns:
             for name, outcome in counted.notable:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
             self._matched += counted.matched
-            place = next(item.places(), None) if counted.matched else None
-            if place is not None:
+            if counted.matched:  # syrupy looks for unused snapshots where it knows of others
+                place = SnapshotPath(str(item.path), item.name)
                 snapshots.count(self._config, item, place, "matched", expected=self._run.expected)
                 self._matched -= 1
 
