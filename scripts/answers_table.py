@@ -32,10 +32,11 @@ a parser, and makes a message of it. The next request contains the message, and 
 answer *comes back* if the new text is the same, and nothing is missing in the message.
 
 {count} public chat templates that write tool calls were tried with the answers of the built-in conversations, and with
-each parser of TRL 1.16. `scripts/answers_table.py` wrote this page. For your own
-template, the [HTML report](report.md) lists each answer.
+each parser of TRL 1.16. `scripts/answers_table.py` wrote this page. For your own template, the [HTML
+report](report.md) lists each answer.
 
-- For {read} templates, a parser reads the answers. {back} of their {answers} answers come back.
+- For {read} templates, a parser reads the answers. {back} of their {answers} answers come back. TRL has no parser for
+  the other templates.
 - In {kept} of the {count} templates, all answers stay the same in later prompts.
 - In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
 
