@@ -76,7 +76,7 @@ class FileResult:
 
 
 class CachedFolders:
-    """The rows of folders: those of earlier runs, and new ones for the folders that this run enters."""
+    """The rows of folders: those of earlier runs, if this one `shows` them, and new ones for the folders it enters."""
 
     def __init__(
         self,
@@ -86,7 +86,10 @@ class CachedFolders:
         contents: Contents,
         shared: SharedInputs,
         folders: Folders,
+        *,
+        shows: bool,
     ) -> None:
+        self.shows = shows
         self._run = run
         self._store = store
         self._inputs = inputs
@@ -102,7 +105,7 @@ class CachedFolders:
 
     def of(self, folder: Path) -> CachedFolder | None:
         """Return the outcomes of the files directly in a folder, None if something may have changed."""
-        row = mapping(self._store.row(FOLDERS, self._key(str(folder))))
+        row = mapping(self._store.row(FOLDERS, self._key(str(folder)))) if self.shows else {}
         try:
             context = self._context(folder)
             if not row or OTHER in (context, row["names"]) or row["context"] != context:

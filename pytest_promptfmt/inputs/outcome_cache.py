@@ -70,9 +70,9 @@ class OutcomeCache:
         self._inputs = StoredInputs(self.store, self._contents)
         self._rows = OutcomeRows(self.store, places, is_valid)
         self.shared = SharedInputs(run, folders, self._contents, self._inputs)
-        self.folders: CachedFolders | None = None
-        if self.store.is_on and shows:
-            self.folders = CachedFolders(run, self.store, self._inputs, self._contents, self.shared, folders)
+        self.folders = CachedFolders(
+            run, self.store, self._inputs, self._contents, self.shared, folders, shows=shows and self.store.is_on
+        )
         self.watched = WatchedFiles(self.shared, folders, self._contents)
         self.decisions: dict[str, Decision] = {}
         self.planned = PlannedItems()
@@ -99,8 +99,8 @@ class OutcomeCache:
         if known is not None and (known.file is None or introduces in (None, known.file.introduces)):
             return known
         found = None
-        reasons = [] if self.folders is not None else ["nothing is cached in this run"]
-        for variant in self._rows.variants(name) if self.folders is not None else ():
+        reasons = [] if self.folders.shows else ["nothing is cached in this run"]
+        for variant in self._rows.variants(name) if self.folders.shows else ():
             try:
                 found = self._same(path, variant, introduces)
                 break
@@ -167,8 +167,7 @@ class OutcomeCache:
 
     def _names(self) -> str | None:
         """Return the digest of the whole index, None if unknown."""
-        is_one = self.folders is not None and len(self._folders.index.roots) == 1
-        return self.folders.digest_of_names() if self.folders is not None and is_one else None
+        return self.folders.digest_of_names() if len(self._folders.index.roots) == 1 else None
 
     def _answered(self, question: str, about: str) -> str:
         """Return the digest of the index's answer to a question; some answers are long, and given to many files."""
@@ -208,7 +207,7 @@ class OutcomeCache:
 
     def below(self, folder: Path) -> list[IndexEntry] | None:
         """Return the entries of all files below a folder, None if one may have changed."""
-        return self.folders.entries_below(folder) if self.folders is not None else None
+        return self.folders.entries_below(folder)
 
     # -- outcomes of this run ------------------------------------------------------------------------------------------
 
@@ -251,9 +250,8 @@ class OutcomeCache:
                 self._rows.keep(name, watched, rows[name])
             elif watched.refused:
                 self._rows.refuse(name, watched.refused, rows.get(name))
-        if self.folders is not None:
-            found = {name: self._result_of(name) for name in {*self.watched.files, *self._rows.found}}
-            self.folders.write(found, expected)
+        found = {name: self._result_of(name) for name in {*self.watched.files, *self._rows.found}}
+        self.folders.write(found, expected)
         self.store.keep_context()
         if self.store.has_to_shrink:
             self.store.forget_others()

@@ -293,8 +293,7 @@ class PromptfmtPlugin:
 
     def _enter(self, folder: Path, children: Sequence[str] | None) -> None:
         """Note the collected children of a folder for the cache; None for a folder to collect each time."""
-        if self._run.cache.folders is not None:
-            self._run.cache.folders.enter(folder, children)
+        self._run.cache.folders.enter(folder, children)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -192,8 +192,7 @@ def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder 
         return None
     run = parent.config.stash[RUN]
     run.folders.enter(folder, parent.session.isinitpath)
-    folders = run.cache.folders
-    cached = folders.of(folder) if folders is not None else None
+    cached = run.cache.folders.of(folder)
     return None if cached is None else UnchangedFolder.from_parent(parent, path=folder, cached=cached)
 
 
