@@ -1,7 +1,8 @@
 r"""Write docs/engines.md: how each engine renders the templates of a folder, compared with Jinja as in transformers.
 
     python scripts/engines_table.py FOLDER --engine minijinja --engine @huggingface/jinja --engine llama.cpp \
-        --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and that of llama.cpp in llama-cpp-python 0.3.36"
+        --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and that of llama.cpp in llama-cpp-python 0.3.36" \
+        --date "November 2026"
 
 Only counts, causes and names of templates are written; `promptfmt_template_engines` gives the same for your own.
 """
@@ -23,7 +24,8 @@ HEAD = """# Engines that render chat templates
 
 A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
 how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations
-each. The engines are {versions}.
+each. The engines are {versions}
+({date}).
 [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
 `scripts/engines_table.py` wrote this page.
 
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine", action="append", required=True)
     parser.add_argument("--versions", required=True)
+    parser.add_argument("--date", required=True, help="such as 'November 2026'")
     given = parser.parse_args()
     files = sorted(given.folder.glob("*.jinja"))
     fates: dict[str, Counter[str]] = defaultdict(Counter)
@@ -58,8 +61,9 @@ def main() -> None:
             fates[engine].update(same=len(trial.given) - len(differ) - refused, differ=len(differ))
             fates[engine].update({"both refuse": refused, "clean": not found})
             for each in found:
-                causes[engine][_cause(each.message)].add(file.stem)
-    lines = [HEAD.format(templates=len(files), conversations=conversations, versions=given.versions)]
+                if ": " in each.message:  # else it is the summary of an engine
+                    causes[engine][_cause(each.message)].add(file.stem)
+    lines = [HEAD.format(templates=len(files), conversations=conversations, versions=given.versions, date=given.date)]
     for engine, counts in fates.items():
         lines.append(f"| {engine} | {counts['clean']} | {' | '.join(str(counts[fate]) for fate in FATES)} |\n")
     for engine, by_cause in causes.items():
@@ -71,7 +75,7 @@ def main() -> None:
 
 def _cause(message: str) -> str:
     """Return a cause without what differs from template to template."""
-    cause = message.partition(": ")[2] or message
+    cause = message.partition(": ")[2]
     if cause.startswith(JINJA_STOPS):
         cause = "the engine continues where Jinja stops with an error"
     cause = re.sub(r"[|`*<>]", " ", cause.splitlines()[0][:70]).strip()

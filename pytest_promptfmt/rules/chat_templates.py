@@ -10,7 +10,7 @@ from typing import Final
 
 from jinja2 import meta, nodes
 
-from pytest_promptfmt.profiles.probe_conversations import MARKER
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION, is_for_chat
@@ -218,9 +218,12 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
     """
     facts, trial = loaded.facts, loaded.trial
-    if facts is not None and trial is not None and facts.indentation:
+    if facts is None or trial is None or trial.syntax_error is not None:
+        return
+    outside = [each.data for each in trial.nodes if isinstance(each, nodes.TemplateData)]
+    message = "the chat template prints the indentation of its own file"
+    if facts.indentation:
         spaces = " " * (len(facts.indentation) - len(facts.indentation.lstrip()))
-        outside = [each.data for each in trial.nodes if isinstance(each, nodes.TemplateData)]
         inside = [each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str)]
         file = trial.profile.template_file
         has_other_name = file is not None and file.name != "chat_template.jinja"
@@ -230,8 +233,18 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
             severity = Severity.INFO
         elif has_other_name and not is_quoted and not any(map(str.strip, outside)):
             severity = Severity.INFO  # programs that load such a file may join its lines
-        message = "the chat template prints the indentation of its own file"
         yield finding(message, facts.indentation, loaded.place_of("\n    {{ ", "\n    <"), severity=severity)
+        return
+    own = [re.escape(each) for each in {*outside} if re.fullmatch(r"\s* {4,}", each)]
+    printed = re.compile(rf"(?:{'|'.join(own)})(?=[^\s\"{{}}\]])") if own and is_for_chat(trial) else None
+    for conversation in trial.simplest(
+        lambda each: printed and each.is_regular and printed.search(trial.whole(each) or "")
+    ):
+        text, place = trial.whole(conversation) or "", loaded.place_of("\n    {{ ")
+        at = printed.search(text) if printed is not None else None
+        yield conversation.finding(
+            f"{message}: {conversation.about}", excerpt(text, at.start() if at else 0), place, Severity.WARNING
+        )
 
 
 @rule("PF409", "carriage-return-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")
@@ -266,6 +279,10 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
         yield info("the template writes no tool calls", "it does not read `tool_calls`", trial.place())
     has_tools = bool(trial.conversations["tools-many"].tools)  # not where the template fails on them
     text = trial.text("tools-many", generation_prompt=True) if has_tools else None
+    if text is not None and "polish_part" not in text and _TOOL in (trial.text("tools-system") or ""):
+        message, place = "the given tools are in the prompt only if there is a system message", trial.place_of("tools")
+        yield finding(message, excerpt(text), place)
+        return
     if text is not None and "polish_part" not in text:
         yield finding(
             "the given tools are not in the prompt",
@@ -276,6 +293,9 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
         return
     if text is not None and not trial.mentions("tool_call"):
         yield finding("the prompt shows the tools, but not their calls", excerpt(text), trial.place_of("tools"))
+    for conversation in trial.simplest(lambda each: _lacks_tools(trial, each)):
+        message, place = f"the given tools are not in the prompt: {conversation.about}", trial.place_of("tools")
+        yield conversation.finding(message, excerpt(trial.whole(conversation) or ""), place)
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")
@@ -283,6 +303,17 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
         if lacking:
             message, place = "parts of a tool's schema are not in the prompt", trial.place_of("tools")
             yield trial.conversations["tools-deep"].finding(message, ", ".join(lacking), place, Severity.INFO)
+
+
+_TOOL: Final = "Finds what a sample consists of."
+
+
+def _lacks_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
+    """Return whether a model is asked without the tools of the request, which it is given for a question."""
+    text = trial.whole(conversation) if conversation.messages[-1].get("role") != "assistant" else None
+    given = [(each.get("function") or {}).get("description") for each in conversation.tools or ()]
+    shown = trial.render(trial.conversations["tools"], State(count=1)).text or ""
+    return text is not None and _TOOL in given and _TOOL in shown and _TOOL not in text
 
 
 def _severity_of_lost_tools(trial: TemplateTrial, text: str) -> Severity:

@@ -34,8 +34,14 @@ _TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
 _CONTROL_TOKENS: Final = "control-tokens"
 _CONTROL: Final = ("<|", "<｜")
 _BEFORE: Final = "Look at the nail."
-_ARGUMENT, _RESULTS = "seventh", ("Mostly copper with tin.", "Forty grams exactly.")
+_ARGUMENT, _RESULT = "seventh", "Mostly copper with tin."
 """Texts of the built-in conversations."""
+_ADJACENT: Final = (
+    ("parallel", "tool results", _RESULT, "Forty grams exactly."),
+    ("assistants-in-a-row", "answers in a row", ANSWER, "Steel does as well."),
+    ("two-users", "user messages in a row", _BEFORE, QUESTION),
+)
+"""Conversations with two messages of one role in a row, and their texts."""
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
 )
@@ -44,7 +50,7 @@ _THOUGHT: Final = re.compile(
 @rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial()
 def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report turns that are not closed before the next one begins.
+    """Report turns that are not closed before the next one begins, and those of two roles that begin alike.
 
     Why: The model's own turn seems to continue through tool results and user messages, and the model no longer stops
     where it should.
@@ -58,7 +64,12 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))
     first = layout.first_marker
     if layout.tail is not None and not first:
-        yield info("no end token after a finished answer", layout.tail, trial.place())
+        yield from _open_end(trial, layout)
+    if layout.header and layout.header.strip() and is_for_chat(trial):
+        yield from _same_headers(trial, layout, layout.header)
+    own = (layout.asked or "").partition(QUESTION)[0]
+    if (problem := _own_turn(trial, layout, trial.markers(own))) is not None:
+        yield finding(problem, excerpt(own, len(own)), trial.place())
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
             "an answer has no end token if another turn follows it",
@@ -74,10 +85,12 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     if closing and called[1] and not trial.markers(called[2]):
         saw = excerpt("".join(called), len(called[0]))
         yield finding("no marker follows a tool call", saw, trial.place_of(closing))
-    results = (trial.text("parallel") or "").partition(_RESULTS[0])[2].partition(_RESULTS[1])
-    if results[1] and not results[0].strip() and "parallel" in trial.sent:
-        saw, place = f"{_RESULTS[0]!r} and {_RESULTS[1]!r}", trial.place_of("'tool'", '"tool"')
-        yield warning("nothing separates two tool results", saw, place)
+    for name, what, one, other in _ADJACENT:
+        between = (trial.text(name if name in trial.sent else "") or "").partition(one)[2].partition(other)
+        if between[1] and not (between[0].strip() if name == "parallel" else between[0]) and is_for_chat(trial):
+            severity = Severity.WARNING if name == "parallel" else Severity.INFO
+            place = trial.place_of("'tool'" if name == "parallel" else "content")
+            yield finding(f"nothing separates two {what}", f"{one!r} and {other!r}", place, severity=severity)
     closings = dict(_closings(trial))
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
@@ -120,6 +133,43 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(closing or pairs[0][1]),
             conversation.mildest(),
         )
+
+
+def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
+    """Yield that a last answer has no end token, which training on whole conversations learns from."""
+    closing, opening = trial.markers(layout.gap or "")[:1], (layout.asked or "").partition(QUESTION)[0]
+    if closing and closing[0] not in opening and is_for_chat(trial):
+        saw = f"{layout.tail!r} at the end, but {layout.gap!r} before a user message"
+        yield warning("the last answer has no end token, though earlier ones have", saw, trial.place_of("loop.last"))
+    else:
+        yield info("no end token after a finished answer", layout.tail or "", trial.place())
+
+
+def _same_headers(trial: TemplateTrial, layout: TurnLayout, header: str) -> Iterator[Finding]:
+    """Yield whose text begins as an answer does."""
+    closing = (trial.markers(layout.gap or "") or [""])[0]
+    begins = header.strip().removeprefix(closing).strip()
+    texts = {"question": ("user messages", QUESTION), "system": ("system messages", INSTRUCTION)}
+    if "result" in trial.sent:
+        texts["result"] = ("tool results", _RESULT)
+    for name, (whose, text) in texts.items():
+        before, found, _ = (trial.text(name) or "").partition(text)
+        before = re.sub(r"<[a-z_]+>\s*\Z", "", before).rstrip()
+        if begins and found and before.endswith(begins):
+            yield finding(f"{whose} begin as answers do", excerpt(before, len(before)), trial.place_of("role"))
+
+
+def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> str | None:
+    """Return whether a turn before the first question, which the template writes on its own, lacks an end or begin."""
+    between = trial.markers((layout.closed or "").partition(QUESTION)[2].partition(ANSWER)[0])
+    closing, *opening = trial.markers(layout.gap or "") or [""]
+    bos = trial.profile.special_tokens.get("bos_token")
+    own = markers[: -len(opening)] if opening and markers[-len(opening) :] == opening else []
+    if not closing or {closing} != {layout.first_marker, *between[:1]} or closing in opening or bos in opening:
+        return None  # the turns of users are closed otherwise
+    if own and opening[0] in own and closing not in own:
+        return "the template's own turn before the first question is not closed"
+    return "an end token comes before the first turn" if [each for each in own if each != bos] == [closing] else None
 
 
 def _is_closed(trial: TemplateTrial, layout: TurnLayout) -> bool:
@@ -289,7 +339,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         )
     elif _TWICE.fullmatch((layout.generation_prompt or "").strip()):
         yield finding("the generation prompt is written twice", repr(layout.generation_prompt), place)
-    elif closed is not None and ANSWER in closed and opened != asked:
+    elif closed is not None and ANSWER in closed and (opened != asked or not label):
         added = layout.generation_prompt
         is_header = added is not None and len(added.split()) <= MOST_HEADER_WORDS
         is_added = is_header and closed.startswith(asked)
@@ -377,7 +427,9 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
         yield info("the generation prompt has other reasoning tags than finished answers", saw, place)
     else:
-        yield info(_SPACE, saw, place)
+        # The line break of a header such as `<|im_start|>assistant`; some models write more after the role.
+        is_header = opened[-1:].isalpha() and begun[len(opened) :][:1] == "\n" and not trial.mentions("think")
+        yield finding(_SPACE, saw, place, severity=Severity.WARNING if is_header and is_added else Severity.INFO)
 
 
 def _begins(one: str, other: str) -> bool:

@@ -129,6 +129,103 @@ MISTAKES = {
         "PF434",
         "the tools are written again in each turn",
     ),
+    "a marker misspelled": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '<|nd|>\\n' if message.role == 'user' else '<|end|>\\n' }}\n{%- endfor",
+        "PF447",
+        "a marker is misspelled: <|nd|>",
+    ),
+    "a role without line break": (
+        "message.role + '\\n'",
+        "message.role + ('' if message.role == 'user' else '\\n')",
+        "PF459",
+        "whitespace between the role and user texts varies",
+    ),
+    "a line break in one end of a tag": (
+        "'<result>' +",
+        "'<result>\\n' +",
+        "PF459",
+        "only one end of <result> has a line break",
+    ),
+    "an own system text left open": (
+        "{%- for message",
+        "{{- '<|begin|>system\\nBe brief.\\n' if messages[0].role != 'system' }}{%- for message",
+        "PF440",
+        "the template's own turn before the first question is not closed",
+    ),
+    "an end without begin": (
+        "{%- for message",
+        "{{- '<|end|>\\n' if not tools and messages[0].role != 'system' }}{%- for message",
+        "PF440",
+        "an end token comes before the first turn",
+    ),
+    "a system message as an answer": (
+        "'<|begin|>' + message.role",
+        "'<|begin|>' + (message.role if message.role != 'system' else 'assistant')",
+        "PF440",
+        "system messages begin as answers do",
+    ),
+    "a result as an answer": (
+        "'<|begin|>' + message.role + '\\n' }}",
+        "'<|begin|>' + ('assistant' if message.role == 'tool' else message.role) + '\\n' }}",
+        "PF440",
+        "tool results begin as answers do",
+    ),
+    "indentation before calls": (
+        "{{- '<call>",
+        "{{ '<call>",
+        "PF408",
+        "the chat template prints the indentation of its own file: a tool call",
+    ),
+    "tools beside a system message only": (
+        "{%- if tools %}",
+        "{%- if tools and messages[0].role == 'system' %}",
+        "PF439",
+        "the given tools are in the prompt only if there is a system message",
+    ),
+    "tools for questions only": (
+        "{%- if tools %}",
+        "{%- if tools and messages[-1].role != 'tool' %}",
+        "PF439",
+        "the given tools are not in the prompt: a tool result",
+    ),
+    "empty lines removed": (
+        "message.content or ''",
+        "(message.content or '') | replace('\\n\\n', '\\n')",
+        "PF448",
+        "line breaks or spaces inside a text are changed",
+    ),
+    "calls written twice": (
+        "in message.tool_calls or [] %}",
+        "in (message.tool_calls or []) * 2 %}",
+        "PF434",
+        "a tool call is written twice",
+    ),
+    "a slice of another length": (
+        "message.content or ''",
+        "(message.content[6:] if message.content.startswith('Reply: ') else message.content) or ''",
+        "PF433",
+        "letters are removed from a text: [6:] does not cut 'Reply: ', which has 7",
+    ),
+    "a result that is only closed": ("'<result>' +", "", "PF457", "tags are not balanced: a tool result"),
+    "a last answer left open": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '' if loop.last and message.role == 'assistant' else '<|end|>\\n' }}\n{%- endfor",
+        "PF440",
+        "the last answer has no end token, though earlier ones have",
+    ),
+    "a prompt without its line break": (
+        "{{- '<|begin|>assistant\\n' }}{% endif",
+        "{{- '<|begin|>assistant' }}{% endif",
+        "PF442",
+        "the generation prompt and finished answers have different whitespace before the answer",
+    ),
+    "other keys in examples": (
+        "(tools | tojson)",
+        """(tools | tojson) + '\\n{"function_name": <name>, "arguments": <arguments>}'""",
+        "PF466",
+        "calls have other names than the instructions show",
+    ),
     "arguments in another order": (
         "call.function.arguments | tojson",
         "call.function.arguments | tojson(sort_keys=true)",
@@ -149,6 +246,16 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     broken = messages(TEMPLATE.replace(right, wrong, 1), code)
     assert any(message in each for each in broken), broken
     assert not any(message in each for each in messages(TEMPLATE, code))
+
+
+def test_answers_in_a_row_that_become_one_turn_are_separated() -> None:
+    opened, closed = "{{- '<|begin|>' + message.role + '\\n' }}", "{{- '<|end|>\\n' }}\n{%- endfor"
+    first = opened.replace(" }}", " if not loop.previtem or loop.previtem.role != message.role else BETWEEN }}")
+    last = closed.replace(" }}", " if not loop.nextitem or loop.nextitem.role != message.role }}", 1)
+    merged = TEMPLATE.replace(opened, first).replace(closed, last)
+    glued = messages(merged.replace("BETWEEN", "''"), "PF440")
+    assert {"nothing separates two answers in a row", "nothing separates two user messages in a row"} <= {*glued}
+    assert not [each for each in messages(merged.replace("BETWEEN", "'\\n'"), "PF440") if "nothing separates" in each]
 
 
 ROLES = """\

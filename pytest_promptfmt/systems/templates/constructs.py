@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from typing import Any, Final
 
 from jinja2 import nodes
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.profiles.dialect import compiled_template, compiled_tree, generation_marks, parsed_template
-from pytest_promptfmt.profiles.probe_conversations import Conversation, State
+from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import first_difference
 
 GENERATION: Final = "{% generation %}"
 _MOST_SHOWN: Final = 3
 _FOLLOWING: Final = 8
+_SHORT: Final = 5
+"""Markers up to this length may differ by a letter."""
 
 
 class _Stepping:
@@ -111,14 +114,53 @@ def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int, Conversat
             yield name, line, shown
 
 
-def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str]]:
-    """Yield each `strip`, `lstrip` and `rstrip` whose characters are those of a word or tag, and these characters."""
+def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int]]:
+    """Yield each `strip` whose characters are those of a word or tag, what it does, these characters, and the line."""
     for each in tree:
         given = each.args[0] if isinstance(each, nodes.Call) and each.args else None
         if isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr) and isinstance(given, nodes.Const):
             characters = str(given.value)
             if each.node.attr in ("strip", "lstrip", "rstrip") and len(re.findall("[a-z]", characters)) > 1:
-                yield f"{each.node.attr}({characters!r})", characters
+                what = f"{each.node.attr}({characters!r}) removes each of these characters, not the word"
+                yield what, characters, each.lineno
+
+
+def wrong_slices(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int]]:
+    """Yield each slice of a text that cuts more or less than the word that the condition around it tests for."""
+    for branch in (each for each in tree if isinstance(each, nodes.If | nodes.CondExpr)):
+        for test in (branch.test, *branch.test.find_all(nodes.Call)):
+            match test:
+                case nodes.Call(node=nodes.Getattr(node=text, attr="startswith"), args=[nodes.Const(value=str(word))]):
+                    body = [nodes.Tuple([branch.expr1], "load")] if isinstance(branch, nodes.CondExpr) else branch.body
+                    for cut in (each for part in body for each in part.find_all(nodes.Getitem)):
+                        match cut:
+                            case nodes.Getitem(
+                                node=same, arg=nodes.Slice(start=nodes.Const(value=int(count)), stop=None)
+                            ) if same == text and count not in (0, len(word)):
+                                yield f"[{count}:] does not cut {word!r}, which has {len(word)}", word, cut.lineno
+
+
+def misspelled_markers(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int]]:
+    """Yield each marker that has a letter more or less than another one of the template, the other, and the line."""
+    found: dict[str, list[int]] = {}
+    for each in tree:
+        text = each.data if isinstance(each, nodes.TemplateData) else getattr(each, "value", None)
+        for marker in MARKER.findall(text) if isinstance(text, str) else ():
+            found.setdefault(marker, []).append(each.lineno)
+    for one, other in combinations(found, 2):
+        if len(one) > _SHORT and _is_slip(one.replace("/", ""), other.replace("/", "")):
+            rare, usual = sorted((one, other), key=lambda each: len(found[each]))
+            yield rare, usual, found[rare][0]
+
+
+def _is_slip(one: str, other: str) -> bool:
+    """Return whether two words differ by one letter more, or two letters swapped; not by a plural."""
+    short, long = sorted((one, other), key=len)
+    at = next((at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
+    if len(short) == len(long):
+        return short[at + 2 :] == long[at + 2 :] and short[at : at + 2] == long[at : at + 2][::-1] != ""
+    is_plural = long[at] == "s" and not long[at + 1 : at + 2].isalpha()
+    return long[at].isalpha() and not is_plural and short[at:] == long[at + 1 :]
 
 
 def unread_names(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:

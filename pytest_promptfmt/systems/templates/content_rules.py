@@ -23,7 +23,13 @@ from pytest_promptfmt.profiles.trial_evidence import (
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
 from pytest_promptfmt.rules.rule_views import finding, info, warning
-from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters, unread_names
+from pytest_promptfmt.systems.templates.constructs import (
+    lost_assignments,
+    misspelled_markers,
+    stripped_letters,
+    unread_names,
+    wrong_slices,
+)
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
@@ -90,10 +96,9 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             message = "a second image leaves no trace in the prompt"
             severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
-    for call, letters in stripped_letters(trial.nodes):
-        message = f"letters are removed from a text: {call} removes each of these characters, not the word"
-        do = "use split or replace, which take the whole word"
-        yield warning(message, letters, trial.place_of(letters), do=do)
+    for call, letters, line in [*stripped_letters(trial.nodes), *wrong_slices(trial.nodes)]:
+        message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
+        yield warning(message, letters, trial.place(line), do=do)
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield info(
@@ -141,9 +146,13 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
         if 0 < once < later:
             saw = f"{once} times for one question, {later} times for two"
             yield tools.finding("the tools are written again in each turn", saw, trial.place_of("tools"))
+    called = trial.text("call" if "call" in trial.sent else "") or ""
+    if called.count(_ARGUMENT) > 1:
+        saw, place = excerpt(called, called.rfind(_ARGUMENT)), trial.place_of("tool_calls")
+        yield trial.conversations["call"].finding("a tool call is written twice", saw, place)
 
 
-_TOOL: Final = "Finds what a sample consists of."
+_TOOL, _ARGUMENT = "Finds what a sample consists of.", "seventh"
 
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
@@ -257,6 +266,10 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
     """
+    for marker, usual, line in misspelled_markers(trial.nodes):
+        yield finding(
+            f"a marker is misspelled: {marker}", f"elsewhere {usual}", trial.place(line), severity=Severity.ERROR
+        )
     text = trial.text("answer")
     if text is None:
         return

@@ -16,6 +16,7 @@ from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.profiles.turn_layout import is_for_chat
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
@@ -187,7 +188,7 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
             if count != usual.get(name, 0) and (count or name == "{")  # else the simpler one is not balanced
         )
 
-    known, special = _paired_tags(trial.source), frozenset(trial.profile.special_tokens.values())
+    known, special = _paired_tags(trial), frozenset(trial.profile.special_tokens.values())
     simplest: dict[tuple[str, bool], Conversation] = {}
     for conversation, name in trial.attributed(faults):
         simplest.setdefault((name, conversation.has_tools), conversation)
@@ -216,11 +217,16 @@ def _balance(text: str, known: frozenset[str], special: frozenset[str]) -> Mappi
     return found
 
 
-def _paired_tags(source: str) -> frozenset[str]:
-    """Return the tags that a template writes in both forms, without those of reasoning, which have a rule."""
-    opened = set(re.findall(r"[<\[]([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([|｜][\w▁]+)[_▁]begin", source))
-    closed = set(re.findall(r"[<\[]/([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([|｜][\w▁]+)[_▁]end", source))
-    return frozenset(name.replace("｜", "|") for name in opened & closed if not _REASONING.search(name))
+def _paired_tags(trial: TemplateTrial) -> frozenset[str]:
+    """Return the tags that a template opens and closes, without those of reasoning, which have a rule.
+
+    A tag that is only closed belongs to them, unless it ends turns without tools.
+    """
+    source, plain = trial.source, trial.text("turns") or ""
+    opened, closed = (set(re.findall(rf"[<\[]{slash}([a-zA-Z_][\w:.-]*)", source)) for slash in ("", "/"))
+    pipes = (set(re.findall(rf"([|｜][\w▁]+)[_▁]{end}", source)) for end in ("begin", "end"))
+    found = {each for each in closed if each in opened or f"/{each}" not in plain} | set.intersection(*pipes)
+    return frozenset(name.replace("｜", "|") for name in found if not _REASONING.search(name))
 
 
 @template_rule("PF466", "calls-unlike-instructions", severity=Severity.WARNING)
@@ -248,6 +254,7 @@ def calls_unlike_instructions(trial: TemplateTrial) -> Iterator[Finding]:
 _CALL_SIGNS: Final = {
     "tags": re.compile(r"</?\|?([a-zA-Z_]*(?:call|invoke)[a-zA-Z_]*)"),
     "keys": re.compile(r'"name": ?[^,{}]{1,40}, ?"(?!description)(\w+)": ?'),
+    "names": re.compile(r'\{\s*"(\w+)": ?[^,{}]{1,40}, ?"(?:arguments|parameters)"'),
 }
 
 
@@ -316,11 +323,37 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(one, other),
             Severity.INFO if conversation.tools or conversation.has_reasoning or other == "text" else None,
         )
+    for message, saw, marker, severity in _spaces_by_role(trial):
+        yield finding(message, saw, trial.place_of(marker), severity=severity)
+
+
+def _spaces_by_role(trial: TemplateTrial) -> Iterator[tuple[str, str, str, Severity]]:
+    """Yield roles whose text begins otherwise than that of others, and tags with a line break at one end."""
+    begun: dict[str, dict[str, dict[str, str]]] = {}
+    for name in ("turns", "system", "call-finished"):
+        text = trial.text(name if name in trial.sent else "") or ""
+        for unit in trial.conversations[name].units if text else ():
+            before, _, after = text.partition(unit.text)
+            header, tag = _HEADER.search(before), _OPENED.search(before)
+            if unit.kind in _KINDS and header is not None:
+                begun.setdefault(header[1], {}).setdefault(header[3], {})[unit.kind] = header[0]
+            gap, closed, _ = after.partition(f"</{tag[1]}>") if tag is not None else ("", "", "")
+            if tag is not None and closed and not gap.strip() and ("\n" in tag[2]) != ("\n" in gap):
+                saw = repr(tag[0] + unit.text + gap + closed)
+                yield f"only one end of <{tag[1]}> has a line break", saw, f"<{tag[1]}>", Severity.INFO
+    for marker, spaces in begun.items():
+        rare, usual = min(spaces.values(), key=len), max(spaces.values(), key=len)
+        if len(spaces) > 1 and set(rare) != {"assistant"}:  # which is compared with the generation prompt
+            (kind, first), other = next(iter(rare.items())), next(iter(usual.values()))
+            seen = f"{first!r}, elsewhere {other!r}"
+            yield f"whitespace between the role and {kind} texts varies", seen, marker, Severity.WARNING
 
 
 # -- whitespace between neighbours -------------------------------------------------------------------------------------
 
 _KINDS: Final = ("user", "assistant", "system", "tool")
+_HEADER: Final = re.compile(rf"({MARKER.pattern})([a-z_]+)(\s*)\Z")
+_OPENED: Final = re.compile(r"<([a-zA-Z_]+)>(\s*)\Z")
 _MOST_WORDS: Final = 3
 """Words between two markers that may be a header; more of them are prose."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
@@ -11,21 +12,23 @@ from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
-from pytest_promptfmt.rules.rule_views import finding, info
+from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 
 @template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report whitespace around contents that is kept in some turns and removed in others.
+    """Report whitespace around contents that is kept in some turns and removed in others, or changed inside of them.
 
     Why: The same question then has other tokens in the first turn than in later ones. Whitespace that is kept only in
-    the last turn is lost when the conversation continues.
+    the last turn is lost when the conversation continues. Code and tables need their line breaks and spaces.
 
     Fix: strip contents everywhere or nowhere.
 
     Real: Granite Guardian 3.0, which strips all user texts but one.
     """
+    if (changed := _changed_inside(trial)) is not None:
+        yield warning("line breaks or spaces inside a text are changed", changed, trial.place_of("replace", "split"))
     text, by_role = trial.text("whitespace"), dict[bool, str]()
     if text is None:
         return
@@ -54,6 +57,20 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     if len(by_role) > 1:
         message = f"whitespace around {by_role[True]} texts is kept, around {by_role[False]} texts removed"
         yield info(message, excerpt(text), trial.place_of("trim", "strip"))
+
+
+def _changed_inside(trial: TemplateTrial) -> str | None:
+    """Return a prompt that has the words of a text, but other whitespace between them."""
+    plain = trial.conversations["second-question"]
+    for at, role in enumerate(("user", "assistant")):
+        messages = [{**each, "content": _CODE} if each["role"] == role else each for each in plain.messages]
+        text = trial.finished(replace(plain, name="code", messages=messages)) or ""
+        if _CODE not in text and "".join(_CODE.split()) in "".join(text.split()):
+            return excerpt(text, text.find(_CODE.split()[at]))
+    return None
+
+
+_CODE: Final = "def melt(ore):\n\n    return  ore\t# molten\n\n\nmelt(tin)"
 
 
 # -- imitated turns, end tokens ----------------------------------------------------------------------------------------
