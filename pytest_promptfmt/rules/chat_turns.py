@@ -156,7 +156,10 @@ def _same_headers(trial: TemplateTrial, layout: TurnLayout, header: str) -> Iter
         before, found, _ = (trial.text(name) or "").partition(text)
         before = re.sub(r"<[a-z_]+>\s*\Z", "", before).rstrip()
         if begins and found and before.endswith(begins):
-            yield finding(f"{whose} begin as answers do", excerpt(before, len(before)), trial.place_of("role"))
+            # Some models have results in their own turn; embeddings have no turns.
+            severity = Severity.INFO if name == "result" or layout.asked == layout.opened else Severity.ERROR
+            saw, place = excerpt(before, len(before)), trial.place_of("role")
+            yield finding(f"{whose} begin as answers do", saw, place, severity=severity)
 
 
 def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> str | None:

@@ -20,6 +20,8 @@ _MOST_SHOWN: Final = 3
 _FOLLOWING: Final = 8
 _SHORT: Final = 5
 """Markers up to this length may differ by a letter."""
+_LONGER: Final = 2
+"""By so many characters, with a slash, a misspelled marker may be longer than the right one."""
 
 
 class _Stepping:
@@ -148,7 +150,11 @@ def misspelled_markers(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, i
         for marker in MARKER.findall(text) if isinstance(text, str) else ():
             found.setdefault(marker, []).append(each.lineno)
     for one, other in combinations(found, 2):
-        if len(one) > _SHORT and _is_slip(one.replace("/", ""), other.replace("/", "")):
+        if (
+            len(one) > _SHORT
+            and abs(len(one) - len(other)) <= _LONGER
+            and _is_slip(one.replace("/", ""), other.replace("/", ""))
+        ):
             rare, usual = sorted((one, other), key=lambda each: len(found[each]))
             yield rare, usual, found[rare][0]
 
