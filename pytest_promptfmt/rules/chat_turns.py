@@ -176,7 +176,9 @@ def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> s
 
 
 def _is_closed(trial: TemplateTrial, layout: TurnLayout) -> bool:
-    """Return whether an answer before another turn is closed by the marker that closes questions."""
+    """Return whether an answer before another turn is closed as questions are, or its end is that of all prompts."""
+    if layout.tail and (layout.asked or "").endswith(layout.tail):
+        return True
     asked, between = ((layout.closed or "").partition(QUESTION)[at] for at in (0, 2))
     closing = trial.markers(layout.gap or "")[:1]
     opening = [each for each in trial.markers(asked) if each != trial.profile.special_tokens.get("bos_token")][:1]

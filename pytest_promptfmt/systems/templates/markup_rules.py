@@ -181,11 +181,12 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         simpler = trial.finished(base)
         if simpler is None:
             return frozenset()  # the tags may be those of instructions
-        usual = _balance(simpler, known, special)
+        usual, plain = (_balance(each, known, special) for each in (simpler, trial.text("second-question") or ""))
         return frozenset(
             name
             for name, count in _balance(text, known, special).items()
             if count != usual.get(name, 0) and (count or name == "{")  # else the simpler one is not balanced
+            if name == "{" or conversation.has_tools or count != plain.get(name, 0)  # a text of the template's own
         )
 
     known, special = _paired_tags(trial), frozenset(trial.profile.special_tokens.values())
