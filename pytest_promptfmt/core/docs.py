@@ -17,7 +17,7 @@ DocsKind = Literal["given", "mixed", "synthetic"]
 class GivenDocs(Protocol):
     """Docs that come with the task itself: those of the file or object that holds both."""
 
-    def __call__(self, count: int | None, shots: int) -> TaskDocs | None:
+    def __call__(self, count: int | None, shots: int, /) -> TaskDocs | None:
         """Return the first `count` docs to evaluate (None: the default few), and the pool for so many shots.
 
         None where there are none: then docs are found as for other tasks. Raises DocsError.
