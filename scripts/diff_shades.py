@@ -81,7 +81,8 @@ def run(package: Path, folder: Path, result: Path, *options: str) -> Result:
     environment = {**os.environ, "PYTHONPATH": str(package), "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "--no-header", "--tb=no", "--no-summary"]
     command += ["--promptfmt-no-cache", "-p", "no:cacheprovider", "-o", "python_files=", f"--promptfmt-json={result}"]
-    done = subprocess.run([*command, *options], cwd=folder, env=environment, stdout=sys.stderr.fileno())
+    trees = sorted(path.name for path in folder.iterdir() if path.is_dir())  # chat templates are tested if named
+    done = subprocess.run([*command, *options, *trees], cwd=folder, env=environment, stdout=sys.stderr.fileno())
     if done.returncode not in (0, 1) or not result.exists():
         print(f"{package}: pytest ended with {done.returncode}", file=sys.stderr)
         sys.exit(2)

@@ -57,6 +57,7 @@ def test_two_revisions_are_run_over_the_same_tree_and_one_against_itself_changes
     if subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("not a checkout of git")
     (tmp_path / "planets.yaml").write_bytes((ROOT / "fixtures/tasks/planets.yaml").read_bytes())
+    (tmp_path / "open.jinja").write_text("{% for message in messages %}", "utf-8")
     done = subprocess.run(
         [sys.executable, ROOT / "scripts/diff_shades.py", "HEAD", "HEAD", "--tree", tmp_path],
         capture_output=True,
@@ -64,3 +65,4 @@ def test_two_revisions_are_run_over_the_same_tree_and_one_against_itself_changes
         env={**os.environ, "PYTEST_ADDOPTS": ""},
     )
     assert (done.returncode, done.stdout) == (0, "no finding, prompt or verdict changes\n"), done.stderr
+    assert " failed" in done.stderr, "the chat template was not tested"
