@@ -30,7 +30,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.contract import without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.study.requested_labels import AskedForm, joined_by_or
+from pytest_promptfmt.study.requested_labels import AskedForm, alternatives, joined_by_or
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -182,7 +182,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
     scored = _scored(study)
     scored = [] if any(_SYNTHETIC in one for one in scored) else scored
     others = [] if any(named_labels(study)) else list(_other_labels(study, scored))
-    yield from others or _english_labels(study, scored)
+    yield from others or [*_none_of_alternatives(study, scored)] or _english_labels(study, scored)
     yield from _letters_for_numbers(study, scored)
     if study.generates:
         yield from _letter_or_number(study, scored)
@@ -238,6 +238,23 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
             return
         if minds and not set(form.labels) & bare:
             yield finding("requested and scored answers differ in letter case", saw, "doc_to_target", 0)
+            return
+
+
+def _none_of_alternatives(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield as many words that `or` joins, in any language, as choices are written, of which the prompt has none."""
+    bare = [one.strip(" .,!()[]\"'").casefold() for one in scored]
+    is_fixed = isinstance(study.written.doc_to_choice, list) and len(bare) > 1 and min(map(len, bare)) > 1
+    if not is_fixed or any(len(one.split()) > _FEW_WORDS or has_word(study.own_text, one) for one in bare):
+        return
+    for form in alternatives(study.own_text):
+        asked = [label.casefold() for label in form.labels]
+        is_like = sorted(one[:_FEW_WORDS] for one in asked) == sorted(one[:_FEW_WORDS] for one in bare)
+        is_like |= "".join(bare).isascii() and not any(map(str.isascii, asked))  # of another language
+        is_inside = any(label in one for label in asked for one in bare)
+        if len(asked) == len(bare) and (len(bare) > _LEAST or is_like) and not is_inside:
+            saw = f"{form.said[-60:]}; {', '.join(map(repr, scored))} are scored"
+            yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
             return
 
 

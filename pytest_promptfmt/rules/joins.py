@@ -304,6 +304,8 @@ def _shot_answers(study: Study) -> Iterator[Join]:
         for shot in shots_of(instance)[:1]:
             question, between = shot.messages[0].text, join(shot.messages[0].delimiter)
             answer = shot.messages[-1].text if len(shot.messages) > 1 else ""
+            golds = [str(one.target) for one in study.real_instances[:1]] if answer[:1] == "«" else []
+            answer = next(iter(golds), answer)  # of own docs, where only examples are synthetic
             if not between and (study.has_real_docs or question[-1:] != "»"):
                 yield Join(question, answer, None, 0, severity=severity_of_shots(study))
     for page in drawn(study)[:1]:

@@ -17,6 +17,7 @@ from pytest_promptfmt.rules.rule_views import (
     listed_labels,
     mapped,
     pattern,
+    question_layout,
     question_template,
     warning,
 )
@@ -245,17 +246,33 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
         message, do = "there are more listed options than scored labels", "score a label for each option"
     elif study.has_choices and is_fixed and 1 < len(listed) < len(labels) and listed == labels[: len(listed)]:
         message = "there are more scored labels than listed options"
-    elif len(listed) == len(labels) and (listed != labels if follow_each_other(labels) else {*listed} != {*labels}):
+    elif len(listed) == len(labels) and listed != labels:
+        is_same_set = not follow_each_other(labels) and {*listed} == {*labels}
+        if is_same_set and _place_of_gold(page) is None:
+            return  # the gold is a label
         message = "the scored labels are not those of the listed options"
     if message:
         saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
         yield finding(message, saw, do=do, severity=Severity.WARNING if len(listed) < len(labels) else None)
 
 
+@error_query("PF249", "the gold answer is the label of an option that is not listed", own, at="doc_to_text")
+def _gold_option_not_listed(page: Page) -> Iterator[str]:
+    choices, golds = page.study.written.doc_to_choice, [request.gold for request in page.instance.requests]
+    is_fixed = isinstance(choices, list) and len(golds) == len(page.scored) and sum(golds) == 1
+    if not is_fixed or not follow_each_other(page.scored) or page.study.is_multimodal:
+        return
+    shown = [label for label in page.scored if re.search(_LISTED.format(label), page.text)]
+    gold = page.scored[golds.index(True)]
+    if shown and shown == page.scored[: len(shown)] and not re.search(rf"(?<!\w){gold}(?!\w)", page.text):
+        yield f"{gold} is gold, but {', '.join(shown)} are listed"
+
+
 def _letters_written(study: Study) -> list[str]:
     """Return the first letters, as many as options are listed, where all gold answers to write are one of them."""
     golds = {str(instance.target).strip() for instance in study.real_instances} if study.generates else set()
-    count = len(listed_labels(study.instances[0])) if golds and not study.has_own_scorer else 0
+    layout = question_layout(study.instances[0]) if golds and not study.has_own_scorer else layout_of("")
+    count = len(layout.listed or layout.listed_in_other_scripts)
     labels = [chr(ord("A") + number) for number in range(count)]
     is_shown = any(re.search(_LISTED.format(label), first_text(study.instances[0])) for label in labels)
     return labels if golds <= set(labels) and not is_shown and not mapped(study) else []

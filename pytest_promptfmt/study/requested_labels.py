@@ -103,18 +103,17 @@ def label_sets(text: str) -> Iterator[AskedForm]:
 
 def joined_by_or(text: str) -> Iterator[AskedForm]:
     """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
-    found = re.finditer(rf"(?<![\w-])([^\W\d_][\w-]*) (?:{_ors()}) (?=([^\W\d_][\w-]*))", text, re.IGNORECASE)
-    for two in islice(found, _MOST_JOINED):
-        if words_for("asking").search(sentence_around(text, two.start())) is not None:
-            said = two[0] + two[2]
-            yield AskedForm(form="labels", labels=two.group(1, 2), said=said, start=two.start(), is_certain=False)
+    for form in alternatives(text):
+        if len(form.labels) == LISTED and words_for("asking").search(sentence_around(text, form.start)) is not None:
+            yield form
 
 
 def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[str], bool]]:
     """Yield what a text joins by commas, slashes and `or`, if one is a known label: the text, all in small letters.
 
-    The last is whether `or` or slashes join them, so that nothing is missing.
+    The last is whether nothing is missing: `or` or slashes join them, or they follow `one of`.
     """
+    ors = _ors() if re.search(r"\bthe\b", text) else f"{_ors()}|of"  # of Dutch
     folded = {one.casefold() for one in known if one}
     if not any(one in text.casefold() for one in folded):
         return
@@ -122,13 +121,30 @@ def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[
     # a word is no label, because what can be read in two ways takes exponential time
     word = rf"(?!(?:{label})(?![\w-]))[^\W_][\w-]*"
     item = rf"[\"'“‘`*«„(\[]*(?<!\w)(?:{label}|{word})(?!\w)[\"'”’`*»“)\]]*"
-    joined = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{0,{_MOST_JOINED}}}(?:,? (?:{_ors()}) |、?(?:或|または|또는)){item}"
+    joined = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{0,{_MOST_JOINED}}}(?:,? (?:{ors}) |、?(?:或|または|또는)){item}"
     listed = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{2,{_MOST_JOINED}}}|{item}(?: ?/ ?{item}){{1,{_MOST_JOINED}}}"
     for found in re.finditer(f"(?P<joined>{joined})|{listed}", text, re.IGNORECASE):
-        parts = re.split(rf",? (?:{_ors()}) |、?(?:或|または|또는)| ?[,/、،;] ?", found[0], flags=re.IGNORECASE)
+        parts = re.split(rf",? (?:{ors}) |、?(?:或|または|또는)| ?[,/、،;] ?", found[0], flags=re.IGNORECASE)
         named = [part.strip("\"'“‘`*«„([”’»)] ").casefold() for part in parts]
         if folded.intersection(named) and len(set(named)) == len(named):
-            yield found[0], named, found["joined"] is not None or "/" in found[0]
+            is_closed = found["joined"] is not None or "/" in found[0]
+            yield found[0], named, is_closed or re.search(rf"{_ONE_OF}\Z", text[: found.start()]) is not None
+
+
+def alternatives(text: str) -> Iterator[AskedForm]:
+    """Yield the words that commas and `or` join, in any language."""
+    for found in islice(_joined().finditer(text), _MOST_JOINED):
+        labels = (*re.findall(_LABEL, found["list"]), found["last"])
+        if len({label.casefold() for label in labels}) == len(labels):
+            yield AskedForm(form="labels", labels=labels, said=found[0].strip(), start=found.start(), is_certain=False)
+
+
+@cache
+def _joined() -> re.Pattern[str]:
+    word, quote = r"[^\W_][\w-]*", r"[\"'“‘`*(«”’)»]?"
+    label = rf"{quote}{word}{quote}"
+    listed = rf"(?P<list>{label}(?:(?:, ?|، ?|、){label}){{0,{_MOST_JOINED}}})"
+    return re.compile(rf"(?<![\w-]){listed},? (?:{_ors()}) {quote}(?P<last>{word})", re.IGNORECASE)
 
 
 @cache
@@ -158,7 +174,7 @@ def _alternatives() -> re.Pattern[str]:
 
 @cache
 def _ors() -> str:
-    words = {str(word) for word in data_table("contract")["or"]}
+    words = {word.strip() for word in data_table("contract")["or"].split("|")}
     return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
 
 
