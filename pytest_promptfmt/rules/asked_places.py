@@ -26,6 +26,9 @@ _QUOTED_WORD: Final = re.compile(
 )
 """`answer "unanswerable"`."""
 
+_WITH_UNIT: Final = re.compile(
+    r"\b(?:for example|e\.g\.|such as|like),? [\"'“‘]-?[\d.,]+ ?[^\W\d]+[\"'”’]", re.IGNORECASE
+)
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -123,6 +126,9 @@ def _gold_longer_than_asked(study: Study) -> Iterator[str]:
 def _gold_in_other_format(study: Study) -> Iterator[str]:
     golds = [str(instance.target).strip() for instance in study.real_instances]
     is_whole = scores_exact_match(study) and not looks_for_answers(study.task)
+    example = _WITH_UNIT.search(study.own_text) if is_whole else None
+    if example is not None and all(re.fullmatch(r"-?[\d.,]+", gold) for gold in golds):
+        yield f"{example[0]}; gold is {golds[0]!r}"
     for wording, written, *concerned in data_table("contract")["formats"] if is_whole else ():
         found = re.search(wording, study.own_text, re.IGNORECASE)
         golds = [gold for gold in golds if not concerned or re.search(concerned[0], gold)]

@@ -37,6 +37,7 @@ from pytest_promptfmt.rules.rule_views import (
     question_template,
     severity_of_shots,
     skeleton,
+    words,
 )
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.requested_labels import is_instruction
@@ -70,6 +71,7 @@ _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 
+_POINTER: Final = pattern("elements", "pointer")
 _OPENING: Final = "([（【「『"
 _CLOSING: Final = ")]）】」』"
 _OPTION: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
@@ -206,6 +208,29 @@ def _label_without_colon(study: Study) -> Iterator[str]:
         yield found[0].strip()[:40]
 
 
+@query("PF240", "a letter of a label is missing, or two are swapped")
+def _label_misspelt(page: Page) -> Iterator[str]:
+    for label in page.layout.labels:
+        name = label.name.casefold()
+        for known in words("prompt_labels") if len(name) > _SHORT and name not in page.instance.doc else ():
+            is_swapped = name != known and name[0] == known[0] and sorted(name) == sorted(known)
+            lacks_one = len(known) == len(name) + 1 and any(
+                known[:at] + known[at + 1 :] == name for at in range(len(name))
+            )
+            if is_swapped or (lacks_one and known[-1] not in "es") or (lacks_one and name[-1] == known[-1]):
+                yield f"{label.name}{label.colon}"
+
+
+@query("PF812", "a text that should be above is below, or the reverse")
+def _pointer_to_other_side(page: Page) -> Iterator[str]:
+    found = _POINTER.search(page.constant)
+    if found is not None:
+        noun, side = (found[1], found[2]) if found[1] else (found[4], found[3])
+        places = [one.start for one in layout_of(page.constant).labels if one.name.casefold() == noun.casefold()]
+        if places and all((place > found.start()) == (side.casefold() == "above") for place in places):
+            yield part_of(page.constant, found)
+
+
 @query("PF240", "a label of the examples has no colon", task)
 def _label_lost_colon(study: Study) -> Iterator[Finding]:
     written = [(template.keys, skeleton(template.source)) for template in study.templates]
@@ -263,6 +288,8 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
         codes = {one for one in columns if not parts[one].isdisjoint(languages.get(name, ()))}
         is_other = name in columns and folded in COMMON and name not in folded
         is_other_language = codes and any(not parts.get(folded, {folded}).isdisjoint(one) for one in languages.values())
+        named = {one.casefold(): other.casefold() for other, one in page.labelled}
+        is_other |= name in columns and named.get(name) == folded  # two columns after the labels of each other
         is_misplaced = not printed & {name, *codes} or any(
             other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
         )
@@ -410,6 +437,8 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
     written = study.written.doc_to_choice
     if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
         yield finding("one choice is in quotes, but another is not", quoted[0][:40])
+    elif isinstance(written, list) and quoted and all(re.fullmatch(r"'\w+'", text) for text in quoted):
+        yield finding("all choices are in quotes", quoted[0])
 
 
 @query("PF235", "the whole prompt is in quotes")

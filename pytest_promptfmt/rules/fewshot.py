@@ -21,7 +21,9 @@ from pytest_promptfmt.rules.page import (
     task,
     with_shots,
 )
+from pytest_promptfmt.rules.prompt_text import TOPICS
 from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
     Shot,
     around,
     finding,
@@ -42,6 +44,9 @@ _PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 _SENTENCE: Final = 6
 """Words of an answer that is a sentence."""
 
+_ROMAN: Final = re.compile("[A-Za-z]{4}")
+_FEWEST_ALIKE: Final = 2
+_FEWEST_LETTERS: Final = 8
 _FEW: Final = 3
 """Words of an answer without any reasoning."""
 
@@ -67,6 +72,14 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), at):
         message = "fewshot_config.samples are never used: num_fewshot is fixed to 0"
         yield warning(message, at="num_fewshot", do="set num_fewshot")
+
+
+@query("PF801", "num_fewshot is under metadata, where lm-eval does not read it", task, at="metadata")
+def _shots_in_metadata(study: Study) -> Iterator[str]:
+    metadata = study.config.get("metadata")
+    number = metadata.get("num_fewshot") if isinstance(metadata, Mapping) else None
+    if study.written.fewshot.samples is not None and study.written.num_fewshot is None and number:
+        yield f"num_fewshot: {number}"
 
 
 @query("PF801", "fewshot_indices have no effect", task, severity=Severity.WARNING)
@@ -267,6 +280,56 @@ def _first_label(message: Message) -> tuple[str, str] | None:
             return (label.name + label.colon, label.space) if label is not None else None
         constant += span.text
     return None
+
+
+@query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
+def _one_answer_for_all(page: Page) -> Iterator[str]:
+    answers = [(shot.answer or "").strip() for shot in page.shots]
+    is_written = page.study.shots and isinstance(page.study.written.fewshot.samples, list)
+    if is_written and len(answers) > _FEWEST_ALIKE and len(set(answers)) == 1 < len(set(page.scored)):
+        yield answers[0]
+
+
+@error_query("PF807", "the choices of few-shot examples are in another order", task)
+def _choices_in_other_order(study: Study) -> Iterator[Finding]:
+    of_shots, choices = study.written.fewshot.doc_to_choice, study.written.doc_to_choice
+    if isinstance(of_shots, list) and isinstance(choices, list) and of_shots != choices:
+        if sorted(map(str, of_shots)) == sorted(map(str, choices)) and not study.written.fewshot.doc_to_target:
+            yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
+
+
+@query("PF242", "the answer of a few-shot example repeats the end of its question", shown)
+def _end_repeated(page: Page) -> Iterator[str]:
+    for shot in page.shots:
+        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", shot.question.rstrip())
+        if end is not None and (shot.answer or "").strip().startswith(end[0].strip()):
+            yield end[0].strip()
+
+
+@query("PF242", "solved examples in the question are repeated in every few-shot example", shown)
+def _examples_in_question(page: Page) -> Iterator[str]:
+    solved = [one for one in layout_of(page.constant).labels if one.value and COLUMN not in one.value]
+    if page.study.shots and page.cue is not None:
+        yield from (f"{one.name}{one.colon} {one.value}" for one in solved if one.name == page.cue.name)
+
+
+@query("PF807", "a few-shot example is in another script than the others", given_shots)
+def _other_script(page: Page) -> Iterator[str]:
+    printed = [[span.text for span in shot.messages[0].content if span.origin.field] for shot in page.shots]
+    texts = [" ".join(each) for each in printed]
+    latin = [text for text in texts if text.isascii() and len(re.findall("[A-Za-z]", text)) > _FEWEST_LETTERS]
+    if len(latin) == 1 < len(texts) and not any(_ROMAN.search(text) for text in texts if text != latin[0]):
+        yield latin[0][:40]
+
+
+@query("PF807", "few-shot examples are about another subject than the question", given_shots)
+def _other_subject(page: Page) -> Iterator[Finding]:
+    docs = page.study.docs
+    shown = {span.origin.field for span in page.message.content if span.origin.field is not None}
+    for name in sorted(shown) if docs is not None else ():
+        sides = [{str(doc.get(name)) for doc in side} for side in (docs.evaluated, docs.fewshot)]  # type: ignore[union-attr]
+        if name in TOPICS and [len(side) for side in sides] == [1, 1] and sides[0] != sides[1]:
+            yield finding("", f"{min(sides[1])}, but {min(sides[0])} is evaluated", field=name)
 
 
 def _compared(study: Study) -> Sequence[Page]:

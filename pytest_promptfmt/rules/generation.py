@@ -22,6 +22,7 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
     first_text,
+    scores_exact_match,
     severity_of_shots,
     shots_of,
     warning,
@@ -30,7 +31,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.rules.stops import UNTIL
 from pytest_promptfmt.study.gold import accepted_texts
 from pytest_promptfmt.study.scoring import BUDGETS, token_budget
-from pytest_promptfmt.tasks import METRICS
+from pytest_promptfmt.tasks import METRICS, looks_for_answers
 
 _KNOWN: Final = words("generation_arguments")
 _KNOWN_ARGUMENT: Final = partial(respelt, known=_KNOWN, action="key")
@@ -100,10 +101,16 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     golds: list[tuple[int, Sequence[str]]] = []
     if set(study.metrics or ("exact_match",)) <= _EXACT and study.written.process_results is None:
         golds = [(number, accepted_texts(one.target)) for number, one in enumerate(local_questions(study).questions)]
+    ignored = ("ignore_punctuation", "regexes_to_ignore")
+    is_exact = scores_exact_match(study) and not looks_for_answers(study.task)
+    is_exact &= not any(one.get(key) for one in study.task.metric_list or () for key in ignored)
     kinds = (("gold answer", golds, None), ("answer of a few-shot example", shown, severity_of_shots(study)))
     for number, stop in enumerate(study.stop_texts):
         for kind, answers, severity in kinds:
-            cut = [(doc, texts, [one for one in texts if _cuts(stop, one)]) for doc, texts in answers]
+            cut = [
+                (doc, texts, [one for one in texts if _cuts(stop, one, is_exact=is_exact and answers is golds)])
+                for doc, texts in answers
+            ]
             cut = sorted((one for one in cut if one[2]), key=lambda one: len(one[2]) < len(one[1]))
             for doc, texts, lost in cut[:1]:
                 saw = f"{stop!r} in {around(lost[0], lost[0].find(stop), 30, 20)}"
@@ -112,10 +119,10 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
                 return
 
 
-def _cuts(stop: str, answer: str) -> bool:
-    """Return whether a stop sequence removes a part of an answer: it is inside it, or equal to it."""
+def _cuts(stop: str, answer: str, *, is_exact: bool) -> bool:
+    """Return whether a stop sequence removes a part of an answer: it is inside or equal to it, or its exact end."""
     answer = answer.strip()
-    return bool(stop) and (stop == answer or stop in answer.removesuffix(stop))
+    return bool(stop) and (stop == answer or stop in (answer if is_exact else answer.removesuffix(stop)))
 
 
 def _reasoning(study: Study) -> Sequence[Study]:
@@ -200,12 +207,14 @@ def _out_of_range(study: Study) -> Iterator[Finding]:
 
 
 @query("PF908", "do_sample is true at a temperature of 0", generating, at=("generation_kwargs", "do_sample"))
-def _sampling_at_zero(study: Study) -> Iterator[str]:
+def _sampling_at_zero(study: Study) -> Iterator[Finding]:
     kwargs = study.task.generation_kwargs or {}
     temperature = kwargs.get("temperature")
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
     if kwargs.get("do_sample") is True and is_zero:
-        yield ""
+        yield finding("")
+    elif kwargs.get("do_sample") is False and isinstance(temperature, int | float) and temperature > 0:
+        yield finding("a temperature has no effect: do_sample is false", f"temperature: {temperature}")
 
 
 @error_query(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.gold_values import local_questions
 from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
@@ -52,6 +54,7 @@ _SHIFTED: Final = re.compile(r"\{\{ *(\w+)(?: *\| *int)? *\+ *\d+ *\}\}")
 _LONGER: Final = 2
 """How many times longer than any other choice a conspicuous answer is."""
 
+_CAST: Final = re.compile(r"\{\{-? *(\w+) *\| *int *-?\}\}")
 _IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
 _ANY_WORD: Final = re.compile(r"\w+")
 _SOME_WORD: Final = 5
@@ -178,11 +181,14 @@ def _compared_golds(study: Study) -> Sequence[Study]:
     lambda study: () if study.has_own_scorer else own(study),
     at="doc_to_target",
 )
-def _several_correct_answers(page: Page) -> Iterator[str]:
+def _several_correct_answers(page: Page) -> Iterator[Finding]:
     golds = [request for request in page.instance.requests if request.prompt is not None and request.gold]
     marked = _marked_right(page.instance.doc, page.scored) if len(page.scored) > 1 and len(golds) == 1 else ()
     if sum(marked or ()) > 1:
-        yield f"{marked} for {page.scored!r}"
+        yield finding("", f"{marked} for {page.scored!r}")
+    elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
+        message = "the gold choice is not the one that the doc marks"
+        yield finding(message, f"{marked} for {page.scored!r}", severity=Severity.ERROR)
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
@@ -272,6 +278,29 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
     are_distinct = len(golds) > 1 and len(set(golds)) == len(golds)
     if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
         yield f"{name}: {golds[0]}"
+
+
+@error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)
+def _text_cast_to_number(study: Study) -> Iterator[str]:
+    cast = _CAST.fullmatch(str(study.written.doc_to_target))
+    values = {str(doc.get(cast[1])) for doc in study.local_docs} if cast is not None else set()
+    if len(values) > 1 and not any(re.match(r"\s*[-+]?\d", value) for value in values):
+        yield ", ".join(sorted(values)[:3])
+
+
+@query("PF702", "the gold answer has letters with separate accents, and is compared as it is", own, at="doc_to_target")
+def _separate_accents(page: Page) -> Iterator[str]:
+    gold, study = page.instance.target, page.study
+    composed = unicodedata.normalize("NFC", gold) if isinstance(gold, str) else gold
+    chain, trials = (scored_answers(study) if composed != gold else None) or (None, ())
+    for trial in trials:
+        doc = trial.instance.doc
+        if (
+            chain is not None
+            and doc == page.instance.doc
+            and not any(chain.reads_right(one, str(composed), trial.question, doc) for one in chain.pipelines)
+        ):
+            yield str(gold)
 
 
 @query("PF702", "whole numbers are written with .0 in gold answers", _compared_golds, at="doc_to_target")
@@ -414,7 +443,8 @@ def _gold_in_question(study: Study) -> Iterator[str]:
 
 
 def _bare(expression: str) -> str:
-    return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
+    bare = re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
+    return re.sub(r"^(?:'\w*'|\"\w*\"|\[[^\[\]]*\])\.index\((\w+)\)?$", r"\1", bare)
 
 
 @error_query("PF706", "the right option has the same position in every doc", asked_first, at="doc_to_target")

@@ -104,7 +104,8 @@ def same_choices(study: Study) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were removed).
     """
     for instance in study.instances if isinstance(study.written.doc_to_choice, list) else study.real_instances:
-        choices = choices_of(study, instance)
+        prompts = [prompt.text for prompt in instance.prompts]
+        choices = choices_of(study, instance) or (prompts if study.has_choices and len(prompts) > 1 else ())
         bare = [" ".join(choice.casefold().split()) for choice in choices]
         if len(set(bare)) < len(bare):
             same = len(set(choices)) < len(choices)

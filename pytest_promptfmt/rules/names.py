@@ -15,7 +15,7 @@ from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.study.configuration import read_template
-from pytest_promptfmt.tasks import TaskIndex, YamlFile, names_its_sets, tags_of
+from pytest_promptfmt.tasks import GROUP_KEYS, TaskIndex, YamlFile, names_its_sets, tags_of
 
 _WORD: Final = re.compile(r"[A-Za-z]{6,}")
 _MAX_MEMBERS: Final = 5000
@@ -276,6 +276,19 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
 
 def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
     return len(word), tuple(sorted(Counter(word).items()))
+
+
+@also("PF131", scope="file")
+def member_twice(view: FileView) -> Iterator[Finding]:
+    """Report a member that a group lists twice, or a misspelt key of a group."""
+    members = view.config.get("task") if view.file.kind == "group" else None
+    names = [name for name in members if isinstance(name, str)] if isinstance(members, list) else []
+    for name in [name for name, count in Counter(names).items() if count > 1][:1]:
+        yield finding("the group lists a member twice", name, view.yaml.locate(("task",)), do="list each member once")
+    for key in view.config if view.file.kind == "group" else ():
+        if isinstance(key, str) and key not in GROUP_KEYS and is_misspelt(key, GROUP_KEYS):
+            do = did_you_mean(key, GROUP_KEYS) or ""
+            yield finding("a key of the group is misspelt", key, view.yaml.locate((key,)), do=do)
 
 
 @also("PF131", severity=Severity.ERROR, scope="file")

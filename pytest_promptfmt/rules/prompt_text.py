@@ -20,7 +20,7 @@ _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
 _ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
 _FOR_READERS: Final = pattern("prompt_text", "for_readers")
-_MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
+_MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]|<NL>|<newline>")
 _TURN: Final = pattern("prompt_text", "turn")
 _PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
 _MEANS_PYTHON: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
@@ -34,7 +34,9 @@ _OF_ANSWERS: Final = frozenset(
 )
 _NOTE: Final = pattern("prompt_text", "note")
 _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE|IMG|AUDIO|VIDEO)\]", re.IGNORECASE)
-_TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
+TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
+"""Columns that are the same for all docs of a task."""
+
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
@@ -150,7 +152,7 @@ def _bracketed_column(text: str) -> re.Match[str] | None:
 
 
 def _column_in_braces(text: str, doc: Doc, count: str) -> re.Match[str] | None:
-    names = "|".join(re.escape(str(name)) for name in {*doc, *(_TOPICS if count != "{2}" else ())})
+    names = "|".join(re.escape(str(name)) for name in {*doc, *(TOPICS if count != "{2}" else ())})
     return re.search(rf"(?<![{{\\\w])\{{{count} ?(?:{names}) ?\}}{count}(?!\}})", text) if names else None
 
 
@@ -169,6 +171,12 @@ def _note_left(study: Study) -> Iterator[Finding]:
         if found is not None:
             message = "the question has a placeholder for an image, but the model gets no image"
             yield finding(message, part_of(page.text, found, 16)[:SHOWN], doc=page.instance)
+
+
+@query("PF812", "the task sends an image, but the prompt has no placeholder for it", asked_first)
+def _image_without_place(page: Page) -> Iterator[str]:
+    if page.study.config.get("doc_to_image") and "<image" not in page.instance.prompts[0].text:
+        yield page.text[:SHOWN]
 
 
 @query("PF201", "the lines of the prompt are indented like code", asked_first)

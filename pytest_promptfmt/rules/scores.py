@@ -69,7 +69,7 @@ def _another_number(study: Study) -> Iterator[Finding]:
 
 
 def _number_of(text: str) -> float | None:
-    bare = text.strip().replace(",", "")
+    bare = re.sub(r",(?=\d{1,2}$)", ".", text.strip()).replace(",", "")  # which may be a decimal comma
     return float(bare) if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)", bare) else None
 
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Final
 
 from jinja2 import TemplateSyntaxError
@@ -16,7 +16,8 @@ from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import Page, demonstrated, error_query, first, query, shown, task
+from pytest_promptfmt.rules.data import NOT_ASKED
+from pytest_promptfmt.rules.page import Page, demonstrated, error_query, first, own, query, shown, task
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
@@ -193,6 +194,20 @@ def _empty_field(study: Study) -> Iterator[Finding]:
         found = next(filter(None, map(_EMPTY_FIELD.search, template.text.constants)), None)
         if found is not None and template.keys[-1] == "doc_to_text":
             yield finding("", found[0], template.keys)
+
+
+@query("PF812", "a label has nothing after it", own)
+def _empty_label(page: Page) -> Iterator[Finding]:
+    """Report a label without a text, if the question prints nothing of a text of the doc."""
+    unused = [
+        name
+        for name, value in page.instance.doc.items()
+        if isinstance(value, str) and len(value.split()) > _FEW_WORDS and value.strip() not in page.text
+        if not NOT_ASKED.search(name) and value not in page.scored
+    ]
+    for label, after in pairwise(page.layout.labels if unused and not page.shots else ()):
+        if not page.text[label.end : after.start].strip() and after.value:
+            yield finding("", f"{label.name}{label.colon}", field=unused[0])
 
 
 _EXAMPLES: Final = pattern("shot_layout", "count")

@@ -89,7 +89,7 @@ class Layout:
     def listed_in_other_scripts(self) -> tuple[OptionLine, ...]:
         """Return the options with labels that are not ASCII; their alphabets may leave letters out of lists."""
         lines = [one for one in self.options if not one.label.isascii() and one.label.isalpha()]
-        lines = [one for one in lines if one.space and one.text and one.mark != ":"]
+        lines = [one for one in lines if (one.space or one.mark in "．、：）") and one.text and one.mark != ":"]
         return tuple(lines) if 1 < len(lines) == len({one.label for one in lines}) else ()
 
     @property

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         functions_of,
         missing_for,
     )
+    from pytest_promptfmt.tasks.groups import GROUP_KEYS
     from pytest_promptfmt.tasks.harness import (
         Harness,
         found_release,
