@@ -226,7 +226,8 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     named = [*study.contract.of("labels"), *(joined_by_or(study.own_text) if is_pair else ())]
     sets = [one for one in named if not {label.casefold() for label in one.labels} & _NO_LABELS]
     fits = [one for one in sets if any(label.casefold().startswith(tuple(folded)) for label in one.labels)]
-    is_named = any(has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
+    holds = all if all(map(str.isdigit, bare)) else any  # a number may number something else
+    is_named = holds(has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in fits or (numbers if is_named else sets)[:1]:
         saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))} are scored"

@@ -12,7 +12,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import Page, generating, given_shots, query
-from pytest_promptfmt.rules.rule_views import finding, first_text, pattern, scores_exact_match, words
+from pytest_promptfmt.rules.rule_views import finding, first_text, listed_labels, pattern, scores_exact_match, words
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
@@ -65,7 +65,9 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
 
 def _other(trial: AnswerTrial) -> str | None:
     """Return an answer that is wrong: another option, or a number."""
-    answers = trial.answers
+    answers, listed = trial.answers, listed_labels(trial.instance)
+    if answers.kind == "text" and trial.gold in listed:
+        return next(one for one in listed if one != trial.gold)
     if answers.kind == "choice":
         return next((one for at, one in enumerate(answers.labels) if at != answers.gold), None)
     return next((one for one in _NUMBERS if one != trial.gold), None) if answers.kind == "number" else None

@@ -212,12 +212,13 @@ def _label_without_colon(study: Study) -> Iterator[str]:
 def _label_misspelt(page: Page) -> Iterator[str]:
     for label in page.layout.labels:
         name = label.name.casefold()
-        for known in words("prompt_labels") if len(name) > _SHORT and name not in page.instance.doc else ():
-            is_swapped = name != known and name[0] == known[0] and sorted(name) == sorted(known)
-            lacks_one = len(known) == len(name) + 1 and any(
-                known[:at] + known[at + 1 :] == name for at in range(len(name))
-            )
-            if is_swapped or (lacks_one and known[-1] not in "es") or (lacks_one and name[-1] == known[-1]):
+        for right in words("prompt_labels") if len(name) > _SHORT and name not in page.instance.doc else ():
+            is_swapped = name != right and name[0] == right[0] and sorted(name) == sorted(right)
+            lacks_one = len(right) == len(name) + 1 and name in {
+                right[:at] + right[at + 1 :] for at in range(len(right))
+            }
+            # `premis` and `respons` are words of other languages, `option` is one of English
+            if is_swapped or (lacks_one and (right[-1] not in "es" or name[-1] == right[-1])):
                 yield f"{label.name}{label.colon}"
 
 

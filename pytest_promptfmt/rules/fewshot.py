@@ -293,15 +293,16 @@ def _one_answer_for_all(page: Page) -> Iterator[str]:
 @error_query("PF807", "the choices of few-shot examples are in another order", task)
 def _choices_in_other_order(study: Study) -> Iterator[Finding]:
     of_shots, choices = study.written.fewshot.doc_to_choice, study.written.doc_to_choice
-    if isinstance(of_shots, list) and isinstance(choices, list) and of_shots != choices:
-        if sorted(map(str, of_shots)) == sorted(map(str, choices)) and not study.written.fewshot.doc_to_target:
-            yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
+    are_lists = isinstance(of_shots, list) and isinstance(choices, list) and not study.written.fewshot.doc_to_target
+    if are_lists and of_shots != choices and sorted(map(str, of_shots)) == sorted(map(str, choices)):
+        yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
 
 
 @query("PF242", "the answer of a few-shot example repeats the end of its question", shown)
 def _end_repeated(page: Page) -> Iterator[str]:
     for shot in page.shots:
-        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", shot.question.rstrip())
+        constant = shot.messages[0].content[-1:]
+        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", join(span for span in constant if not span.origin.field).rstrip())
         if end is not None and (shot.answer or "").strip().startswith(end[0].strip()):
             yield end[0].strip()
 
