@@ -214,11 +214,9 @@ def _label_misspelt(page: Page) -> Iterator[str]:
         name = label.name.casefold()
         for right in words("prompt_labels") if len(name) > _SHORT and name not in page.instance.doc else ():
             is_swapped = name != right and name[0] == right[0] and sorted(name) == sorted(right)
-            lacks_one = len(right) == len(name) + 1 and name in {
-                right[:at] + right[at + 1 :] for at in range(len(right))
-            }
+            shorter = {right[:at] + right[at + 1 :] for at in range(len(right))}
             # `premis` and `respons` are words of other languages, `option` is one of English
-            if is_swapped or (lacks_one and (right[-1] not in "es" or name[-1] == right[-1])):
+            if is_swapped or (name in shorter and (right[-1] not in "es" or name[-1] == right[-1])):
                 yield f"{label.name}{label.colon}"
 
 

@@ -44,7 +44,6 @@ _PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 _SENTENCE: Final = 6
 """Words of an answer that is a sentence."""
 
-_ROMAN: Final = re.compile("[A-Za-z]{4}")
 _FEWEST_ALIKE: Final = 2
 _FEWEST_LETTERS: Final = 8
 _FEW: Final = 3
@@ -282,6 +281,11 @@ def _first_label(message: Message) -> tuple[str, str] | None:
     return None
 
 
+def _written_shots(study: Study) -> Sequence[Page]:
+    """Return the page with few-shot examples of a task that generates."""
+    return shown(study) if study.generates else ()
+
+
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
 def _one_answer_for_all(page: Page) -> Iterator[str]:
     answers = [(shot.answer or "").strip() for shot in page.shots]
@@ -298,7 +302,7 @@ def _choices_in_other_order(study: Study) -> Iterator[Finding]:
         yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
 
 
-@query("PF242", "the answer of a few-shot example repeats the end of its question", shown)
+@query("PF242", "the answer of a few-shot example repeats the end of its question", _written_shots)
 def _end_repeated(page: Page) -> Iterator[str]:
     for shot in page.shots:
         constant = shot.messages[0].content[-1:]
@@ -319,7 +323,8 @@ def _other_script(page: Page) -> Iterator[str]:
     printed = [[span.text for span in shot.messages[0].content if span.origin.field] for shot in page.shots]
     texts = [" ".join(each) for each in printed]
     latin = [text for text in texts if text.isascii() and len(re.findall("[A-Za-z]", text)) > _FEWEST_LETTERS]
-    if len(latin) == 1 < len(texts) and not any(_ROMAN.search(text) for text in texts if text != latin[0]):
+    others = [text for text in texts if text not in latin]
+    if len(latin) == 1 <= len(others) and all(re.search(r"[^\W\d_a-zA-Z]", text) for text in others):
         yield latin[0][:40]
 
 

@@ -283,8 +283,8 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
 @error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)
 def _text_cast_to_number(study: Study) -> Iterator[str]:
     cast = _CAST.fullmatch(str(study.written.doc_to_target))
-    values = {str(doc.get(cast[1])) for doc in study.local_docs} if cast is not None else set()
-    if len(values) > 1 and not any(re.match(r"\s*[-+]?\d", value) for value in values):
+    values = {doc.get(cast[1]) for doc in study.local_docs} if cast is not None else set()
+    if len(values) > 1 and all(isinstance(value, str) and not re.search(r"\d", value) for value in values):
         yield ", ".join(sorted(values)[:3])
 
 

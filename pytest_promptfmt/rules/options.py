@@ -248,8 +248,8 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
         message = "there are more scored labels than listed options"
     elif len(listed) == len(labels) and listed != labels:
         is_same_set = not follow_each_other(labels) and {*listed} == {*labels}
-        if is_same_set and _place_of_gold(page) is None:
-            return  # the gold is a label
+        if is_same_set and (_place_of_gold(page) is None or labels != listed[::-1]):
+            return  # else the gold is the position in a list that was reversed
         message = "the scored labels are not those of the listed options"
     if message:
         saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
@@ -264,7 +264,11 @@ def _gold_option_not_listed(page: Page) -> Iterator[str]:
         return
     shown = [label for label in page.scored if re.search(_LISTED.format(label), page.text)]
     gold = page.scored[golds.index(True)]
-    if shown and shown == page.scored[: len(shown)] and not re.search(rf"(?<!\w){gold}(?!\w)", page.text):
+    if (
+        shown
+        and shown == page.scored[: len(shown)]
+        and not re.search(rf"(?<!\w){gold}(?!\w)|{gold}[)\].:：．、]", page.text)
+    ):
         yield f"{gold} is gold, but {', '.join(shown)} are listed"
 
 
