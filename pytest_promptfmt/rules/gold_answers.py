@@ -283,8 +283,9 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
 @error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)
 def _text_cast_to_number(study: Study) -> Iterator[str]:
     cast = _CAST.fullmatch(str(study.written.doc_to_target))
-    values = {doc.get(cast[1]) for doc in study.local_docs} if cast is not None else set()
-    if len(values) > 1 and all(isinstance(value, str) and not re.search(r"\d", value) for value in values):
+    held = [doc.get(cast[1]) for doc in study.local_docs] if cast is not None else []
+    values = {value for value in held if isinstance(value, str) and not re.search(r"\d", value)}
+    if len(values) > 1 and all(value in values for value in held):
         yield ", ".join(sorted(values)[:3])
 
 

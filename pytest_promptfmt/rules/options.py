@@ -264,11 +264,8 @@ def _gold_option_not_listed(page: Page) -> Iterator[str]:
         return
     shown = [label for label in page.scored if re.search(_LISTED.format(label), page.text)]
     gold = page.scored[golds.index(True)]
-    if (
-        shown
-        and shown == page.scored[: len(shown)]
-        and not re.search(rf"(?<!\w){gold}(?!\w)|{gold}[)\].:：．、]", page.text)
-    ):
+    is_listed = re.search(rf"(?<!\w){gold}(?!\w)|{gold}[)\].:：．、]", page.text) is not None
+    if shown and shown == page.scored[: len(shown)] and not is_listed:
         yield f"{gold} is gold, but {', '.join(shown)} are listed"
 
 
