@@ -252,7 +252,7 @@ def _none_of_alternatives(study: Study, scored: Sequence[str]) -> Iterator[Findi
         asked = [label.casefold() for label in form.labels]
         is_like = sorted(one[:_FEW_WORDS] for one in asked) == sorted(one[:_FEW_WORDS] for one in bare)
         is_like |= "".join(bare).isascii() and not any(map(str.isascii, asked))  # of another language
-        is_inside = any(label in one for label in asked for one in bare)
+        is_inside = any(has_word(one, label) for label in asked for one in bare)
         if len(asked) == len(bare) and (len(bare) > _LEAST or is_like) and not is_inside:
             saw = f"{form.said[-60:]}; {', '.join(map(repr, scored))} are scored"
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)

@@ -234,9 +234,9 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
     study, layout = page.study, page.layout
     labels = [choice.strip("().") for choice in page.scored] or _letters_written(study)
     are_letters = all(len(one) == 1 for one in labels) and len(set(labels)) == len(labels)
-    if len(labels) < _LEAST or not are_letters or not (follow_each_other(labels) or len(labels) == len(layout.listed)):
-        return
     lines = layout.listed or layout.listed_in_other_scripts
+    if len(labels) < _LEAST or not are_letters or not (follow_each_other(labels) or len(labels) == len(lines)):
+        return
     listed = [option.label for option in lines] or list(layout.listed_inline)
     text, choices = study.written.doc_to_text, study.written.doc_to_choice
     is_fixed = isinstance(text, str) and isinstance(choices, list) and "{%" not in text
