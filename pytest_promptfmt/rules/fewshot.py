@@ -324,7 +324,7 @@ def _other_script(page: Page) -> Iterator[str]:
     texts = [" ".join(each) for each in printed]
     latin = [text for text in texts if text.isascii() and len(re.findall("[A-Za-z]", text)) > _FEWEST_LETTERS]
     others = [text for text in texts if text not in latin]
-    if len(latin) == 1 <= len(others) and all(re.search(r"[^\W\d_a-zA-Z]", text) for text in others):
+    if len(latin) == 1 <= len(others) and all(re.search(r"[^\W\d_\0-\u024f]", text) for text in others):
         yield latin[0][:40]
 
 

@@ -206,8 +206,15 @@ def _empty_label(page: Page) -> Iterator[Finding]:
         if not NOT_ASKED.search(name) and value not in page.scored
     ]
     for label, after in pairwise(page.layout.labels if unused and not page.shots else ()):
-        if not page.text[label.end : after.start].strip() and after.value:
+        is_named = any(_stem(label.name) == _stem(name) for name in unused) or label.name.casefold() in words(
+            "passages"
+        )
+        if is_named and not page.text[label.end : after.start].strip() and after.value:
             yield finding("", f"{label.name}{label.colon}", field=unused[0])
+
+
+def _stem(name: str) -> str:
+    return name.casefold()[:5]
 
 
 _EXAMPLES: Final = pattern("shot_layout", "count")
