@@ -205,10 +205,9 @@ def _empty_label(page: Page) -> Iterator[Finding]:
         if isinstance(value, str) and len(value.split()) > _FEW_WORDS and value.strip() not in page.text
         if not NOT_ASKED.search(name) and value not in page.scored
     ]
+    stems = {_stem(name) for name in unused}
     for label, after in pairwise(page.layout.labels if unused and not page.shots else ()):
-        is_named = any(_stem(label.name) == _stem(name) for name in unused) or label.name.casefold() in words(
-            "passages"
-        )
+        is_named = _stem(label.name) in stems or label.name.casefold() in words("passages")
         if is_named and not page.text[label.end : after.start].strip() and after.value:
             yield finding("", f"{label.name}{label.colon}", field=unused[0])
 
