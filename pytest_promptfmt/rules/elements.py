@@ -37,7 +37,6 @@ from pytest_promptfmt.rules.rule_views import (
     question_template,
     severity_of_shots,
     skeleton,
-    words,
 )
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.requested_labels import is_instruction
@@ -71,7 +70,6 @@ _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 
-_POINTER: Final = pattern("elements", "pointer")
 _OPENING: Final = "([（【「『"
 _CLOSING: Final = ")]）】」』"
 _OPTION: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
@@ -206,28 +204,6 @@ def _label_without_colon(study: Study) -> Iterator[str]:
     layout = layout_of(text[: cue.start()] if cue is not None else text)
     if found is not None and (layout.labels or (layout.listed and _languages("answer_labels", found[1]))):
         yield found[0].strip()[:40]
-
-
-@query("PF240", "a letter of a label is missing, or two are swapped")
-def _label_misspelt(page: Page) -> Iterator[str]:
-    for label in page.layout.labels:
-        name = label.name.casefold()
-        for right in words("prompt_labels") if len(name) > _SHORT and name not in page.instance.doc else ():
-            is_swapped = name != right and name[0] == right[0] and sorted(name) == sorted(right)
-            shorter = {right[:at] + right[at + 1 :] for at in range(len(right))}
-            # `premis` and `respons` are words of other languages, `option` is one of English
-            if is_swapped or (name in shorter and (right[-1] not in "es" or name[-1] == right[-1])):
-                yield f"{label.name}{label.colon}"
-
-
-@query("PF812", "a text that should be above is below, or the reverse")
-def _pointer_to_other_side(page: Page) -> Iterator[str]:
-    found = _POINTER.search(page.constant)
-    if found is not None:
-        noun, side = (found[1], found[2]) if found[1] else (found[4], found[3])
-        places = [one.start for one in layout_of(page.constant).labels if one.name.casefold() == noun.casefold()]
-        if places and all((place > found.start()) == (side.casefold() == "above") for place in places):
-            yield part_of(page.constant, found)
 
 
 @query("PF240", "a label of the examples has no colon", task)

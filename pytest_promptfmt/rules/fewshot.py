@@ -23,7 +23,6 @@ from pytest_promptfmt.rules.page import (
 )
 from pytest_promptfmt.rules.prompt_text import TOPICS
 from pytest_promptfmt.rules.rule_views import (
-    COLUMN,
     Shot,
     around,
     finding,
@@ -281,11 +280,6 @@ def _first_label(message: Message) -> tuple[str, str] | None:
     return None
 
 
-def _written_shots(study: Study) -> Sequence[Page]:
-    """Return the page with few-shot examples of a task that generates."""
-    return shown(study) if study.generates else ()
-
-
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
 def _one_answer_for_all(page: Page) -> Iterator[str]:
     answers = [(shot.answer or "").strip() for shot in page.shots]
@@ -300,22 +294,6 @@ def _choices_in_other_order(study: Study) -> Iterator[Finding]:
     are_lists = isinstance(of_shots, list) and isinstance(choices, list) and not study.written.fewshot.doc_to_target
     if are_lists and of_shots != choices and sorted(map(str, of_shots)) == sorted(map(str, choices)):
         yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
-
-
-@query("PF242", "the answer of a few-shot example repeats the end of its question", _written_shots)
-def _end_repeated(page: Page) -> Iterator[str]:
-    for shot in page.shots:
-        constant = shot.messages[0].content[-1:]
-        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", join(span for span in constant if not span.origin.field).rstrip())
-        if end is not None and (shot.answer or "").strip().startswith(end[0].strip()):
-            yield end[0].strip()
-
-
-@query("PF242", "solved examples in the question are repeated in every few-shot example", shown)
-def _examples_in_question(page: Page) -> Iterator[str]:
-    solved = [one for one in layout_of(page.constant).labels if one.value and COLUMN not in one.value]
-    if page.study.shots and page.cue is not None:
-        yield from (f"{one.name}{one.colon} {one.value}" for one in solved if one.name == page.cue.name)
 
 
 @query("PF807", "a few-shot example is in another script than the others", given_shots)

@@ -54,7 +54,6 @@ _SHIFTED: Final = re.compile(r"\{\{ *(\w+)(?: *\| *int)? *\+ *\d+ *\}\}")
 _LONGER: Final = 2
 """How many times longer than any other choice a conspicuous answer is."""
 
-_CAST: Final = re.compile(r"\{\{-? *(\w+) *\| *int *-?\}\}")
 _IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
 _ANY_WORD: Final = re.compile(r"\w+")
 _SOME_WORD: Final = 5
@@ -278,15 +277,6 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
     are_distinct = len(golds) > 1 and len(set(golds)) == len(golds)
     if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
         yield f"{name}: {golds[0]}"
-
-
-@error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)
-def _text_cast_to_number(study: Study) -> Iterator[str]:
-    cast = _CAST.fullmatch(str(study.written.doc_to_target))
-    held = [doc.get(cast[1]) for doc in study.local_docs] if cast is not None else []
-    values = {value for value in held if isinstance(value, str) and not re.search(r"\d", value)}
-    if len(values) > 1 and all(value in values for value in held):
-        yield ", ".join(sorted(values)[:3])
 
 
 @query("PF702", "the gold answer has letters with separate accents, and is compared as it is", own, at="doc_to_target")

@@ -37,6 +37,7 @@ _ENOUGH: Final = 8
 
 _FEWEST_CHOICES: Final = 3
 
+_CAST: Final = re.compile(r"\{\{-? *(\w+) *\| *int *-?\}\}")
 _LONGEST: Final = 60
 """Characters of a gold answer that a sentence may give."""
 
@@ -286,6 +287,15 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
     is_named = _RATING.fullmatch(column) is not None and (bool(values) or are_numbers)
     if is_named or (len(set(values)) > 1 and len(values) >= _ENOUGH and are_numbers):
         yield finding("", f"{', '.join(map(str, values[:3])) or column}; index 1 is {choices[1]!r}", doc=0)
+
+
+@error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)
+def _text_cast_to_number(study: Study) -> Iterator[str]:
+    cast = _CAST.fullmatch(str(study.written.doc_to_target))
+    held = [doc.get(cast[1]) for doc in study.local_docs] if cast is not None else []
+    values = {value for value in held if isinstance(value, str) and not re.search(r"\d", value)}
+    if len(values) > 1 and all(value in values for value in held):
+        yield ", ".join(sorted(values)[:3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, first, own, part_of, query, task, texts
-from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, written_texts
+from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, words, written_texts
 
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
@@ -37,6 +37,7 @@ _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE
 TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
 """Columns that are the same for all docs of a task."""
 
+_SHORTEST: Final = 3
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
@@ -234,3 +235,15 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
             f"the subset is {name}; the task is {study.task.name}",
         )
         yield finding(message, saw, "dataset_name")
+
+
+@query("PF240", "a letter of a label is missing, or two are swapped")
+def _label_misspelt(page: Page) -> Iterator[str]:
+    for label in page.layout.labels:
+        name = label.name.casefold()
+        for right in words("prompt_labels") if len(name) > _SHORTEST and name not in page.instance.doc else ():
+            is_swapped = name != right and name[0] == right[0] and sorted(name) == sorted(right)
+            shorter = {right[:at] + right[at + 1 :] for at in range(len(right))}
+            # `premis` and `respons` are words of other languages, `option` is one of English
+            if is_swapped or (name in shorter and (right[-1] not in "es" or name[-1] == right[-1])):
+                yield f"{label.name}{label.colon}"

@@ -17,8 +17,9 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.data import NOT_ASKED
-from pytest_promptfmt.rules.page import Page, demonstrated, error_query, first, own, query, shown, task
+from pytest_promptfmt.rules.page import Page, demonstrated, error_query, first, own, part_of, query, shown, task
 from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
     around,
     finding,
     instruction_key,
@@ -216,8 +217,40 @@ def _stem(name: str) -> str:
     return name.casefold()[:5]
 
 
+@query("PF812", "a text that should be above is below, or the reverse")
+def _pointer_to_other_side(page: Page) -> Iterator[str]:
+    found = _POINTER.search(page.constant)
+    if found is not None:
+        noun, side = (found[1], found[2]) if found[1] else (found[4], found[3])
+        places = [one.start for one in layout_of(page.constant).labels if one.name.casefold() == noun.casefold()]
+        if places and all((place > found.start()) == (side.casefold() == "above") for place in places):
+            yield part_of(page.constant, found)
+
+
+def _written_shots(study: Study) -> Sequence[Page]:
+    """Return the page with few-shot examples of a task that generates."""
+    return shown(study) if study.generates else ()
+
+
+@query("PF242", "the answer of a few-shot example repeats the end of its question", _written_shots)
+def _end_repeated(page: Page) -> Iterator[str]:
+    for shot in page.shots:
+        constant = shot.messages[0].content[-1:]
+        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", join(span for span in constant if not span.origin.field).rstrip())
+        if end is not None and (shot.answer or "").strip().startswith(end[0].strip()):
+            yield end[0].strip()
+
+
+@query("PF242", "solved examples in the question are repeated in every few-shot example", shown)
+def _examples_in_question(page: Page) -> Iterator[str]:
+    solved = [one for one in layout_of(page.constant).labels if one.value and COLUMN not in one.value]
+    if page.study.shots and page.cue is not None:
+        yield from (f"{one.name}{one.colon} {one.value}" for one in solved if one.name == page.cue.name)
+
+
 _EXAMPLES: Final = pattern("shot_layout", "count")
 _GAP: Final = pattern("shot_layout", "gap")
+_POINTER: Final = pattern("shot_layout", "pointer")
 _GAPS: Final = re.compile(
     r"_|\.{3}|…|\[ *\]|\( *\)|[\[(<]\w*(?:MASK|mask|BLANK|blank|gap|GAP)\w*[\])>]|-{3}|\*{3}|[XY]\b"
 )
