@@ -412,8 +412,6 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
     written = study.written.doc_to_choice
     if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
         yield finding("one choice is in quotes, but another is not", quoted[0][:40])
-    elif isinstance(written, list) and quoted and all(re.fullmatch(r"'\w+'", text) for text in quoted):
-        yield finding("all choices are in quotes", quoted[0])
 
 
 @query("PF235", "the whole prompt is in quotes")
