@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -109,8 +109,8 @@ class Contents:
         inputs = [self.input(path) for path in sorted(self.without_implied(set(paths)))]
         return None if any(self._is_young(each) for each in inputs) else inputs
 
-    def without_implied(self, paths: set[str]) -> Iterator[str]:
-        """Yield the paths without absent ones that others imply.
+    def without_implied(self, paths: set[str], others: Set[str] = frozenset()) -> Iterator[str]:
+        """Yield the paths without absent ones that these or `others` imply.
 
         An absent path is implied by a folder whose names count, and by an absent folder above it. A broken link is a
         name, and its target may appear elsewhere.
@@ -124,7 +124,8 @@ class Contents:
             while folder and self.input(folder)[1] == ABSENT:
                 path = folder
                 folder, _, name = folder.rpartition("/")
-            if f"{folder}/" not in paths or name.startswith(_UNCOUNTED) or os.path.lexists(path):
+            is_listed = f"{folder}/" in paths or f"{folder}/" in others
+            if not is_listed or name.startswith(_UNCOUNTED) or os.path.lexists(path):
                 absent.add(path)
         yield from absent
 

@@ -137,7 +137,7 @@ class OutcomeCache:
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())
-        if found is None or not known.issuperset(self._contents.without_implied(own)):
+        if found is None or not known.issuperset(self._contents.without_implied(own, known)):
             raise _DifferentError("its cache entry is damaged")
         self._rows.found[str(path)] = row
         return found

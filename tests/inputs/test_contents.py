@@ -148,6 +148,13 @@ def test_absent_paths_that_others_imply_are_left_out(file: Path) -> None:
     assert paths(folder / "a/b/c", folder / "a/d") == [f"{folder}/a"], "the folder above is absent, too"
 
 
+def test_an_absent_path_may_be_implied_by_a_folder_that_is_known_apart(file: Path) -> None:
+    absent, folder = str(file.with_name("gone.txt")), f"{file.parent}/"
+    assert [*Contents().without_implied({absent})] == [absent]
+    assert [*Contents().without_implied({absent}, {folder})] == []
+    assert [*Contents().without_implied({str(file)}, {folder})] == [str(file)]
+
+
 def test_a_folder_that_was_taken_has_to_keep_its_names_to_the_end(file: Path) -> None:
     found = Contents()
     found.take(f"{file.parent}/")
