@@ -20,12 +20,6 @@ from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
 _EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
-_QUOTED_WORD: Final = re.compile(
-    r"\b(?:answer|respond|reply|say|write|output|return)(?: only)?(?: with)? [\"“'`](\w[\w ]{0,30})[\"”'`]",
-    re.IGNORECASE,
-)
-"""`answer "unanswerable"`."""
-
 _WITH_UNIT: Final = re.compile(
     r"\b(?:for example|e\.g\.|such as|like),? [\"'“‘]-?[\d.,]+ ?[^\W\d]+[\"'”’]", re.IGNORECASE
 )
@@ -185,14 +179,6 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
 
 def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
     return study.task.metric_list or ()
-
-
-@query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")
-def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    study, golds = compared
-    word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
-    if word is not None and word[1] not in golds:
-        yield f"{word[0]!r} is requested, but a gold answer is ''"
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

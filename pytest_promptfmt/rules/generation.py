@@ -213,7 +213,7 @@ def _sampling_at_zero(study: Study) -> Iterator[Finding]:
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
     if kwargs.get("do_sample") is True and is_zero:
         yield finding("")
-    elif kwargs.get("do_sample") is False and isinstance(temperature, int | float) and temperature > 0:
+    elif kwargs.get("do_sample") is False and isinstance(temperature, int | float) and temperature not in (0, 1):
         yield finding("a temperature has no effect: do_sample is false", f"temperature: {temperature}")
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.page import Page, Text, error_query, first, known, own, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
     finding,
     first_text,
     has_word,
@@ -248,8 +249,11 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
         message = "there are more scored labels than listed options"
     elif len(listed) == len(labels) and listed != labels:
         is_same_set = not follow_each_other(labels) and {*listed} == {*labels}
-        if is_same_set and (_place_of_gold(page) is None or labels != listed[::-1]):
-            return  # else the gold is the position in a list that was reversed
+        is_reversed = _place_of_gold(page) is not None and labels == listed[::-1] and len(labels) > _LEAST
+        if is_same_set and not (
+            is_reversed and all(one.text[:1] == COLUMN for one in layout_of(page.constant).options)
+        ):
+            return  # labels in another order may be meant, unless the gold is the position of a printed column
         message = "the scored labels are not those of the listed options"
     if message:
         saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"

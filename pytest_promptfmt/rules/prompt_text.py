@@ -174,7 +174,7 @@ def _note_left(study: Study) -> Iterator[Finding]:
             yield finding(message, part_of(page.text, found, 16)[:SHOWN], doc=page.instance)
 
 
-@query("PF812", "the task sends an image, but the prompt has no placeholder for it", asked_first)
+@query("PF812", "the task sends an image, but the prompt has no placeholder for it", own)
 def _image_without_place(page: Page) -> Iterator[str]:
     if page.study.config.get("doc_to_image") and "<image" not in page.instance.prompts[0].text:
         yield page.text[:SHOWN]
