@@ -270,8 +270,8 @@ def test_too_few_shots_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"classs": 1}, "unknown key 'classs'"),
-        ({"doc_to_text": "q"}, "unknown key 'doc_to_text'"),
+        ({"classs": 1}, r"unknown key 'classs'[^\n]*\n  hint: did you mean 'class'\?"),
+        ({"doc_to_text": "q"}, r"unknown key 'doc_to_text'[^\n]*\n  hint: other settings belong in the class"),
         ({"class": "quiz.Quiz"}, "class is 'quiz.Quiz'"),
         ({"class": "quiz:"}, "class is 'quiz:'"),
         ({"num_fewshot": "two"}, "num_fewshot is 'two'"),

@@ -104,6 +104,16 @@ def test_members_of_a_group_are_looked_up_in_the_checkout_around_it(tmp_path: Pa
     assert read(tmp_path / "own/g.yaml").unresolved == ("no_such_task",)
 
 
+def test_files_that_include_each_other_end_the_search_for_a_tag(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    (tasks / "sums/_a_yaml").write_text("include: _b_yaml\ntag: circling\n", "utf-8")
+    (tasks / "sums/_b_yaml").write_text("include: _a_yaml\n", "utf-8")
+    (tasks / "sums/c.yaml").write_text("include: _b_yaml\ntask: c\n", "utf-8")
+    harness = harness_around(tasks / "sums")
+    assert harness is not None
+    assert harness.defining("circling") == ("tag", (tasks / "sums/c.yaml",))
+
+
 REGISTERED = """
 from lm_eval.api.registry import register_task
 @register_task("quality")
