@@ -1,6 +1,6 @@
 """Every rule finds the mistake of its own example, and nothing in the example without it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +9,14 @@ import pytest
 from linting import study_of
 from rule_examples import write_example
 from slices import MISSING, PACKAGE
+from syrupy.assertion import SnapshotAssertion
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import MissingResourceError, PromptfmtError
 from pytest_promptfmt.core.finding import Finding, Reported
 from pytest_promptfmt.core.profile import Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.rules.documentation import documentation_of
+from pytest_promptfmt.rules.documentation import documentation_of, remedy_of
 from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
 from pytest_promptfmt.rules.rule_registry import Rule, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
@@ -74,11 +75,33 @@ def findings_in(
     return found
 
 
+OF_HARNESS = {"PF117", "PF131"}  # infos or warnings where the harness is not installed
+
+
+def places(found: Sequence[Reported], code: str) -> list[str]:
+    """Return what findings of a rule have besides their words, which people may change: severity, place, own fix."""
+    usual = {remedy_of(part) for part in RULES[code].all_parts}
+    return [
+        " ".join(
+            [
+                "-" if code in OF_HARNESS else one.severity,
+                f"{one.position.path.name}:{one.position.line}:{one.position.column}" if one.position else "-",
+                ".".join(map(str, one.keys)) or "-",
+                f"doc {one.doc} {one.field} {one.span} {' '.join(one.profiles)}".replace("None", "-").rstrip(),
+                *["own fix"] * (one.do not in usual),
+            ]
+        )
+        for one in found
+        if one.code == code
+    ]
+
+
 @pytest.mark.parametrize("code", WITH_EXAMPLE)
-def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path) -> None:
+def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     found = findings_in(tmp_path, documentation_of(RULES[code]).example)
     own = [finding for finding in found if finding.code == code]
     assert own, [str(finding) for finding in found]
+    assert places(found, code) == snapshot
     assert all((str(tmp_path.name) in finding.where or not finding.task) and finding.do for finding in own)
     assert not [str(finding) for finding in found if finding.code == "PF003"]
 
@@ -102,13 +125,16 @@ def test_every_further_part_of_a_rule_has_a_case_and_no_case_is_of_nothing() -> 
 
 
 @pytest.mark.parametrize(("code", "name"), OF_PARTS, ids=str)
-def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(code: str, name: str, tmp_path: Path) -> None:
+def test_a_part_of_a_rule_reports_its_example_and_not_the_silent_one(
+    code: str, name: str, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     part = PARTS[code, name.partition(".")[0]]
     page = documentation_of(part, name)
     if "aggregation: bleu" in page.example:
         pytest.importorskip("sacrebleu", reason="which computes this score")
     found = findings_in(tmp_path / "example", page.example, rules={code: replace(part, parts=[])})
     assert [finding for finding in found if finding.code == code and finding.do]
+    assert places(found, code) == snapshot
     found = findings_in(tmp_path / "silent", page.silent, renders=True, rules={code: replace(part, parts=[])})
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
     assert page.summary.startswith("Report ")
@@ -125,10 +151,13 @@ OF_HEADS = [
 
 
 @pytest.mark.parametrize(("code", "name"), OF_HEADS, ids=str)
-def test_another_case_of_a_rule_is_reported_and_the_silent_one_is_not(code: str, name: str, tmp_path: Path) -> None:
+def test_another_case_of_a_rule_is_reported_and_the_silent_one_is_not(
+    code: str, name: str, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     rules, page = {code: replace(RULES[code], parts=[])}, documentation_of(RULES[code], name)
     found = findings_in(tmp_path / "example", page.example, rules=rules)
     assert [finding for finding in found if finding.code == code and finding.do]
+    assert places(found, code) == snapshot
     found = findings_in(tmp_path / "silent", page.silent, renders=True, rules=rules)
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
 
