@@ -47,6 +47,8 @@ class Release:
     """Whether templates keep a newline at their end."""
     delimits_empty: bool = False
     """Whether delimiters surround the answer of a shot that is empty."""
+    chat_arguments: int = 2
+    """How many arguments about chat templates `construct_requests` of a class gets: whether, and which."""
     chats_question: bool = False
     """Whether a chat is the question only, without description and shots, as for the chat models of lmms-eval."""
 

@@ -54,6 +54,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "generation": "default generation arguments",
     "keeps_newline": "whether newlines at the end of templates stay",
     "delimits_empty": "whether the delimiters around a shot's answer are written if it is empty",
+    "chat_arguments": "what classes get to know of the chat template",
     "chats_question": "how the question is put into a chat",
     "ignored_shot_keys": "which keys of fewshot_config have an effect",
 }

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -176,9 +177,8 @@ class LmEvalClassAssembler(LmEvalAssembler):
         instance = super().instance(layout, number, doc, profile)
         if not _is_own(type(self._made), "construct_requests"):
             return instance
-        given = {"metadata": (self._task.name, number, 1), "apply_chat_template": profile.joins_messages}
         try:
-            own = _requests(self._made, dict(doc), instance.prompts[0].text, **given)
+            own = _requests(self._made, self._task, number, dict(doc), instance.prompts[0].text, profile.joins_messages)
         except Exception as error:
             place, path = Place(self._task.id, number), self._task.path
             message = f"construct_requests {place} raised {described(error)}"
@@ -242,8 +242,9 @@ def _metrics(made: Any) -> list[Mapping[str, Any]]:
     return []
 
 
-def _requests(made: Any, doc: dict[str, Any], context: str, **given: Any) -> list[Any]:
-    found = made.construct_requests(doc=copy.deepcopy(doc), ctx=context, chat_template=None, **given)
+def _requests(made: Any, task: Task, number: int, doc: dict[str, Any], context: str, is_chat: bool) -> list[Any]:
+    known = dict(islice({"apply_chat_template": is_chat, "chat_template": None}.items(), task.release.chat_arguments))
+    found = made.construct_requests(doc=copy.deepcopy(doc), ctx=context, metadata=(task.name, number, 1), **known)
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
@@ -257,7 +258,7 @@ class _AnyDoc(dict[str, Any]):
 def _asked(made: Any, task: Task) -> dict[str, Any]:
     """Return the output type and generation arguments of the first request of the class, where they are known."""
     with suppress(Exception):
-        first = _requests(made, _AnyDoc(), "", metadata=(task.name, 0, 1), apply_chat_template=False)[0]
+        first = _requests(made, task, 0, _AnyDoc(), "", False)[0]
         if first.request_type == "generate_until":
             return {"output_type": first.request_type, "generation_kwargs": dict(first.arguments[1])}
         if first.request_type in OUTPUT_TYPES:

@@ -540,6 +540,31 @@ def test_a_chat_of_nothing_is_skipped_for_releases_without_chat_templates(
         assert len([*made]) == 2
 
 
+TASK_CLASS = """
+from types import SimpleNamespace
+class Quiz:  # instead of one of lm_eval.api.task
+    def doc_to_text(self, doc):
+        return doc["q"]
+    def doc_to_target(self, doc):
+        return doc["a"]
+    def construct_requests(self, doc, ctx, metadata, **about):
+        return [SimpleNamespace(request_type="generate_until", arguments=(ctx, {"until": [*about]}))]
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "about"),
+    [("0.4.5", []), ("0.4.7", ["apply_chat_template"]), ("0.4.8", ["apply_chat_template", "chat_template"])],
+)
+def test_a_class_gets_the_arguments_that_its_release_gives(tmp_path: Path, release: str, about: list[str]) -> None:
+    (tmp_path / "quiz.py").write_text(TASK_CLASS, "utf-8")
+    write(tmp_path, t="task: t\nclass: !function quiz.Quiz\n")
+    followed = read(tmp_path / "t.yaml").tasks[0].following(release_of(release))
+    task = bind_functions(followed, trusted=lambda _path: True)
+    [made] = render_task(task, TaskDocs.in_memory([{"q": "Why?", "a": "So."}]))
+    assert task.generation_kwargs == made.requests[0].generation_kwargs == {"until": about}
+
+
 @pytest.mark.parametrize("kind", ["synthetic", "given"])
 def test_a_target_that_is_no_choice_is_a_mistake_only_with_real_docs(
     tmp_path: Path, kind: Literal["synthetic", "given"]
