@@ -6,7 +6,7 @@ import ast
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -30,6 +30,14 @@ class SourceLoader(SourceFileLoader):
         """Raise OSError: without the time of a source, Python uses no compiled file."""
         raise OSError(path)
 
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, the `__init__` of a harness as far as it goes: it imports packages for models.
+
+        Else code of a task would fail, but not after other code, whose failed import left parts of the harness behind.
+        """
+        with suppress(*([ImportError] if self.name in _HARNESSES else [])):
+            super().exec_module(module)
+
 
 class _SourceFinder(MetaPathFinder):
     """Finds modules as the other finders do; those that do not belong to a library are loaded from their source."""
@@ -52,6 +60,7 @@ def _is_library(path: str) -> bool:
     return is_installed(path) or path.startswith(_OWN)
 
 
+_HARNESSES: Final = ("lm_eval", "lmms_eval")
 _OWN: Final = str(Path(__file__).parents[1])
 _FINDER: Final = _SourceFinder()
 

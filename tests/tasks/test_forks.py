@@ -475,6 +475,20 @@ def test_a_checkout_that_is_not_installed_may_ask_for_its_own_version(tmp_path: 
         version("lmms_eval")
 
 
+def test_code_of_tasks_needs_no_package_that_a_checkout_imports_for_models(tmp_path: Path) -> None:
+    package, code = tmp_path / "lmms_eval", "from lmms_eval.api.instance import SIGN\ndef text(doc): return SIGN\n"
+    write(package, **{"evaluator.py": "import of_gpus\nif of_gpus.count(): ...\n", "api/instance.py": "SIGN = '?'\n"})
+    (package / "__init__.py").write_text("from lmms_eval import evaluator\n", "utf-8")
+    folder = write(package / "tasks/own", t="task: t\ndoc_to_target: a\ndoc_to_text: !function utils.text\n")
+    (folder / "utils.py").write_text(code, "utf-8")
+    try:
+        bound = bind_functions(read(folder / "t.yaml").tasks[0], trusted=lambda _path: True)
+        assert bound.doc_to_text({}) == "?"
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lmms_eval"]:
+            del sys.modules[name]
+
+
 @pytest.mark.parametrize(("release", "is_read"), [("0.4.11", True), ("0.4.12", False)])
 def test_a_file_may_be_included_twice_before_0_4_12(tmp_path: Path, release: str, *, is_read: bool) -> None:
     side = "include: _base\n{}"
