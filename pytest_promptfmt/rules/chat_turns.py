@@ -36,6 +36,7 @@ _CONTROL: Final = ("<|", "<｜")
 _BEFORE: Final = "Look at the nail."
 _ARGUMENT, _RESULT = "seventh", "Mostly copper with tin."
 """Texts of the built-in conversations."""
+_FEWEST_WORDS: Final = 3
 _ADJACENT: Final = (
     ("parallel", "tool results", _RESULT, "Forty grams exactly."),
     ("assistants-in-a-row", "answers in a row", ANSWER, "Steel does as well."),
@@ -172,7 +173,11 @@ def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> s
         return None  # the turns of users are closed otherwise
     if own and opening[0] in own and closing not in own:
         return "the template's own turn before the first question is not closed"
-    return "an end token comes before the first turn" if [each for each in own if each != bos] == [closing] else None
+    alone = [each for each in own if each != bos]
+    text = (layout.asked or "").partition(alone[0])[2].partition(opening[0])[0] if len(alone) == 1 else ""
+    if len(text.split()) > _FEWEST_WORDS and closing not in own:  # the roles have markers of their own
+        return "the template's own turn before the first question is not closed"
+    return "an end token comes before the first turn" if alone == [closing] else None
 
 
 def _is_closed(trial: TemplateTrial, layout: TurnLayout) -> bool:

@@ -193,7 +193,25 @@ MISTAKES = {
         "message.content or ''",
         "(message.content or '') | replace('\\n\\n', '\\n')",
         "PF448",
-        "line breaks or spaces inside a text are changed",
+        "a text with line breaks, spaces and quotes is changed",
+    ),
+    "quotes of results removed": (
+        "(message.content | string)",
+        "(message.content | string | replace('\"', ''))",
+        "PF448",
+        "a text with line breaks, spaces and quotes is changed",
+    ),
+    "arguments behind the call": (
+        '", "arguments": \' }}',
+        '"}, "arguments": \' }}',
+        "PF455",
+        "the JSON of a tool call is broken: a tool call",
+    ),
+    "results refused": (
+        "{%- if message.role == 'tool' %}",
+        "{%- if message.role == 'tool' %}{{- raise_exception('no such role') }}",
+        "PF432",
+        "the template refuses a tool result",
     ),
     "calls written twice": (
         "in message.tool_calls or [] %}",
@@ -282,6 +300,10 @@ def test_each_image_has_a_place_of_its_own() -> None:
     images = "message.content | selectattr('type', 'equalto', 'image') | list"
     assert lost in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
     assert lost not in messages(ROLES.replace("IMAGES", f"'<image>' * ({images} | length)"), "PF433")
+    first = "an image after a text is written before it"
+    in_place = ROLES.replace("{{- IMAGES }}", "").replace("part.text", "part.text or '<image>'")
+    assert first in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
+    assert first not in messages(in_place, "PF433")
 
 
 def test_the_shown_conversation_is_the_one_that_is_not_balanced() -> None:

@@ -96,6 +96,10 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             message = "a second image leaves no trace in the prompt"
             severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
+        later_image = replace(once, messages=[{**asked, "content": asked["content"][::-1]}, *later])
+        if trial.finished(later_image) == seen != trial.text("second-question"):
+            message, place = "an image after a text is written before it", trial.place_of("'image'", '"image"')
+            yield once.finding(message, excerpt(seen), place, Severity.INFO)
     for call, letters, line in [*stripped_letters(trial.nodes), *wrong_slices(trial.nodes)]:
         message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
         yield warning(message, letters, trial.place(line), do=do)

@@ -30,6 +30,7 @@ _JSON: Final = re.compile(r'(?:\[\s*)?\{\s*"')
 _WORD: Final = re.compile(r"[^\W_]")
 _PYTHON: Final = ("True", "False", "None", "'")
 _DECODER: Final = json.JSONDecoder()
+_GOES_ON: Final = re.compile(r',?\s*"(?:arguments|parameters|description)":')
 _MOST_ENDS: Final = 12
 
 
@@ -72,7 +73,10 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
     at = 0
     while names and (found := _JSON.search(text, at)) is not None:
         try:
-            _, at = _DECODER.raw_decode(text, found.start())
+            start = found.start()
+            _, at = _DECODER.raw_decode(text, start)
+            if _GOES_ON.match(text, at) and any(name in text[start:at] for name in names):
+                yield "a tool call" if 0 <= said < start else "the tools", at, "Extra data"
         except json.JSONDecodeError as error:
             read = text[found.start() : error.pos]
             is_placeholder = error.msg == "Expecting value" and text[error.pos : error.pos + 1] in ("<", "{", ".", "…")

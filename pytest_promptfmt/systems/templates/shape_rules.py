@@ -110,6 +110,8 @@ def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopp
     base = trial.conversations.get(conversation.base or "")
     if base is not None and list(base.messages) == asked and (asked[-1]["role"], answer["role"]) == _LOOP:
         return Severity.ERROR
+    if conversation.name == "result" and base is not None:
+        return Severity.ERROR  # the calls are written, but not their results
     if conversation.name == _SIMPLEST and any(trial.whole(each) is not None for each in trial.given.values()):
         return Severity.ERROR  # others need contents of their own shape, such as those of translators
     if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):

@@ -10,7 +10,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
+from pytest_promptfmt.profiles.trial_evidence import excerpt, holds, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
 from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
@@ -28,7 +28,9 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     Real: Granite Guardian 3.0, which strips all user texts but one.
     """
     if (changed := _changed_inside(trial)) is not None:
-        yield warning("line breaks or spaces inside a text are changed", changed, trial.place_of("replace", "split"))
+        yield warning(
+            "a text with line breaks, spaces and quotes is changed", changed, trial.place_of("replace", "split")
+        )
     text, by_role = trial.text("whitespace"), dict[bool, str]()
     if text is None:
         return
@@ -61,16 +63,18 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
 
 def _changed_inside(trial: TemplateTrial) -> str | None:
     """Return a prompt that has the words of a text, but other whitespace between them."""
-    plain = trial.conversations["second-question"]
-    for at, role in enumerate(("user", "assistant")):
+    names = {"user": "second-question", "assistant": "second-question", "tool": "call-finished"}
+    for role, name in names.items():
+        plain = trial.conversations[name]
         messages = [{**each, "content": _CODE} if each["role"] == role else each for each in plain.messages]
-        text = trial.finished(replace(plain, name="code", messages=messages)) or ""
-        if _CODE not in text and "".join(_CODE.split()) in "".join(text.split()):
-            return excerpt(text, text.find(_CODE.split()[at]))
+        text = trial.finished(replace(plain, name="code", messages=messages)) or "" if name in trial.sent else ""
+        first, last = text.find(_CODE.split()[0]), text.find(_CODE.split()[-1])
+        if 0 <= first < last and not holds(text, _CODE):
+            return excerpt(text, first, last)
     return None
 
 
-_CODE: Final = "def melt(ore):\n\n    return  ore\t# molten\n\n\nmelt(tin)"
+_CODE: Final = 'melting(ore):\n\n    return  "ore"\t# molten\n\n\nmelted(tin)'
 
 
 # -- imitated turns, end tokens ----------------------------------------------------------------------------------------
