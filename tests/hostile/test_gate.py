@@ -169,7 +169,6 @@ OPENS_BY_ITSELF = {
     "inputs/code_inputs.py": "modules that Python would import, of which nothing is shown",
     "engine/processes.py": "what the system says of our processes",
     "engine/reaper.py": "what the system says of our processes",
-    "plugin/hash_seeds.py": "what its own runs have written",
     "plugin/items/command_items.py": "a file of the command that started the run",
     "plugin/printed_output.py": "the null device",
     "plugin/run.py": "a file of the command that started the run",
