@@ -87,7 +87,7 @@ class Patience:
         self._tried += 1
         self._slow += slow is not None
         if slow is not None and self._slow >= _MOST_SLOW and 2 * self._slow > self._tried:
-            others = f"and {self._slow - 1} more of {self._tried} completions are too slow; no others are tried"
+            others = f"and {self._slow - 1} more of {self._tried} completions are too slow; the others were not tried"
             raise TooSlowError(
                 f"{slow.removeprefix(SLOW_PROBLEM)}, {others}",
                 position=position,
@@ -252,7 +252,7 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
         if metric.function is not None:
             continue
         close = did_you_mean(metric.name, METRICS) if metric.name not in METRICS else None  # Hugging Face's namesake
-        message = f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate does not offer it here"
+        message = f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate cannot load it here"
         kind = ScoringError if close else MetricUnavailableError
         raise kind(message, position=task.position("metric_list"), hint=close)
 

@@ -187,7 +187,9 @@ def _of_line(line: bytes, number: int) -> Recorded | BadRecord:
 def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     """Read what a model of this plugin answered to one question."""
     if entry["kind"] != "generate" or not isinstance(entry.get("text"), str) or not _is_number(entry.get("doc")):
-        return BadRecord(number, "no generated text; only generated completions can be replayed")
+        return BadRecord(
+            number, "the record has no generated text and index of a doc; only generated completions can be replayed"
+        )
     return Recorded(
         number=number,
         doc_index=entry["doc"],
@@ -200,7 +202,7 @@ def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
 def _of_plain(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     completion, doc = entry.get("completion"), entry.get("doc", 0)
     if not isinstance(completion, str):
-        return BadRecord(number, "missing text `completion`")
+        return BadRecord(number, "`completion` must be a text")
     pipeline = entry.get("pipeline")
     if not isinstance(pipeline, str | None):
         return BadRecord(number, f"`pipeline` is {pipeline!r}, but must be the name of a filter pipeline")

@@ -228,7 +228,7 @@ class _Reader:
             made[place] = (
                 _Ready(record, doc, given)
                 if isinstance(given, Question)
-                else BadRecord(record.number, f"the record's doc does not fit the task: {given}")
+                else BadRecord(record.number, f"the task cannot use the doc of the record: {given}")
             )
         return made
 

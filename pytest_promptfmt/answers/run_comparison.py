@@ -210,7 +210,7 @@ def comparison_lines(
         yield f"  {'because of' if is_certain else 'perhaps because of'} {cause}{at}"
         yield from (f"    {commit}" for commit in place.get("commits", ()))
     for part in task.unexplained:
-        yield f"  unknown why {part} differs: all settings in the result files that can change it are the same"
+        yield f"  unknown why {part} differs: the result files have equal values for all settings that can change it"
     if task.differing and task.version[0] == task.version[1] and task.version[0]:
         yield f"  both have version {task.version[0]}"
     if task.differing and not runs[0].tasks[task.task].path.name.endswith("recording.jsonl"):

@@ -59,7 +59,7 @@ class _Group(TyperGroup):
             return super().resolve_command(ctx, args)
         other = _ELSEWHERE.get(command)
         hint = shlex.join([*other.split(), *rest]) if other else did_you_mean(command, self.commands)
-        raise SettingsError(f"unknown command {command!r}", hint=hint or "`promptfmt --help` lists all")
+        raise SettingsError(f"unknown command {command!r}", hint=hint or "`promptfmt --help` lists all commands")
 
     def invoke(self, ctx: Any) -> Any:
         with _as_message():

@@ -43,21 +43,23 @@ def check(
     paths: Paths = None,
     output_format: Annotated[
         OutputFormat,
-        typer.Option("--output-format", help="Text, one line for each finding, JSON, GitHub annotations, or SARIF."),
+        typer.Option("--output-format", help="Full text, a line per finding, JSON, GitHub annotations or SARIF."),
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="REV", help="Also report prompts that changed since REV without a new version."),
+        typer.Option(
+            "--base", metavar="REV", help="Also report tasks whose prompts changed since REV, but not the version."
+        ),
     ] = None,
     statistics: Annotated[bool, typer.Option("--statistics", help="Count the findings of each rule.")] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="First fix findings, like `promptfmt fix --write`.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="First apply the fixes of `promptfmt fix --write`.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check again whenever a file changes.")] = False,
     task: Tasks = None,
     profile: Profiles = None,
     select: Select = None,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Test all files, like `--promptfmt-no-cache`.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Test unchanged files too, without the cache.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Report mistakes in tasks and chat templates, and changed prompts.
@@ -133,7 +135,7 @@ def _print(
             typer.echo(annotation)
         for file, line, text, _ in _forgotten(versions or ()):
             place = {"file": file, "line": str(line)} if file else {}
-            typer.echo(github_annotation("error", place, "a change without a new version", text))
+            typer.echo(github_annotation("error", place, "a task changed without a new version", text))
     else:
         for shown in (*_text(result, verbose=verbose), *version_lines(versions or (), verbose=verbose)):
             say(shown)

@@ -42,9 +42,10 @@ def compare(
             metavar="A", help="A template, a GGUF file, a folder with a template or tokenizer, or a finished run."
         ),
     ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="What A is compared with.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The template, folder or run to compare with A.")],
     repository: Annotated[
-        Path | None, typer.Option("--repository", metavar="FOLDER", help="The folder of the tasks.", show_default=False)
+        Path | None,
+        typer.Option("--repository", metavar="FOLDER", help="The repository of the tasks.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +86,7 @@ def outdated(
         Path | None, typer.Argument(help="A template or folder that was copied from the hub.", show_default=False)
     ] = None,
     origin: Annotated[
-        str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="The repository it was copied from.")
+        str | None, typer.Option("--origin", metavar="REPOSITORY[@COMMIT]", help="The hub repository of the original.")
     ] = None,
     no_code: NoCode = False,
 ) -> None:
@@ -107,12 +108,14 @@ def outdated(
         origins = {_name(path, root): LockedOrigin(repository=repository, revision=revision, content=content_of(path))}
         each = list(followed(Locked({}, origins), root))
     elif path is not None or origin is not None:
-        raise SettingsError("give both a path and --origin", hint="promptfmt outdated models/mine --origin me/mine")
+        raise SettingsError(
+            "a path and --origin must be given together", hint="promptfmt outdated models/mine --origin me/mine"
+        )
     else:
         each = list(followed(locked, root))
     if not each:
-        hint = "name one: promptfmt outdated models/mine --origin owner/name"
-        raise SettingsError(f"{FILE_NAME} has no tokenizer or template of the hub", hint=hint)
+        hint = "name a copied file: promptfmt outdated models/mine --origin owner/name"
+        raise SettingsError(f"{FILE_NAME} names no tokenizer or template from the hub", hint=hint)
     options = pytest_options(no_code=no_code)
     found = [_newest(one, options) for one in each]
     for one, (newest, there) in zip(each, found, strict=True):
@@ -149,7 +152,7 @@ def _compare_runs(first: Path, second: Path, repository: Path | None, *, as_json
         for name, found in hashes.items():
             if found["checked"] or found["wrong"]:
                 wrong = f", not {found['wrong'][0]}" if found["wrong"] else ""
-                say(f"{name}: {found['reproduced']:,} of {found['checked']:,} hashes reproduced{wrong}")
+                say(f"{name}: {found['reproduced']:,} of {found['checked']:,} recorded hashes reproduced{wrong}")
     if any(task.verdict != "same" for task in tasks) or any(found["wrong"] for found in hashes.values()):
         raise typer.Exit(1)
 
@@ -187,7 +190,9 @@ def _name(path: Path, root: Path) -> str:
     try:
         return Path(os.path.abspath(path)).relative_to(root).as_posix()
     except ValueError:
-        raise SettingsError(f"{path} is not below the working directory", hint="copy it there") from None
+        raise SettingsError(
+            f"{path} is not below the working directory", hint="copy the file into that folder"
+        ) from None
 
 
 def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:

@@ -96,14 +96,16 @@ def diff(
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
     versions: Annotated[bool, typer.Option("--versions", help="Fail only if a task needs a new version.")] = False,
-    bump: Annotated[bool, typer.Option("--bump", help="Raise these versions in the work tree.")] = False,
+    bump: Annotated[
+        bool, typer.Option("--bump", help="Raise the versions that must change, in the work tree.")
+    ] = False,
     harness: Annotated[
         str | None,
         typer.Option("--harness", metavar="OLD..NEW", help="Compare two releases of lm-eval, as in 0.4.9..0.4.13."),
     ] = None,
     lm_eval: Annotated[
         list[Path] | None,
-        repeatable("--lm-eval", "FOLDER", "With --harness, a checkout or environment whose lm-eval computes scores."),
+        repeatable("--lm-eval", "FOLDER", "With --harness: a checkout or environment of lm-eval that computes scores."),
     ] = None,
     no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes (needs pytest-xdist).")] = 1,
@@ -304,7 +306,7 @@ class _Report:
 
         failing = [cluster.members[0].file for cluster in self.clusters if cluster.category == "error"]
         for file in dict.fromkeys(failing):
-            yield f"An error is new: `pytest --promptfmt {shlex.quote(file)}` shows it."
+            yield f"The file has a new error: `pytest --promptfmt {shlex.quote(file)}` shows it."
         for _, step, names in self.unknown:
             yield f"{counted(len(names), 'task')} unknown: {step}."
         if self.compared.pointers:
@@ -342,7 +344,7 @@ class _Report:
             yield styled(title, "bold yellow")
             yield from (styled(f"  {line}") for line in details)
         if self.compared.same:
-            text = f"edited, but with the same text: {listed([*self.compared.same], most)}"
+            text = f"edited, but with unchanged prompts: {listed([*self.compared.same], most)}"
             yield styled(text, "dim")
         for name, note in self.compared.same.items() if verbose else ():
             yield styled(f"  {name}: {note}", "dim")
@@ -385,7 +387,7 @@ class _Report:
 
 def _about_pointers(names: Sequence[str]) -> str:
     number, shown = counted(len(names), "file"), listed(names, SHOWN_UNKNOWN)
-    return f"{number} of Git LFS: only pointers are compared, because the content is not in this clone: {shown}"
+    return f"{number} in Git LFS, of which this clone has only pointers, so only these were compared: {shown}"
 
 
 def _names(tasks: Iterable[Unknown]) -> list[str]:

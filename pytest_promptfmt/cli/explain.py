@@ -69,7 +69,7 @@ def explain(
 
 
 def formats(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these formats.", show_default=False)] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Show only these formats.", show_default=False)] = None,
     tasks: Annotated[
         Path, typer.Option("--tasks", metavar="FOLDER", help="The folder of tasks that contains formats/*.yaml.")
     ] = Path(),

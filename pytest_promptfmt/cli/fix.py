@@ -80,8 +80,10 @@ def fix_files(paths: Sequence[Path], options: Sequence[str], *, write: bool) -> 
 
 def convert(
     file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
-    to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Write `template:` of this kind.")] = None,
-    format_name: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Write this format.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="mcq|cloze", help="Convert to a `template:` of this kind.")
+    ] = None,
+    format_name: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Convert to this format.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the task's own Python functions.")] = False,
@@ -169,7 +171,7 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
         raise SourceError(
             f"the {found.kind} {found.names[0]!r} has no layout to convert",
             position=Position(path, 1),
-            hint="run promptfmt convert on the files of its tasks" if found.kind == "group" else None,
+            hint="run promptfmt convert on the files of the group's tasks" if found.kind == "group" else None,
         )
     [task] = found.tasks if found is not None else load_tasks(path)  # which raises with the reason
     return bind_functions(task, trusted=lambda _file: True) if allow_code else task
@@ -195,7 +197,7 @@ def _conversion(
     from pytest_promptfmt.tasks import load_docs
 
     if to is not None and has_template(task):
-        return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
+        return convert_template_key(task, to), ("the prompts change, because `template:` gets another kind",)
     if task.path is not None:
         task = replace(task, docs_folder=settings_around(task.path, options).docs_folder(task.path))
     with time_limit(PROOF_SECONDS, f"testing the conversion of {task.name}", task.position("doc_to_text")):
@@ -206,7 +208,11 @@ def _conversion(
             conversion = _to_template(task, to or "", docs)
     shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
     proof = f"every prompt and request stays the same, tested with docs ({docs.origin}){shots}"
-    synthetic = () if docs.kind == "given" else ("  no docs are available: these were made from the templates",)
+    synthetic = (
+        ()
+        if docs.kind == "given"
+        else ("  these docs were made from the templates, because no real docs are available",)
+    )
     return conversion, (proof, *synthetic)
 
 
@@ -234,14 +240,16 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
             continue
         if place.path != file.path:
             raise FormatError(
-                f"{key} is written here, and {display_path(path)} includes it",
+                f"{key} is in this file, which {display_path(path)} includes",
                 position=place,
                 hint="every task that includes this file would change: move the key into the task's own file first",
             )
         if any(key == repeated.name for repeated in file.repeated):
-            raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier one")
+            raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier key")
         if key not in owner.marks:
-            raise FormatError(f"{key} comes from a merge (<<)", position=place, hint="write the key itself")
+            raise FormatError(
+                f"{key} comes from a merge (<<)", position=place, hint="write the key into the task directly"
+            )
 
 
 def _replace(path: Path, text: str) -> None:

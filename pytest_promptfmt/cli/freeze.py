@@ -28,15 +28,19 @@ ORIGIN: Final = ".docs.origin.json"
 
 def freeze(
     file: Annotated[Path, typer.Argument(help="The task file, or a folder of them.", show_default=False)],
-    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many docs.")] = 3,
-    rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,…", help="Numbers of rows.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows with this seed, not the first.")] = None,
-    cover: Annotated[bool, typer.Option("--cover", help="Choose rows for different branches of the code.")] = False,
-    split: Annotated[str | None, typer.Option("--split", help="Take this split; by default the evaluated one.")] = None,
+    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="The number of docs to freeze.")] = 3,
+    rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,…", help="Row numbers, from 0.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Draw random rows, with this seed.")] = None,
+    cover: Annotated[bool, typer.Option("--cover", help="Choose rows that run different lines of code.")] = False,
+    split: Annotated[str | None, typer.Option("--split", help="The split. Default: the evaluated one.")] = None,
     shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
-    source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="json, jsonl, csv or parquet.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A json, jsonl, csv or parquet file.")
+    ] = None,
     revision: Annotated[str | None, typer.Option("--revision", help="Revision of the dataset on the hub.")] = None,
-    redact: Annotated[list[str] | None, repeatable("--redact", "RULE", "column=TEXT or column~PATTERN=TEXT.")] = None,
+    redact: Annotated[
+        list[str] | None, repeatable("--redact", "RULE", "Replace texts: column=TEXT or column~PATTERN=TEXT.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
@@ -133,8 +137,10 @@ class _Asked:
 
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
-        failed = f"; it fails on row {found.failed[0]} and {len(found.failed) - 1:,} others" if found.failed else ""
-        taken = f"{len(found.rows)} of {len(first):,} rows cover {found.taken:,} of {found.steps:,} steps of the code"
+        failed = (
+            f"; the code fails on row {found.failed[0]} and {len(found.failed) - 1:,} others" if found.failed else ""
+        )
+        taken = f"{len(found.rows)} of {len(first):,} rows run {found.taken:,} of {found.steps:,} steps of code"
         note(f"{task.name}: {taken}{failed}")
         return found.rows
 
@@ -186,7 +192,7 @@ def _check_one(task: Task, asked: _Asked, target: Path, origin: Path) -> bool:
 
     known = json.loads(gate.read_text(origin))
     if asked.source is None and "file" in known:
-        raise DocsError(f"the docs are from {known['file']}", hint="name that file with --from")
+        raise DocsError(f"the docs were frozen from {known['file']}", hint="give that file with --from")
     now = frozen_docs(task, split=asked.split, rows=Rows(count=1), file=asked.source, revision=asked.revision)
     before, after = ({name for doc in docs for name in doc} for docs in (read_data_file(target), now.docs))
     if before != after:

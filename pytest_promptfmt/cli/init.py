@@ -139,7 +139,7 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow uses the package index; for comments on pull requests: --action OWNER/NAME@REVISION")
+        say("the workflow uses the package index; to comment on pull requests, add --action OWNER/NAME@REVISION")
     if wants_baseline:
         _write_baseline(folder, options)
     if file is not None and not is_named:

@@ -39,7 +39,7 @@ NoCode = Annotated[
     bool, typer.Option("--no-code", help="Run no Python code of tasks, and no conftest.py.", callback=_forbid_code)
 ]
 RuleFiles = Annotated[list[Path] | None, repeatable("--rules", "FILE", "A Python file with rules of your own.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all tasks and whole diffs.")]
 
 

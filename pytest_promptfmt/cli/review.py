@@ -40,7 +40,7 @@ def review(
         list[str] | None,
         typer.Argument(
             metavar="PENDING|PATH",
-            help="A file of pending snapshots, or paths to test now.",
+            help="A file of pending snapshots, or files and folders to test now.",
             show_default=False,
         ),
     ] = None,
@@ -166,7 +166,7 @@ def _rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
     from pytest_promptfmt.results.clusters import grouped
 
     for first, *others in grouped(rejected, lambda each: (each.category, each.key or each.title)).values():
-        yield f"rejected, to be fixed: {first.title or first.category}"
+        yield f"rejected; fix this: {first.title or first.category}"
         yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], _SHOWN_TASKS)}"
 
 

@@ -48,13 +48,15 @@ def show(
     ] = None,
     profile: Profiles = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="The format for tasks without one.")
+        str | None, typer.Option("--format", metavar="NAME", help="The format of tasks that name none.")
     ] = None,
     doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
     spaces: Annotated[bool, typer.Option("--spaces/--no-spaces", help="Show spaces as dots.")] = True,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
-    ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
-    answers: Annotated[bool, typer.Option("--answers", help="Show the requested forms of the answer.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Mark where each token ends.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Show token ids too.")] = False,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Show which forms of the answer the prompt requests.")
+    ] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
     as_json: AsJson = False,

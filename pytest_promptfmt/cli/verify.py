@@ -236,7 +236,7 @@ def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, ve
     parts += [f"scores of {counted(len(changed), 'task')} changed"] if changed else []
     parts += [f"scores of {counted(len(may), 'task')} may change"] if may else []
     parts += [f"scores of {counted(len(lacking), 'task')} not computed"] if lacking else []
-    parts += [f"{failures:,} renderings fail in both"] if failures else []
+    parts += [f"{failures:,} prompts fail on both sides"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _SENTENCES: Final = {
     "kept": "changed, version still {before}",
-    "unsure": "unknown whether it changed, version still {before}",
+    "unsure": "unknown whether the task changed, version still {before}",
     "elsewhere": "changed because of docs, settings or templates, version still {before}",
-    "members": "its tasks changed, but the version of the group is still {before}",
+    "members": "tasks of the group changed, but its version is still {before}",
     "missing": "changed, but has no version",
     "raised": "changed, version {before} → {after}",
     "alone": "version {before} → {after}, nothing else changed",

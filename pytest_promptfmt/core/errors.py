@@ -84,7 +84,7 @@ class UnavailableError(PromptfmtError):
 class CodeNotAllowedError(UnavailableError):
     """A task needs Python code that the user has not allowed to run."""
 
-    reason = "Python code that may not run: outside the rootdir and --promptfmt-allow-code, or switched off"
+    reason = "Python code that may not run: outside the rootdir and --promptfmt-allow-code, or no code may run at all"
 
 
 class FunctionError(PromptfmtError):
@@ -120,7 +120,7 @@ class OwnPromptsError(UnavailableError):
 class PromptWildcardError(UnavailableError):
     """A member of a group that is a task for each of several prompts."""
 
-    reason = "`use_prompt` with a wildcard, which lm-eval 0.4.2 and later refuse"
+    reason = "wildcards in `use_prompt`, which lm-eval 0.4.2 and later refuse"
 
 
 class EarlyChatError(UnavailableError):
@@ -206,7 +206,7 @@ class TokenizerError(PromptfmtError):
 class TokenizerBudgetError(TokenizerError, UnavailableError):
     """A tokenizer that is not loaded, because others that failed took all the time that a run has for them."""
 
-    reason = "tokenizers that are not loaded, because others that failed took too long"
+    reason = "tokenizers that were not loaded, because failing tokenizers used up the time for loading"
 
 
 class ModelError(PromptfmtError):

@@ -247,5 +247,5 @@ def _argument(value: str) -> Any:
 
 
 def _unknown(name: str, known: Iterable[str]) -> SettingsError:
-    listed = "`promptfmt profiles` lists all; `profiles` in promptfmt.yaml defines others"
+    listed = "`promptfmt profiles` lists all profiles; `profiles` in promptfmt.yaml defines more"
     return SettingsError(f"unknown profile {name!r}", hint=did_you_mean(name, (*known, ALL_CHAT)) or listed)

@@ -33,7 +33,7 @@ class PromptDifference:
         """Return where, both texts around the first difference, and the key that made ours."""
         made = f", in {self.origin}" if self.origin is not None else ""
         start = max(self.offset - _AROUND, 0)
-        lines = [f"{self.where}: the recorded prompt and ours differ at character {self.offset + 1}{made}"]
+        lines = [f"{self.where}: the recorded and the rendered prompt differ at character {self.offset + 1}{made}"]
         for name, text in (("recorded", self.recorded), ("ours", self.ours)):
             shown = text[start : self.offset + _AROUND]
             dots = "…" if start else "", "…" if len(text) > self.offset + _AROUND else ""
@@ -71,7 +71,7 @@ class RecordedPrompts:
         """Return one line."""
         total = self.equal + self.cut + self.different
         if not total:
-            return f"{self.states:,} request states read; no prompts are recorded"
+            return f"none of the {self.states:,} HELM request states has a recorded prompt"
         if self.different:
             return f"{self.different:,} of {total:,} recorded prompts differ from the rendered ones"
         cut = f", {self.cut:,} of them cut by a window" if self.cut else ""

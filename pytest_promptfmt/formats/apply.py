@@ -165,14 +165,14 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
 def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
     """Yield the keys of a task that no format can lay out, each with what it makes of the task and what to do."""
     if task.assembly.is_class:
-        hint = "give the class a task style, or write the task in YAML"
+        hint = "give the class a TASK_STYLER, or write the task in YAML"
         yield "class", "a Python task class, whose code makes the prompts", hint
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
-        hint = "remove the format: this output type scores plain text and asks no question"
+        hint = "remove the format: this output type scores plain text, without a question"
         yield "output_type", f"a task of output_type {task.output_type}", hint
     if task.config.get("use_prompt") is not None:
         hint = "write doc_to_text, doc_to_target and doc_to_choice as columns instead"
-        yield "use_prompt", "a task with use_prompt, which is a layout itself", hint
+        yield "use_prompt", "a task whose use_prompt already is a layout", hint
 
 
 def as_written(task: Task) -> Task:
@@ -380,6 +380,6 @@ def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
     if task.config.get("doc_to_choice") is None:
         made["doc_to_choice"] = template.get_doc_to_choice()
     more = {key: value for key, value in template.task_keys().items() if task.config.get(key) is None}
-    notes = (f"{key} is not set; template {template.template_type!r} makes it {more[key]!r}" for key in more)
+    notes = (f"{key} is not set, so template {template.template_type!r} sets it to {more[key]!r}" for key in more)
     kept = {entry.name: getattr(task, entry.name) for entry in dataclasses.fields(Task)}
     return TemplatedTask(**{**kept, **made, **more}, template=template, written=task, notes=tuple(notes))

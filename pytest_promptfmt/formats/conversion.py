@@ -139,7 +139,7 @@ def _read_layout(task: Task, format_name: str) -> tuple[str, Any, dict[str, Any]
     text = task.doc_to_text
     segments = segments_of(text) if isinstance(text, str) and has_markup(text) else None
     if not segments or not any(is_output for is_output, _ in segments):
-        raise _refusal(task, format_name, "it is not a layout of expressions and text")
+        raise _refusal(task, format_name, "doc_to_text does not consist of only expressions and text")
     opening = "" if segments[0][0] else segments.pop(0)[1]
     choices, labels = task.doc_to_choice, labels_in(task.doc_to_choice)
     around: dict[str, Any] = {"choice_labels": None}
@@ -149,7 +149,9 @@ def _read_layout(task: Task, format_name: str) -> tuple[str, Any, dict[str, Any]
     else:
         listed = listed_choices(segments, labels)
         if listed is None:
-            raise _refusal(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
+            raise _refusal(
+                task, format_name, f"the choices {', '.join(labels)} are not listed in doc_to_text one by one"
+            )
         segments, closing, choices = segments[: listed.first], listed.after, _choices_of(listed.expressions)
         separator, label_prefix, label_suffix = listed.labels[0].groups()
         around = {

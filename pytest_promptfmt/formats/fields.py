@@ -161,7 +161,7 @@ def declared_mappings(task: Task) -> Mappings | None:
         raise task.error(FormatError, "fields is not a mapping", *keys, hint="fields: {question: …}")
     for name in fields:
         if name not in FIELD_NAMES:
-            message = f"fields has {name!r}; a format reads {', '.join(FIELD_NAMES)}"
+            message = f"unknown key {name!r} in fields; a format reads {', '.join(FIELD_NAMES)}"
             raise task.error(FormatError, message, *keys, name, hint=did_you_mean(str(name), FIELD_NAMES))
     return Mappings(**{key: fields.get(name, getattr(task, key)) for name, key in FIELD_NAMES.items()})
 
@@ -184,11 +184,15 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
         return Mappings(text, choices, task.doc_to_target)
     segments = segments_of(text)
     if segments is None:
-        raise _unreadable(task, format_name, "it has statements, in which a format cannot find the question")
+        raise _unreadable(
+            task, format_name, "doc_to_text has Jinja statements, in which a format cannot find the question"
+        )
     if labels is not None:
         found = listed_choices(segments, labels)
         if found is None:
-            raise _unreadable(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
+            raise _unreadable(
+                task, format_name, f"the choices {', '.join(labels)} are not listed in doc_to_text one by one"
+            )
         question = [*segments[: found.first], (False, found.labels[0][1])]
         listed = f"{{{{ [{', '.join(found.expressions)}] }}}}"
         return _noted(task, _without_cues(question, closing=False), listed)
@@ -197,9 +201,9 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
 
 def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> Mappings:
     source = "".join(text for _, text in question)
-    notes = [f"doc_to_text is a whole layout; the format reads the question {source!r} in it"]
+    notes = [f"doc_to_text is a whole layout; the format takes the question {source!r} from it"]
     if choices is not task.doc_to_choice:
-        notes.append(f"doc_to_choice lists labels; the format reads the choices {choices!r} in doc_to_text")
+        notes.append(f"doc_to_choice lists labels; the format takes the choices {choices!r} from doc_to_text")
     return Mappings(source, choices, task.doc_to_target, tuple(notes))
 
 

@@ -147,7 +147,7 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
         raise FormatError(message, key="output_type", hint=did_you_mean(str(given), OUTPUT_TYPES))
     for field, words in _CHOSEN.items():
         if values.get(field, words[0]) not in words:
-            message = f"format {name!r} has {field} {values[field]!r}; known: {', '.join(words)}"
+            message = f"format {name!r} has an unknown {field}, {values[field]!r}; known: {', '.join(words)}"
             raise FormatError(message, key=field, hint=did_you_mean(str(values[field]), words))
     if "choice_labels" in values:
         checked_labels(values["choice_labels"])
@@ -193,7 +193,9 @@ def check_choice_format(value: Any) -> None:
     for _, name, width, conversion in fields:
         if name not in ("label", "choice"):
             meant = did_you_mean(str(name), ("label", "choice")) or hint
-            raise refusal(f"choice_format {value!r} has {{{name}}}; it knows {{label}} and {{choice}}", hint=meant)
+            raise refusal(
+                f"choice_format {value!r} has {{{name}}}, but only {{label}} and {{choice}} are known", hint=meant
+            )
         if width or conversion:
             raise refusal(f"choice_format {value!r}: {{{name}}} takes no width or conversion", hint=hint)
     if "choice" not in [name for _, name, _, _ in fields]:

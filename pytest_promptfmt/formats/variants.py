@@ -84,7 +84,9 @@ def vary(format_: Format, variants: Iterable[Variant]) -> Format:
     chosen = {variant.axis: variant for variant in variants}
     unknown = next((name for name in chosen if name not in axes()), None)
     if unknown is not None:
-        raise FormatError(f"there is no axis {unknown!r}", hint=did_you_mean(unknown, axes()) or ", ".join(axes()))
+        raise FormatError(
+            f"unknown axis {unknown!r} of a variant", hint=did_you_mean(unknown, axes()) or ", ".join(axes())
+        )
     ordered = [chosen[name] for name in axes() if name in chosen]
     varied = format_
     for variant in ordered:
@@ -100,7 +102,9 @@ def _varied(format_: Format, variant: Variant) -> Format:
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(format_, variant.axis):
-        raise FormatError(f"{variant.id!r} changes nothing in format {format_.name!r}: it is about {axis.summary}")
+        raise FormatError(
+            f"{variant.id!r} changes nothing in format {format_.name!r}, because it only changes {axis.summary}"
+        )
     return format_.changed(axis.change(format_, variant.value))
 
 

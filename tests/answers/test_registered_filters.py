@@ -134,7 +134,7 @@ def test_code_of_a_fork_that_may_not_run_is_not_imported_and_the_task_skipped(fo
     result = fork.run("tasks", "--promptfmt-no-code", "-rs", "-m", "promptfmt_extraction or promptfmt_scoring")
     result.assert_outcomes(skipped=2, deselected=1)
     result.stdout.fnmatch_lines(
-        ["SKIPPED * tasks/arc.yaml:1: *Python code that may not run: outside the rootdir * or switched off"]
+        ["SKIPPED * tasks/arc.yaml:1: *Python code that may not run: outside the rootdir * no code may run at all"]
     )
     assert not (fork.root / "imported").exists()
 

@@ -274,7 +274,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
     assert "tasks/stones.yaml:7:" in found.stdout
     assert "version still 1; 1 task: stones" in found.stdout
     annotated = promptfmt(tasks.parent, "check", "--base", "HEAD", "--output-format", "github")
-    assert "::error file=tasks/stones.yaml,line=7,title=a change without a new version::" in annotated.stdout
+    assert "::error file=tasks/stones.yaml,line=7,title=a task changed without a new version::" in annotated.stdout
     edit(tasks / "stones.yaml", "version: 1", "version: 2")
     assert promptfmt(tasks.parent, "check", "--base", "HEAD", "--profile", "plain").returncode == 0
     assert promptfmt(tasks.parent, "check", "--base", "no-such-revision").returncode == 2
@@ -308,7 +308,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("diff --harness 0.4.13", "two releases of lm-eval, as in 0.4.9..0.4.13"),
         ("convert tasks/woods.yaml", "add --to mcq, --to cloze or --format NAME"),
         ("record", "--engine llama.cpp:URL, *"),
-        ("outdated", "name one: promptfmt outdated *"),
+        ("outdated", "name a copied file: promptfmt outdated *"),
         ("check pytest.ini", "name one, or a folder"),
         ("check --fix --output-format json", "run `promptfmt fix --write` first"),
         ("explain PF2O1", "did you mean 'PF201'?"),

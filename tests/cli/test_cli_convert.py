@@ -188,7 +188,7 @@ def test_layout_in_an_included_file_is_refused_with_its_line(task: Path) -> None
     task.write_text("include: _base\ntask: capitals\n")
     result = promptfmt("convert", "capitals.yaml", "--format", "mcqa", "--write")
     assert result.exit_code == 1
-    assert result.stderr.startswith("_base:4:1: doc_to_text is written here, and capitals.yaml includes it\n")
+    assert result.stderr.startswith("_base:4:1: doc_to_text is in this file, which capitals.yaml includes\n")
     assert task.read_text() == "include: _base\ntask: capitals\n"
 
 

@@ -160,7 +160,7 @@ def test_the_workflow_uses_the_action_of_what_is_installed(
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("for comments on pull requests: --action OWNER/NAME@REVISION") == remarks
+    assert done.stdout.count("to comment on pull requests, add --action OWNER/NAME@REVISION") == remarks
     jobs = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))["jobs"]
     if not action:
         assert "OWNER" not in (tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8")

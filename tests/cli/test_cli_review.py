@@ -53,7 +53,7 @@ def test_what_is_rejected_stays_as_it_is_and_is_named_with_its_cause(project: Pa
     done = promptfmt(project, "review", typed="a\nR\n")
     assert done.returncode == 1
     cause, *told = done.stderr.splitlines()
-    assert cause.startswith("rejected, to be fixed: | A:")
+    assert cause.startswith("rejected; fix this: | A:")
     assert cause.endswith(", from tasks/arc.yaml:4:1 doc_to_text")
     assert told == [
         "    arc [chat-chatml], boolq [plain], boolq [chat-chatml]",

@@ -291,6 +291,6 @@ def test_files_of_git_lfs_are_filled_in_where_the_clone_has_them(tmp_path: Path)
     assert ([*changed(data)], data["pointers"]) == (["large"], [])
     done = promptfmt(tmp_path, "diff", "HEAD~1", "HEAD", "--profile", "plain")
     assert (
-        "1 file of Git LFS: only pointers are compared, because the content is not in this clone: tasks/large.docs"
+        "1 file in Git LFS, of which this clone has only pointers, so only these were compared: tasks/large.docs"
         in done.stdout
     )
