@@ -30,8 +30,8 @@ from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.paths import Tree, take_written
 from pytest_promptfmt.tasks import IndexEntry
 
-VARYING: Final = "the order of a set, on which its prompts depend"
-SAME: Final = "all its inputs are the same"
+VARYING: Final = "the order of a set, on which the file's prompts depend"
+SAME: Final = "all inputs of the file are the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ class OutcomeCache:
             except _DifferentError as difference:
                 reasons.append(str(difference))
             except Exception:  # invalid data of any kind
-                reasons.append("its cache entry is damaged")
+                reasons.append("the cache entry of the file is damaged")
         if found is not None:
             made = Decision("skip" if found.is_quiet else "show", SAME, found)
         else:
             refusal = self._rows.refusal(name)
-            none = f"it runs each time because of {refusal[0]}" if refusal else "it has no cached outcomes"
+            none = f"the file runs each time because of {refusal[0]}" if refusal else "the file has no cached outcomes"
             made = Decision("run", next(iter(reasons), "") or none)
             self._rows.found.pop(name, None)
         self.decisions[name] = made
@@ -126,19 +126,19 @@ class OutcomeCache:
         """Return the cached outcomes of a row; raises _DifferentError, or any error for invalid data."""
         context = self.shared.digest(self._folders.settings_for(path))
         if context == OTHER or row["context"] != context:
-            raise _DifferentError("the settings of its folder changed")
+            raise _DifferentError("the settings of the folder changed")
         for key in row["inputs"]:
             if not self._inputs.is_same(key):
                 raise _DifferentError(f"{self._shown(key)} changed")
         if not self._has_same_answers(row):
-            raise _DifferentError("the tasks whose names it uses changed")
+            raise _DifferentError("the tasks that the file names changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("a different file is now the first that uses one of its profiles")
+            raise _DifferentError("a profile of the file is now first used by a different file")
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())
         if found is None or not known.issuperset(self._contents.without_implied(own, known)):
-            raise _DifferentError("its cache entry is damaged")
+            raise _DifferentError("the cache entry of the file is damaged")
         self._rows.found[str(path)] = row
         return found
 

@@ -97,7 +97,7 @@ class SharedInputs:
         facts |= {PLACE} if any(map(self._places.is_named_in, reached.texts)) else set()
         reached = replace(reached, facts=reached.facts | facts)
         if not reached.asks and any(self._places.is_linked(name) for name in reached.files if not name.endswith("/")):
-            return replace(reached, asks="a module that is reached through a link and may find its files there")
+            return replace(reached, asks="a module that is reached through a link and may read files behind the link")
         return reached
 
     def conftests_above(self, folder: Path) -> list[str]:
@@ -235,7 +235,7 @@ class WatchedFile:
         self.paths |= seen.paths
         self.refuse(seen.refused)
         if self.loads and is_of_module and not all(path.endswith(".py") for path in seen.paths):
-            self.refuse("data that a library may have loaded")
+            self.refuse("data that an imported library may have loaded")
 
 
 class WatchedFiles:
@@ -293,7 +293,7 @@ class WatchedFiles:
             watched.paths.add(f"{Path.cwd()}/")  # a folder with the name of a hub's repository comes before it
         for text in texts:
             if "*" in text:
-                watched.refused = "a pattern of paths"
+                watched.refused = "a path with `*`, which can match new files"
             else:
                 watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
         self.files[str(path)] = watched

@@ -100,7 +100,7 @@ class Trace:
         elif event == "exec":
             asked = asks_for(arguments[0])
             if asked:
-                self._refuse(f"code that is evaluated: {asked}")
+                self._refuse(f"code passed to exec or eval: {asked}")
         elif not (self._is_offline and self._is_kept_from(event, arguments)):
             self._refuse(event)
 
@@ -173,7 +173,7 @@ class Trace:
         if name.startswith(_CHANGING):
             self._refuse(name)
         elif flags & _WRITES:
-            self._refuse("a file that is written")
+            self._refuse("a file that the code writes")
         else:
             for file in self._files_at_work():
                 self._seen[file].paths.add(f"{name}/" if listed else name)

@@ -45,7 +45,7 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
         raise ModelError(f"the tokenizer of {source!r}: {error.message}", hint=error.hint) from error
     except Exception as error:
         first = str(error).strip().partition("\n")[0] or type(error).__name__
-        hint = None if Path(source).exists() or options.download else "--promptfmt-download fetches it"
+        hint = None if Path(source).exists() or options.download else "--promptfmt-download downloads the model"
         raise ModelError(f"the model {source!r} cannot be loaded: {first}", hint=hint) from error
     _refuse_missing_weights(source, report)
     try:

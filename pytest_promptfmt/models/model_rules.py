@@ -97,7 +97,7 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
     """
     for failure in (failure for question in judged.questions for failure in question.failures):
         yield finding(
-            f"a {failure.part} fails on an answer of the model",
+            f"a {failure.part} raises an exception for an answer of the model",
             failure.reason,
             ("filter_list",) if failure.part == "filter" else ("metric_list",),
             failure.doc,
@@ -125,8 +125,8 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
         next(one.asked.ask for one in judged.replies if one.asked.is_rival == is_rival) for is_rival in (False, True)
     )
     yield finding(
-        "the model writes the candidates with another spelling",
-        f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
+        "the model prefers another spelling of the candidates",
+        f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, but "
         f"{own.context[-8:]}|{own.continuation} of the task has {judged.mass:.2g}",
         "target_delimiter",
     )
@@ -152,7 +152,7 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
         return
     if judged.has_labels and judged.mass < limits.mass:
         yield finding(
-            "the candidates have little probability",
+            "the model gives the candidates little probability",
             f"mean {judged.mass:.2g}, threshold {limits.mass:g}",
             "doc_to_text",
         )
@@ -194,7 +194,7 @@ def _too_few(
     judged: ModelAnswers, share: float | None, wanted: float, what: str, keys: tuple[str, ...]
 ) -> Iterator[Finding]:
     if share is not None and share < wanted:
-        saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; the first is {judged.first_text}"
+        saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; the first answer is {judged.first_text}"
         yield finding(f"too few answers {what}", saw, keys)
 
 

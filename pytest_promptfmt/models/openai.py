@@ -150,14 +150,14 @@ class ServerModel:
         if not given.text_offset or len(given.text_offset) != len(given.token_logprobs):
             raise ModelError(
                 f"the server {self._url} does not give the offsets of its tokens",
-                hint="give the profile the model's tokenizer: then ids are sent and counted",
+                hint="give the profile the model's tokenizer: promptfmt then sends token ids instead of text",
             )
         seam = len(ask.context)
         end = seam + len(ask.continuation or "")
         if seam not in given.text_offset:
             raise ModelError(
-                f"no token begins with {ask.continuation!r}: the server's tokenizer merges it with the prompt",
-                hint="give the profile the model's tokenizer: then ids are sent and counted",
+                f"no token begins where {ask.continuation!r} begins: the server's tokenizer merges it with the prompt",
+                hint="give the profile the model's tokenizer: promptfmt then sends token ids instead of text",
             )
         start = given.text_offset.index(seam)
         return start, start + sum(1 for offset in given.text_offset[start:] if offset < end)

@@ -124,7 +124,7 @@ def _answer(read: Mapping[str, Any]) -> Answer:
     if read["kind"] != "generate":
         raise ValueError(f"`kind` is {read['kind']!r}, but must be loglikelihood or generate")
     if not isinstance(read["text"], str) or read["finish"] not in _FINISHES:
-        raise ValueError(f"`finish` must be one of {', '.join(_FINISHES)}, and `text` a text")
+        raise ValueError(f"`finish` must be one of {', '.join(_FINISHES)}, and `text` must be text")
     return Generation(text=read["text"], finish=read["finish"], tokens=int(read["tokens"]))
 
 

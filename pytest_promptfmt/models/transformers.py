@@ -275,7 +275,7 @@ class TransformersModel:
         import torch
 
         if not all(rows):
-            raise ModelError("a context has no tokens, and the tokenizer has none to put in its place")
+            raise ModelError("a context has no tokens, and the tokenizer has no BOS or EOS token to use instead")
         width = max(len(ids) for ids in rows)
         device = self._model.device
         ids = torch.tensor([[self._pad] * (width - len(row)) + list(row) for row in rows], device=device)

@@ -135,7 +135,7 @@ class TaskFileNode(pytest.File):
         if not self.session.isinitpath(self.path):
             if not self.config.stash[RUN].expected.has_snapshots(self.path):
                 return []
-            hint = "restore it, or delete the folder of its snapshots if its tasks are gone"
+            hint = "restore the task, or delete the file's folder of snapshots if the tasks are gone"
             error = SourceError("this file has snapshots, but defines no task", position=Position(self.path), hint=hint)
         return [LoadItem.from_parent(self, name="load", error=error)]
 

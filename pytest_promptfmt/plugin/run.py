@@ -203,5 +203,7 @@ def _shard(written: str | None) -> Shard | None:
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", written, re.ASCII)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
-        raise SettingsError(f"--promptfmt-shard is {written!r}", hint="give the part and how many there are, as in 1/4")
+        raise SettingsError(
+            f"invalid --promptfmt-shard {written!r}", hint="give the number of the part and of all parts, as in 1/4"
+        )
     return Shard(number, count)

@@ -148,7 +148,7 @@ def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededE
         text = f"{name} wrote to the pipe of its worker"
         hint = "look for code that writes to file descriptors that it did not open"
     elif lost.reason == "unstarted":
-        reason = os.strerror(lost.status) if lost.status else "it ended before it was ready"
+        reason = os.strerror(lost.status) if lost.status else "the worker ended before it was ready"
         text = f"{name} did not run: no worker can be started ({reason})"
         hint = "raise the limits of open files and processes (ulimit), or use fewer workers (--promptfmt-workers)"
     elif lost.status < 0:

@@ -174,7 +174,7 @@ class WorkerRuns:
         varying = self._run.cache.write(self._run.expected, is_cut=is_cut)
         if varying:
             more = f" and {len(varying) - 1} more" if len(varying) > 1 else ""
-            warn_of_file(varying[0], f"the prompts of this file{more} depend on the order of a set; sort it")
+            warn_of_file(varying[0], f"the prompts of this file{more} depend on the order of a set; sort the set")
         return result
 
     def _keep_finished(self) -> None:

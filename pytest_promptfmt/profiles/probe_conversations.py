@@ -287,7 +287,7 @@ def _conversation(name: str, value: Any, tools: Mapping[str, Any], path: Path) -
     given = value.get("tools")
     if isinstance(given, str):
         if given not in tools:
-            raise refused(f"there are no tools {given!r}", did_you_mean(given, tools))
+            raise refused(f"`tools` has no list named {given!r}", did_you_mean(given, tools))
         given = tools[given]
     clock = value.get("clock")
     if isinstance(clock, date) and not isinstance(clock, datetime):

@@ -247,7 +247,7 @@ def raise_panic(error: BaseException, what: str) -> None:
     """Raise TokenizerError for a panic inside `tokenizers`, which is not an Exception; return for all other errors."""
     if type(error).__name__ == "PanicException":
         raise TokenizerError(
-            f"the tokenizer {what}: {error}", hint="its files crash the library `tokenizers`"
+            f"the tokenizer {what}: {error}", hint="the files of the tokenizer crash the library `tokenizers`"
         ) from error
 
 

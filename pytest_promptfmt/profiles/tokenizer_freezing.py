@@ -82,7 +82,7 @@ def _freeze_in_process(source: Source, made: Path, digest: str) -> None:
     if frozen_tokenizers.installed("transformers") is None:
         raise _error(
             source,
-            "loading it needs the package transformers, which is not installed",
+            "loading this tokenizer needs the package transformers, which is not installed",
             hint="pip install 'pytest-promptfmt[hf]'; a tokenizer.json by itself is read without it",
         )
     with tempfile.TemporaryDirectory(prefix="promptfmt-") as scratch:
@@ -101,12 +101,14 @@ def _freeze_in_process(source: Source, made: Path, digest: str) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise _error(source, f"transformers did not load it within {TIMEOUT_SECONDS} s") from error
+            raise _error(source, f"transformers did not load the tokenizer within {TIMEOUT_SECONDS} s") from error
     if (made / _ERROR).is_file():
         raise explained(source, **json.loads((made / _ERROR).read_text("utf-8")))
     if run.returncode or not frozen_tokenizers.is_usable(made):
         last = run.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise _error(source, f"transformers crashed while loading it (status {run.returncode}): {' '.join(last)}")
+        raise _error(
+            source, f"transformers crashed while loading the tokenizer (status {run.returncode}): {' '.join(last)}"
+        )
 
 
 def arguments(source: Source, scratch: Path) -> dict[str, Any]:
@@ -160,23 +162,23 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
     if "trust_remote_code" in message:
         return _error(
             source,
-            "it needs Python code of the model, and code of models is never run",
+            "this tokenizer needs Python code of the model, and code of models is never run",
             hint="if you trust the code, save the tokenizer as tokenizer.json; otherwise use an archetype",
         )
     for package, extra in _EXTRAS.items():
         if frozen_tokenizers.installed(package) is None and _is_asked_for(package, source, message):
             return _error(
                 source,
-                f"loading it needs the package {package}, which is not installed",
+                f"loading this tokenizer needs the package {package}, which is not installed",
                 hint=f"pip install 'pytest-promptfmt[{extra}]'",
             )
     hint = f"missing files: {lacks}" if lacks else None
     if message.startswith("Couldn't instantiate the backend tokenizer"):  # a list of three ways would follow
-        return _error(source, "it has no vocabulary that transformers can read", hint)
+        return _error(source, "the tokenizer has no vocabulary that transformers can read", hint)
     if {"tokenizer.json", "tokenizer_config.json"} <= source.has:
-        separate = "its tokenizer.json can be read by itself, from a folder without tokenizer_config.json"
+        separate = "promptfmt can read the tokenizer.json directly, from a folder without tokenizer_config.json"
         hint = f"{hint}; {separate}" if hint else separate
-    return _error(source, f"transformers cannot load it: {kind}: {message}", hint)
+    return _error(source, f"transformers cannot load the tokenizer: {kind}: {message}", hint)
 
 
 def _is_asked_for(package: str, source: Source, message: str) -> bool:

@@ -49,11 +49,11 @@ def _complaints(content: Mapping[str, Any]) -> Iterator[str]:
         for part in parts:
             growth *= _growth(part)
         if growth > _MOST_GROWTH:
-            yield f"its {name} makes texts more than {_MOST_GROWTH} times as long"
+            yield f"the {name} of the tokenizer makes texts more than {_MOST_GROWTH} times as long"
         if any(len(part["prepend"]) > _MOST_ADDED for part in parts if isinstance(part.get("prepend"), str)):
-            yield f"its {name} puts more than {_MOST_ADDED:,} characters before a text"
+            yield f"the {name} of the tokenizer puts more than {_MOST_ADDED:,} characters before a text"
     if sum(map(_added_tokens, _parts(content.get("post_processor"), ("processors",)))) > _MOST_ADDED:
-        yield f"it puts more than {_MOST_ADDED:,} tokens around each text"
+        yield f"the tokenizer puts more than {_MOST_ADDED:,} tokens around each text"
 
 
 def _about_model(model: Mapping[str, Any]) -> Iterator[str]:
@@ -61,17 +61,17 @@ def _about_model(model: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(vocabulary, Mapping):
         largest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)
         if largest >= _LARGEST_ID:
-            yield f"it has the id {largest:,}; the limit is {_LARGEST_ID:,}"
+            yield f"the tokenizer has the id {largest:,}; the limit is {_LARGEST_ID:,}"
         yield from _about_equal_ids(vocabulary)
     elif isinstance(vocabulary, list):
         pieces = (entry[0] for entry in vocabulary if isinstance(entry, list) and entry and isinstance(entry[0], str))
         if max(map(len, pieces), default=0) > _LONGEST_PIECE:
-            yield f"it has a piece of more than {_LONGEST_PIECE:,} characters"
+            yield f"the tokenizer has a piece of more than {_LONGEST_PIECE:,} characters"
     longest = model.get("max_input_chars_per_word")
     if isinstance(longest, int) and longest > _LONGEST_WORD:
-        yield f"it allows words of {longest:,} characters; the limit is {_LONGEST_WORD:,}"
+        yield f"the tokenizer allows words of {longest:,} characters; the limit is {_LONGEST_WORD:,}"
     if model.get("dropout"):
-        yield f"it leaves out merges at random (dropout {model['dropout']}), so that its ids change from run to run"
+        yield f"the tokenizer leaves out merges at random (dropout {model['dropout']}), so ids change from run to run"
 
 
 def _about_equal_ids(vocabulary: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _about_equal_ids(vocabulary: Mapping[str, Any]) -> Iterator[str]:
         known: dict[int, str] = {}
         for piece, number in vocabulary.items():
             if isinstance(number, int) and known.setdefault(number, piece) != piece:
-                yield f"two of its tokens, {known[number]!r} and {piece!r}, have the id {number}"
+                yield f"two tokens of the tokenizer, {known[number]!r} and {piece!r}, have the id {number}"
                 return
 
 

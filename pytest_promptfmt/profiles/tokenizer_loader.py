@@ -69,7 +69,7 @@ def _load(source: Source, cache_dir: Path | None) -> Tokenizer:
     digest = source.digest()
     if source.is_archetype:
         facts = _facts_if_verbatim(source)
-        assert facts is not None, f"{source.name} cannot be read as it is"
+        assert facts is not None, f"{source.name} cannot be read without conversion"
         template = archetype_chat_template(source.folder.name)
         facts = replace(facts, chat_templates={} if template is None else {"default": template})
         return _tokenizer(source, source.folder / "tokenizer.json", _as_they_are(facts, digest))

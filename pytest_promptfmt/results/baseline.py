@@ -234,7 +234,7 @@ def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[st
         yield f"{counted(result.accepted, 'finding')} accepted by {name}"
     if result.removable:
         gone = counted(len(result.removable), "entry no longer occurs", "entries no longer occur")
-        yield f"{name}: {gone}; --promptfmt-baseline-update prune removes what is gone:"
+        yield f"{name}: {gone}; --promptfmt-baseline-update prune removes these entries:"
         lines = [f"{entry.file}: {entry.code} {entry.message} ({entry.task})" for entry in result.removable]
         yield from first_of(lines, None if verbosity > 0 else SHOWN_ENTRIES, "    ", LISTED_BY_V)
 
@@ -345,12 +345,12 @@ def _parsed(line: str, path: Path, number: int) -> Any:
 def _entry(row: Any, path: Path, number: int) -> BaselineEntry:
     names = {"file", "task", "code", "message", "key"}
     if not isinstance(row, dict) or not names <= row.keys() <= names | {"profile"}:
-        raise _no_baseline(path, number, f"an entry has {', '.join(sorted(names))}")
+        raise _no_baseline(path, number, f"an entry must have the keys {', '.join(sorted(names))}")
     if not all(isinstance(value, str) for value in row.values()):
-        raise _no_baseline(path, number, "the values of an entry are strings")
+        raise _no_baseline(path, number, "the values of an entry must be strings")
     return BaselineEntry(**row)
 
 
 def _no_baseline(path: Path, number: int, message: str) -> SettingsError:
-    hint = "--promptfmt-baseline-update write makes the file again"
+    hint = "--promptfmt-baseline-update write writes the file again"
     return SettingsError(message, position=Position(path, number), hint=hint)

@@ -128,7 +128,7 @@ def since_lines(result: RunResult) -> Iterator[str]:
         return
     now = [cause.identity for cause in result.causes.values()]
     new, gone = sum(map(result.is_new, now)), sorted(result.earlier.difference(now))
-    yield f"since the earlier run: {new:,} new, {len(gone):,} gone"
+    yield f"causes since the earlier run: {new:,} new, {len(gone):,} gone"
     yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], SHOWN_CLUSTERS)
 
 

@@ -28,7 +28,9 @@ class ReleaseScores:
 
     def of(self, file: str, task: str) -> tuple[str, dict[tuple[int, str, str], dict[str, str]]]:
         """Return why a task is not scored, "" where it is; and its values by doc, answers and pipeline."""
-        found: Mapping[str, Any] = self.tasks.get((file, task), {"problem": "it does not have this task", "scores": ()})
+        found: Mapping[str, Any] = self.tasks.get(
+            (file, task), {"problem": "this release does not have the task", "scores": ()}
+        )
         problem = self.problem or (found["problem"] and f"lm-eval {self.version}: {found['problem']}")
         values: dict[tuple[int, str, str], dict[str, str]] = {}
         for doc, answer, pipeline, made in found["scores"]:
@@ -77,7 +79,7 @@ def with_scores(compared: Compared, file: str, old: ReleaseScores, new: ReleaseS
         if values[0] != values[1]
     ]
     if not problems and {key for key in before if key[0]} != {key for key in after if key[0]}:
-        problems = ["the releases read the task differently, so only some answers were tried with both"]
+        problems = ["the two releases read the task differently, so only some answers were tried with both"]
     return replace(compared, tried=len(both), changed_scores=tuple(changes), not_scored="; ".join(problems))
 
 

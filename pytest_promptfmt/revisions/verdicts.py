@@ -120,7 +120,9 @@ def judge(
     ):
         columns = _other_columns(old, new)
         if not shown or _without_words(old) == _without_words(new):
-            found.changed.append(UnseenChange(task, file, f"other columns are read{columns}", section=COLUMNS))
+            found.changed.append(
+                UnseenChange(task, file, f"the task now reads other columns{columns}", section=COLUMNS)
+            )
             found.only_names.add(task)
     elif differing or (own and (is_given or not old["same"])):
         if not shown:
@@ -242,19 +244,19 @@ def _reasons(
     lines = lines_of(old), lines_of(new)
     for change in difference.changes:
         if change.key in _PROCESSING and change.is_rewritten and not change.code:
-            yield f"{change.key} is another function: the docs that it keeps are unknown"
+            yield f"{change.key} is now another function, and it is unknown which docs it keeps"
         if change.use != "reading":
             for each in filterfalse(_only_reports, change.code):
                 missed = not_reached(each, change.closures, lines)
                 if missed:
-                    why = "" if is_given or change.use == "prompt" else ": synthetic docs do not pass through it"
+                    why = "" if is_given or change.use == "prompt" else ": synthetic docs are not passed to this code"
                     yield f"the code of {change.key} changed, but {missed} did not run{why}"
     for label, *_ in _differing_edges(renderings):
         yield f"the text of the two revisions differs for docs with {label}"
     for part in (*old["unseen"], *new["unseen"]):
-        yield f"{_excerpted(part)} changed, but is in no prompt"
+        yield f"{_excerpted(part)} changed, but appears in no prompt"
     if old["columns"] != new["columns"]:
-        yield f"other columns are read, but the docs have the same values there{_other_columns(old, new)}"
+        yield f"the task now reads other columns, but the docs have the same values there{_other_columns(old, new)}"
     if not old["same"] and not is_given:
         yield "the docs cannot be compared"
 

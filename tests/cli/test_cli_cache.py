@@ -31,9 +31,9 @@ def tree(cached_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_each_file_has_its_reason(tree: Project) -> None:
     same = [
-        "t/code/cola.yaml: runs: it runs each time because of time",
-        "t/arc.yaml: shown again: all its inputs are the same",
-        "t/boolq.yaml: shown again: all its inputs are the same",
+        "t/code/cola.yaml: runs: the file runs each time because of time",
+        "t/arc.yaml: shown again: all inputs of the file are the same",
+        "t/boolq.yaml: shown again: all inputs of the file are the same",
     ]
     assert sorted(promptfmt(tree.root, "why", "t").stdout.splitlines()) == sorted(same)
     tree.edit("t/_base.yaml", "' '", "'  '")
@@ -46,10 +46,10 @@ def test_the_cache_is_counted_and_cleared(tree: Project) -> None:
     where, shown, *misses = promptfmt(tree.root, "cache", "t").stdout.splitlines()
     assert where.startswith(f"{tree.store}: ")
     assert shown == "1 of 3 files are unchanged and shown from the cache"
-    assert sorted(misses) == ["1 run: it runs each time because of time", "1 run: t/_base.yaml changed"]
+    assert sorted(misses) == ["1 run: the file runs each time because of time", "1 run: t/_base.yaml changed"]
     promptfmt(tree.root, "cache", "--clear")
     assert not tree.store.exists()
-    assert "3 run: it has no cached outcomes" in promptfmt(tree.root, "cache", "t").stdout
+    assert "3 run: the file has no cached outcomes" in promptfmt(tree.root, "cache", "t").stdout
 
 
 def test_runs_of_other_paths_share_outcomes(tree: Project) -> None:

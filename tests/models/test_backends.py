@@ -57,7 +57,7 @@ def test_a_package_offers_a_backend_through_its_entry_point(installed: Project) 
     replayed.assert_outcomes(passed=1)
     wrong = installed.run(*asked, "--promptfmt-model", "says:water")
     wrong.assert_outcomes(failed=1)
-    wrong.stdout.fnmatch_lines(["*PF655 the candidates have little probability*"])
+    wrong.stdout.fnmatch_lines(["*PF655 the model gives the candidates little probability*"])
 
 
 def test_a_backend_that_does_not_import_fails_with_one_message(installed: Project) -> None:

@@ -88,7 +88,7 @@ def test_what_holds_passes_with_a_table(pytester: pytest.Pytester) -> None:
             CHOICE,
             "doc_to_target: answer",
             'doc_to_target: answer\ntarget_delimiter: ""',
-            "PF654 the model writes the candidates with another spelling",
+            "PF654 the model prefers another spelling of the candidates",
             id="the space before the choices is missing",
         ),
         pytest.param(

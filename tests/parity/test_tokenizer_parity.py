@@ -182,7 +182,7 @@ def test_what_cannot_be_loaded_is_explained(cache_dir: Path) -> None:
     with pytest.raises(TokenizerError, match="needs Python code of the model") as caught:
         load_tokenizer(REAL / "chatglm3", cache_dir=cache_dir)
     assert "chatglm3" in str(caught.value)
-    with pytest.raises(TokenizerError, match=r"transformers cannot load it|needs the package") as caught:
+    with pytest.raises(TokenizerError, match=r"transformers cannot load the tokenizer|needs the package") as caught:
         load_tokenizer(REAL / "marian-nmt", cache_dir=cache_dir)
     assert re.search(r"missing files: source\.spm|sentencepiece", str(caught.value))
 

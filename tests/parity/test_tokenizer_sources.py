@@ -126,7 +126,9 @@ def test_file_of_mistral_common_is_read_by_it(tmp_path: Path, cache_dir: Path) -
     file = tmp_path / "tokenizer.model.v1"
     shutil.copy(REAL / "mistral-v1" / "tokenizer.model", file)
     if find_spec("mistral_common") is None:
-        with pytest.raises(TokenizerError, match="loading it needs the package mistral-common, which is not installed"):
+        with pytest.raises(
+            TokenizerError, match="loading this tokenizer needs the package mistral-common, which is not installed"
+        ):
             load_tokenizer(f"mistral:{tmp_path}", cache_dir=cache_dir)
         return
     pytest.importorskip("sentencepiece")

@@ -93,4 +93,4 @@ def test_files_that_come_first_in_turn_are_shown_from_the_second_time_on(tree: P
     assert unchanged(tree, "tasks/sub") == 3
     for _ in range(2):
         listed = tree.run("tasks", "-vv")
-    listed.stdout.fnmatch_lines(["tasks/a.yaml: shown again: all its inputs are the same"])
+    listed.stdout.fnmatch_lines(["tasks/a.yaml: shown again: all inputs of the file are the same"])

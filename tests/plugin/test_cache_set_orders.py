@@ -9,7 +9,7 @@ from pytest_promptfmt.engine.processes import CAN_FORK
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")]
 
-WARNING = "the prompts of this file and 1 more depend on the order of a set; sort it"
+WARNING = "the prompts of this file and 1 more depend on the order of a set; sort the set"
 
 
 def _with_code(project: Project, name: str, expression: str) -> None:

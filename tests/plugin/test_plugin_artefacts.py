@@ -170,7 +170,7 @@ def test_a_shard_without_files_is_no_failure_and_a_wrong_one_is_told(project: Pr
     for wrong in ("3/2", "0/2", "half"):
         result = project.run("--promptfmt-shard", wrong)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert f"--promptfmt-shard is '{wrong}'" in result.stderr.str()
+        assert f"invalid --promptfmt-shard '{wrong}'" in result.stderr.str()
 
 
 def test_every_report_says_which_profiles_are_archetypes(project: Project, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_rule_or_profile_that_was_not_chosen_is_not_called_fixed(old: Project)
     [
         (None, "no such baseline"),
         ("[]\n", "baseline.jsonl:1: a baseline begins with the line"),
-        ('{"pytest-promptfmt baseline": 1}\n{"file": 1}\n', "baseline.jsonl:2: an entry has"),
+        ('{"pytest-promptfmt baseline": 1}\n{"file": 1}\n', "baseline.jsonl:2: an entry must have the keys"),
         ('{"pytest-promptfmt baseline": 1}\nx\n', "baseline.jsonl:2: this line is not JSON"),
     ],
 )

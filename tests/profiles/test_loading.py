@@ -273,9 +273,12 @@ UNKNOWN = {**AROUND, "special_tokens": {}}
     [
         ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLING] * 40}}, "its normalizer makes texts more than"),
         ({"normalizer": replacing({"Regex": "x*"}, "B" * 200)}, "its normalizer makes texts more than 100 times"),
-        ({"normalizer": {"type": "Prepend", "prepend": "x" * 1001}}, "its normalizer puts more than 1,000 characters"),
+        (
+            {"normalizer": {"type": "Prepend", "prepend": "x" * 1001}},
+            "the normalizer of the tokenizer puts more than 1,000 characters",
+        ),
         ({"decoder": {"type": "Sequence", "decoders": [DOUBLING] * 40}}, "its decoder makes texts more than 100 times"),
-        ({"post_processor": AROUND}, "it puts more than 1,000 tokens around each text"),
+        ({"post_processor": AROUND}, "the tokenizer puts more than 1,000 tokens around each text"),
     ],
 )
 def test_file_that_would_make_endless_texts_is_refused_before_it_is_used(
@@ -289,8 +292,12 @@ def test_file_that_would_make_endless_texts_is_refused_before_it_is_used(
     ("archetype", "changes", "says"),
     [
         ("bytelevel-gpt2", {"dropout": 0.1}, "it leaves out merges at random (dropout 0.1)"),
-        ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 2**24}, "merges": []}, "it has the id 16,777,216"),
-        ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 7, "c": 7}, "merges": []}, "two of its tokens, 'b' and 'c', have"),
+        ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 2**24}, "merges": []}, "the tokenizer has the id 16,777,216"),
+        (
+            "bytelevel-gpt2",
+            {"vocab": {"a": 0, "b": 7, "c": 7}, "merges": []},
+            "two tokens of the tokenizer, 'b' and 'c', have",
+        ),
         ("wordpiece-bert", {"max_input_chars_per_word": 10_001}, "it allows words of 10,001 characters"),
         ("unigram-t5", {"vocab": [["<unk>", 0.0], ["a" * 1001, -1.0]], "unk_id": 0}, "it has a piece of more than"),
     ],
@@ -417,20 +424,20 @@ def test_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     (tmp_path / file).write_bytes(b"x")
     monkeypatch.setattr(frozen_tokenizers, "installed", lambda name: None if name == package else "1.0")
     told = str(explained(find_source(tmp_path / file), "ImportError", says))
-    assert f"loading it needs the package {package}, which is not installed" in told
+    assert f"loading this tokenizer needs the package {package}, which is not installed" in told
     assert f"pytest-promptfmt[{extra}]" in told
 
 
 @needs_transformers_5
 def test_folder_without_a_vocabulary_says_so(tmp_path: Path) -> None:
     change(tmp_path / "tokenizer_config.json", tokenizer_class="NoSuchClass")
-    assert "it has no vocabulary that transformers can read" in message(tmp_path)
+    assert "the tokenizer has no vocabulary that transformers can read" in message(tmp_path)
 
 
 def test_load_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(tmp_path / "tokenizer_config.json", tokenizer_class="ByT5Tokenizer")
     monkeypatch.setattr("pytest_promptfmt.profiles.tokenizer_freezing.TIMEOUT_SECONDS", 0.05)
-    assert "did not load it within 0.05 s" in message(tmp_path)
+    assert "did not load the tokenizer within 0.05 s" in message(tmp_path)
 
 
 def test_tokenizer_written_in_python_works_without_being_frozen(tmp_path: Path) -> None:

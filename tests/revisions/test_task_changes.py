@@ -191,10 +191,14 @@ def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
 def test_another_column_is_a_change(found: dict[str, Any]) -> None:
     said = changed(found)
     for name in ("other_column", "in_code"):
-        assert said[name] == "other columns are read (doc_to_text: question became doc_to_text: query)"
-    assert said["other_role"] == "other columns are read (doc_to_text: question became doc_to_text: premise)"
-    assert said["other_target"] == "other columns are read (doc_to_target: answer became doc_to_target: reply)"
-    assert said["renamed_column"] == "other columns are read (doc_to_text: question became doc_to_text: query)"
+        assert said[name] == "the task now reads other columns (doc_to_text: question became doc_to_text: query)"
+    assert said["other_role"] == "the task now reads other columns (doc_to_text: question became doc_to_text: premise)"
+    assert (
+        said["other_target"] == "the task now reads other columns (doc_to_target: answer became doc_to_target: reply)"
+    )
+    assert (
+        said["renamed_column"] == "the task now reads other columns (doc_to_text: question became doc_to_text: query)"
+    )
 
 
 def test_another_column_is_no_changed_text_and_may_need_no_new_version(found: dict[str, Any]) -> None:
@@ -215,7 +219,7 @@ def test_columns_that_are_swapped_or_read_beside_another_change_are_a_changed_te
 
 
 def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, Any]) -> None:
-    assert unknown(found)["hidden"] == '"Rarely " changed, but is in no prompt'
+    assert unknown(found)["hidden"] == '"Rarely " changed, but appears in no prompt'
 
 
 def test_every_unknown_task_has_a_step(found: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ def _accepted_now(task: str, tried: Tried, failing: Sequence[PhrasingRow]) -> st
     slow = sum(SLOW in row.verdicts for row in rows)
     kinds = [f"{len(rows) - slow} phrasings misread"] if len(rows) > slow else []
     kinds += [f"{slow} too slow"] if slow else []
-    return f"{task} [extraction]: the snapshot accepts {' and '.join(kinds)}, such as {rows[0].title}"
+    return f"{task} [extraction]: the snapshot lists as accepted {' and '.join(kinds)}, such as {rows[0].title}"
 
 
 class RecordingItem(AnswersItem):
