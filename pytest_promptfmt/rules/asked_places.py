@@ -53,7 +53,7 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
             draft = f"{form.written(other)}\nNo, not so." if is_drafted else "One of them fits."
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
-                saw = f"the {place} answer is requested, but {gold!r} is not read from {longer!r}"
+                saw = f"the prompt requests the {place} answer, but no filter reads {gold!r} from {longer!r}"
                 yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
 
 
@@ -172,7 +172,9 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
         yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
-        yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
+        yield finding(
+            "all completions of a doc are equal, because the model does not sample", f"repeats is {repeats}", "repeats"
+        )
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
 

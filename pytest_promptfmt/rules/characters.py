@@ -208,7 +208,7 @@ def _newline_of_code(page: Page) -> Iterator[str]:
         yield part_of(page.constant, found)
 
 
-@query("PF126", "a line begins with a backslash before its label", texts)
+@query("PF126", "a backslash is printed before a label", texts)
 def _backslash_before_label(text: Text) -> Iterator[str]:
     found = _BACKSLASHED.search(text.text)
     if found is not None:

@@ -43,7 +43,7 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
                     yield info(
                         "the chat template has no separate turn for the system text",
                         at=keys,
-                        do="nothing to fix; the system text becomes part of the first user turn",
+                        do="nothing to fix: the chat template puts the system text into the first user turn",
                     )
                 continue
             refuses = "refuses system messages, so lm-eval drops them"

@@ -95,7 +95,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     empty = trial.text("system-empty") or ""
     for name in ("tools", "turns"):
         if lost := [piece for piece in long if piece not in (trial.text(name) or opening)][:1]:
-            message = f"the template's default text is missing: {trial.conversations[name].about}"
+            message = f"the template's default system text is missing: {trial.conversations[name].about}"
             yield info(message, excerpt(lost[0]), trial.place_of(lost[0][:30]))
     defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:

@@ -196,7 +196,7 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     probes += [(*probe, Severity.INFO) for probe in data_table("rules")["indistinct_by_normalization"]]
     for what, text, same, severity in probes:
         if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
-            saw = f"{text} and {same} are the same tokens"
+            saw = f"{text} and {same} are encoded as the same tokens"
             yield finding(f"the tokenizer does not preserve {what}", saw, loaded.profile.origin, severity=severity)
 
 

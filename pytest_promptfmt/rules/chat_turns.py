@@ -74,7 +74,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
             "an answer has no end token if another turn follows it",
-            f"{layout.tail!r} at the end, but {layout.gap!r} before a user message",
+            f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,
         )
@@ -124,7 +124,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.finished(conversation) or ""
         if kind == "answer":
             at = next(_unclosed(text, conversation, closing))
-            saw = f"no {closing} here: {excerpt(text, at)}"
+            saw = f"no {closing} follows this answer: {excerpt(text, at)}"
         else:
             text = unpaired(conversation) or ""
             saw = f"{' and '.join(pairs[0])} do not alternate: {excerpt(text, *_open_turn(text, pairs))}"

@@ -104,7 +104,7 @@ def outer_name_in_loop(study: Study) -> Iterator[Finding]:
                 items = items if isinstance(items, Sequence) else ()
                 own = [one[name] for one in items if isinstance(one, Mapping) and name in one]
                 if name in doc and any(value != doc[name] for value in own):
-                    saw = f"{{{{{name}}}}} in the loop over {looped}"
+                    saw = f"{{{{{name}}}}} is the column, although each of {looped} has its own {name}"
                     yield finding(
                         "a loop over examples prints a column of the whole doc", saw, template.keys, field=name
                     )
@@ -165,7 +165,7 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         return  # reported where the function is needed
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
-        saw = f"{code} uses {path[0]!r} as a mapping, but {written} as a list"
+        saw = f"{code} uses {path[0]!r} as a mapping, but {written} uses it as a list"
         yield finding(_KEYS_AS_ANSWER, saw, "doc_to_target", field=path[0])
 
 
@@ -227,7 +227,7 @@ def _option_text_as_label(study: Study) -> Iterator[str]:
     if taken is None or not isinstance(text, str) or study.has_real_docs:
         return
     if len(re.findall(rf"^\W?\w\W+{{{{ *{taken[1]} *\[ *\d *\] *}}}}", text, re.MULTILINE)) > 1:
-        yield f"{target}, but {', '.join(map(str, choices or ()))} are scored"
+        yield f"the target is {target}, but {', '.join(map(str, choices or ()))} are scored"
 
 
 def _is_shown(instance: Instance, name: str) -> bool:

@@ -264,7 +264,9 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
         ]
         if len(joined) > 1:
             saw = " ".join(joined)[:80]
-            yield finding("`>` joins lines of options or labels into one", saw, Position(view.path, number + 1, 1))
+            yield finding(
+                "`>` joins lines with options or labels into one line", saw, Position(view.path, number + 1, 1)
+            )
 
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
@@ -355,10 +357,10 @@ def early_yaml(view: FileView) -> Iterator[Finding]:
         return  # reading the file or its code fails
     severity = _severity(harness)
     for position in view.yaml.early:
-        message = "lm-eval 0.4.12 and later drop a file that includes another one twice"
+        message = "lm-eval 0.4.12 and later drop a task file that includes the same file twice"
         yield finding(message, "", position, severity=severity)
     for each in dict.fromkeys(paths):
-        message = "lm-eval 0.4.12 and later do not find a function that is given by its path"
+        message = "lm-eval 0.4.12 and later do not find a `!function` that names a path instead of a module"
         yield finding(message, str(each), each.position, severity=severity)
 
 

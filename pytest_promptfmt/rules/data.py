@@ -181,7 +181,10 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
                     yield finding("code reorders the options, but keeps the old gold index", saw, doc=number)
     letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
     if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
-        yield finding("code counts letters from 1, but the index from 0", f"{gold}: {letters[0][0]} is {letters[0][1]}")
+        yield finding(
+            "code converts a letter to an index that starts at 1, not 0",
+            f"{gold}: {letters[0][0]} becomes {letters[0][1]}",
+        )
 
 
 def _ends_line(text: str, instance: Instance) -> bool:
@@ -227,7 +230,7 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
         if len(bare) < _SOME or bare in explained or bare not in bare_whole:
             continue
         only_blanks = _spaced(value) in spaced_whole
-        message = f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data"
+        message = f"code changes {'whitespace' if only_blanks else 'case or punctuation'} in a text of the data"
         at_ends = _spaced(value)[1:].rstrip(".!?。") in spaced_whole  # to continue a sentence with it
         severity = Severity.INFO if only_blanks or at_ends else None
         yield finding(message, value, "doc_to_text", doc, field=name, severity=severity)

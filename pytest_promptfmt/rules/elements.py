@@ -223,7 +223,7 @@ def _label_of_pair_missing(page: Page) -> Iterator[Finding]:
     labels = {field.casefold(): label for label, field in page.labelled}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
         if labels.get(one, "").casefold().replace(" ", "") == one and labels.get(other) == "":
-            saw = f"{labels[one]}: {{{{{one}}}}}, and {{{{{other}}}}} without a label"
+            saw = f"{labels[one]}: {{{{{one}}}}}, but {{{{{other}}}}} has no label"
             yield finding("", saw, field=other)
 
 
@@ -248,7 +248,7 @@ def _languages(table: str, label: str) -> set[str]:
     return {lang for lang, names in words.items() if label.casefold() in map(str.casefold, names)}
 
 
-@query("PF242", "a label names one column, but another one is printed after it")
+@query("PF242", "a label names one column, but another column is printed after it")
 def _label_before_other_column(page: Page) -> Iterator[Finding]:
     docs = page.study.docs
     columns = {str(name).casefold() for name in docs.columns} if docs is not None else set()
@@ -269,9 +269,7 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
             other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
         )
         if name != folded and len(name) > _SHORT and sorted(name) == sorted(folded):
-            yield finding(
-                "a label is the name of its column with letters swapped", f"{label}: {{{{{field}}}}}", field=field
-            )
+            yield finding("a label is its column's name with swapped letters", f"{label}: {{{{{field}}}}}", field=field)
         if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             yield finding("", f"{label}: {{{{{field}}}}}", field=field)
 

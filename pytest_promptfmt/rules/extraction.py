@@ -89,7 +89,7 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a synthetic column does not show how the prompt ends
     saw = f"{text[-20:]}{task.target_delimiter}…"
-    yield finding("exact_match compares completions with their leading space", saw, comparing_key(study))
+    yield finding("exact_match compares completions without removing their leading space", saw, comparing_key(study))
 
 
 @rule("PF509", "completion-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
@@ -129,7 +129,7 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
         missed += [(number, tag) for tag in tags if filters.read(pipeline, f"```{tag}\n{_CODE}\n```") == _CODE][:1]
     for number, tag in missed:
-        yield finding("", f"```{tag} is read, ``` is not", ("filter_list", number))
+        yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
 
 
 @also("PF504", severity=Severity.ERROR, scores=True)
@@ -172,7 +172,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
         chain.reads_right(chain.pipelines[0], text, trial.question, trial.instance.doc) for text in (trial.gold, *forms)
     ]
     if right[0] and not any(right[1:]):
-        saw = f"{forms[0]!r} and {forms[1]!r} count as wrong, {trial.gold!r} as right"
+        saw = f"{forms[0]!r} and {forms[1]!r} count as wrong, but {trial.gold!r} counts as right"
         yield finding(
             "the label of an option is compared with the whole completion", saw, "metric_list", trial.instance
         )

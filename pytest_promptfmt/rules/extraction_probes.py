@@ -112,7 +112,7 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
             is_read = [reader.is_read(pipeline, text, label) for text, label in pairs]
             if False in is_read and any(is_read):
                 unread, right = texts[is_read.index(False)], texts[is_read.index(True)]
-                saw = f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right"
+                saw = f"{unread!r} is read as {reader.read(pipeline, unread)!r}, but {right!r} is read correctly"
                 yield finding("", saw, ("filter_list", number), severity=None if place < demanded else free)
                 break
 
@@ -177,7 +177,7 @@ def _prefix_sought_again(study: Study) -> Iterator[Finding]:
         for number, pipeline in enumerate(chain.pipelines):
             whole = chain.reads_right(pipeline, f"{prefix} {trial.gold}", trial.question, trial.instance.doc)
             if whole:
-                saw = f"gen_prefix ends with {prefix[-30:]!r}, and {forms[1]!r} is not read"
+                saw = f"gen_prefix ends with {prefix[-30:]!r}, and the filter does not read {forms[1]!r} after it"
                 yield finding("", saw, ("filter_list", number), trial.instance)
 
 
@@ -193,7 +193,7 @@ def _capital_lost(study: Study) -> Iterator[Finding]:
                 yield finding("", f"{forms[1]!r} is read as {last!r}", ("filter_list", number), trial.instance)
 
 
-@error_query("PF504", "a filter reads a part of the reasoning, not the answer", task, scope="scoring")
+@error_query("PF504", "a filter reads a part of the reasoning instead of the answer", task, scope="scoring")
 def _first_of_reasoning(study: Study) -> Iterator[Finding]:
     for reader in readers(study) if study.asks_for_reasoning else ():
         *others, answer = reader.examples

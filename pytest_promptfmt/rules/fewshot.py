@@ -112,9 +112,9 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
     if data.training_split is None and data.validation_split is None and data.test_split is not None:
         # Releases that make no turns drop a shot that equals the evaluated doc, and draw no other one.
         how = (
-            "including the evaluated doc"
+            "and the evaluated doc can be one of them"
             if task.release.makes_turns
-            else "and there is one less if the evaluated doc is drawn"
+            else "and one is missing if the evaluated doc is drawn"
         )
         severity, at = (None, "num_fewshot") if task.num_fewshot else (Severity.INFO, "test_split")
         message, saw = f"few-shot examples come from the test split, {how}", f"split {data.test_split!r}"
@@ -167,14 +167,14 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     own = task.fewshot.doc_to_target
     if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
         saw = next((shot.question[-60:] for each in study.demonstrated[:1] for shot in shots_of(each)), "")
-        message = "few-shot answers are in the user's turn: their target is empty"
+        message = "few-shot answers are in the user's turn, because fewshot_config.doc_to_target is empty"
         yield finding(message, saw, ("fewshot_config", "doc_to_target"))
         return
     for page in demonstrated(study):
         empty = next((shot for shot in page.shots if not (shot.answer or "").strip()), None)
         if empty is not None:
             yield finding(
-                "a few-shot example has no answer: its target is empty",
+                "a few-shot example has no answer, because its target is empty",
                 empty.question[-60:],
                 ("fewshot_config", "doc_to_target"),
                 page.instance,
@@ -206,11 +206,15 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
     if other is None or not (_is_cue(cue) or _is_cue(other)):
         return
     if cue.strip() == other.strip():
-        message = "few-shot examples and the question have different spaces around their cue"
+        message = "spaces around the answer cue differ between few-shot examples and the question"
     elif not other.strip() or not cue.strip():
-        message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
+        message = (
+            "the question has an answer cue, but few-shot examples have none"
+            if cue.strip()
+            else "few-shot examples have an answer cue, but the question has none"
+        )
     else:
-        message = "few-shot examples end with another cue than the question"
+        message = "few-shot examples have another answer cue than the question"
     yield finding(message, f"{other!r} in a few-shot example, {cue!r} in the question")
 
 
@@ -263,7 +267,7 @@ def _other_labels(page: Page) -> Iterator[Finding]:
     own = _first_label(page.message)
     for other in (_first_label(shot.messages[0]) for shot in page.shots):
         if own is not None and other is not None and own != other:
-            what = "another label than" if own[0] != other[0] else "another space after their label than"
+            what = "another label than" if own[0] != other[0] else "another space after the label than"
             saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
             severity = severity_of_shots(page.study)
             yield finding(f"few-shot examples have {what} the question", saw, severity=severity)
@@ -330,7 +334,7 @@ def _answer_otherwise(page: Page) -> Iterator[Finding]:
     labels, severity = page.listed, severity_of_shots(page.study)
     if not answers or not golds:
         return
-    saw = f"{answers[0][:50]!r}, gold is {golds[0][:50]!r}"
+    saw = f"a few-shot example answers {answers[0][:50]!r}, but gold is {golds[0][:50]!r}"
     sides = [{text in labels for text in texts} for texts in (answers, golds)]
     if len(labels) > 1 and {True} in sides and {False} in sides and has_given_shots(page.study):
         how, scored = ("labels", "texts") if sides[0] == {True} else ("texts", "labels")

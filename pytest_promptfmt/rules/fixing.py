@@ -186,10 +186,10 @@ class _Fixing:
         if path not in self._open:
             if not any(path == each or path.is_relative_to(each) for each in self._below):
                 raise SourceError(
-                    "the key is in a file outside the given paths: give a folder that contains both files"
+                    "the key is in a file outside the given paths: give a folder with that file and the task file"
                 )
             if any(gate.resolved(file) != os.path.abspath(file) for file in self._files if path in self._parts[file]):
-                raise SourceError("the file is reached through a link: give the file itself")
+                raise SourceError("the given path is a link: give the path of the real file")
             try:
                 content = gate.read_bytes(path, limit=MAX_BYTES)
                 self._open[path] = _Open(path, content, content.decode())
@@ -336,21 +336,21 @@ def _problem(
     fixed = {_known(finding) for finding, _ in found}
     for file, tasks in before.items():
         if tasks.keys() != after[file].keys():
-            return "after the edit, a task could not be read"
+            return "after the fix, a task file could not be read"
         meant = fixed & {_known(finding) for look in tasks.values() for finding in look.findings}
         if meant & {_known(finding) for look in after[file].values() for finding in look.findings}:
-            return "the finding would remain"
+            return "the fix would not remove the finding"
         for name, old in tasks.items():
             new = after[file][name]
             if old.is_rendered and not new.is_rendered:
-                return f"{name} could no longer be rendered"
+                return f"after the fix, {name} could not be rendered"
             more = Counter(map(_kind, new.findings)) - Counter(map(_kind, old.findings))
             fixable = {_kind(finding) for finding, _ in new.fixes}  # they were hidden, and are fixed next
             worse = [kind for kind in more if kind[0] is not Severity.INFO and kind not in fixable]
             if worse and changes_prompts:
-                return f"{name} would have a new finding: {worse[0][1]} {worse[0][2]}"
+                return f"the fix would cause a new finding in {name}: {worse[0][1]} {worse[0][2]}"
             if old.is_rendered and not _is_kept(old.prompts, new.prompts, keeps):
-                return f"other text in the prompts of {name} would change, too"
+                return f"the fix would also change other text in the prompts of {name}"
     return None
 
 

@@ -129,7 +129,7 @@ def _closest(target: Any, choices: Sequence[str]) -> str | None:
         differ = "spaces" if nearly.strip() == target.strip() else "letter case"
         return f"make target and choice equal: {nearly!r} differs only in {differ}"
     if target.strip().isdigit():
-        return f"for a position, use {target.strip()}|int: text is matched against the choices"
+        return f"if the target is an index, write {target.strip()}|int, because text is compared with the choices"
     return None
 
 
@@ -176,7 +176,7 @@ def _compared_golds(study: Study) -> Sequence[Study]:
 
 @query(
     "PF701",
-    "one choice counts as correct, but the doc marks several",
+    "one choice counts as correct, but the doc marks several as correct",
     lambda study: () if study.has_own_scorer else own(study),
     at="doc_to_target",
 )
@@ -231,18 +231,20 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
             at for at, text in enumerate(said) if text not in (golds[at], shown[at][golds[at]] if is_named else "")
         ]
         if wrong and (is_named or (are_labels and 1 < len(docs) == len(wrong))):
-            saw = f"the column has {docs[wrong[0]].doc[name]!r}, but {golds[wrong[0]]!r} is gold"
+            saw = f"the column has {docs[wrong[0]].doc[name]!r}, but the gold choice is {golds[wrong[0]]!r}"
             message = "the gold choice is not the one that the answer column names"
             yield finding(message, saw, "doc_to_target", docs[wrong[0]], field=name)
             return
 
 
-@query("PF701", "the gold index is shifted, although its column counts from 0", task, at="doc_to_target")
+@query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
 def _index_shifted(study: Study) -> Iterator[Finding]:
     shifted = _SHIFTED.fullmatch(str(study.written.doc_to_target)) if study.has_choices else None
     values = [doc.get(shifted[1]) for doc in study.local_docs] if shifted is not None else []
     if shifted is not None and 0 in values and all(isinstance(value, int) and value >= 0 for value in values):
-        yield finding("", f"{shifted[0]}, but {shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1])
+        yield finding(
+            "", f"doc_to_target is {shifted[0]}, but {shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1]
+        )
 
 
 @error_query(

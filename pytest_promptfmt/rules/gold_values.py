@@ -187,7 +187,7 @@ def _numbered_otherwise(study: Study) -> Iterator[Finding]:
     is_swapped = len(places) > 1 and {number for number, _ in places} == {place for _, place in places}
     if is_swapped and target.strip("{} -").isidentifier() and all(number != place for number, place in places):
         saw = f"{', '.join(f'{number} is {text}' for number, text in legend)}; choices are {', '.join(texts)}"
-        yield finding("the prompt numbers the choices in another order", saw, "doc_to_choice", 0)
+        yield finding("the prompt numbers the choices in another order than doc_to_choice", saw, "doc_to_choice", 0)
 
 
 def _only_column(study: Study) -> str | None:
@@ -337,7 +337,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a doc that is not in the snapshot fails",
+            message="a doc outside the snapshot cannot be rendered",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

@@ -123,7 +123,7 @@ def _element_in_mid_line(text: Text) -> Iterator[Finding]:
     if len(starts) < _LEAST or starts != sorted(set(starts)):
         return
     if len(_OPTION_INSIDE.findall(text.text)) == 1 and inside is not None and inside[1] not in starts:
-        yield finding("an option does not begin a line, but the others do", part_of(text.text, inside))
+        yield finding("one option is in the middle of a line, but the others begin lines", part_of(text.text, inside))
     cue = _CUE_INSIDE.search(text.text)
     if cue is not None:
         yield finding("the label of the answer is on the line of the last option", part_of(text.text, cue))
@@ -184,9 +184,10 @@ def _options_in_other_order(page: Page) -> Iterator[Finding]:
     shown = [one for one in page.listing.options if one.is_printed] if page.listing is not None else []
     indices = list(dict.fromkeys(one.index for one in shown))
     if page.listing is not None and len(indices) > 1 and indices != sorted(indices) and not page.listing.missing:
-        saw = f"{shown[0].label} is the element {shown[0].index} of {page.listing.column}; the gold is {place}"
+        column = page.listing.column
+        saw = f"{shown[0].label} shows element {shown[0].index} of {column}, but {place} is an index into {column}"
         message = "the options are listed in another order than in their column"
-        yield finding(message, saw, "doc_to_text", field=page.listing.column)
+        yield finding(message, saw, "doc_to_text", field=column)
 
 
 def _place_of_gold(page: Page) -> str | None:
@@ -211,7 +212,7 @@ def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
         saw = f"{lost[:40]!r} is among the {len(listed)} listed options, but only {len(scored)} are scored"
         yield finding("an option is listed, but not scored", saw)
     elif by_place and listed != scored:
-        saw = f"{', '.join(listed)[:60]} are listed, {', '.join(scored)[:60]} are scored"
+        saw = f"{', '.join(listed)[:60]} are listed, but {', '.join(scored)[:60]} are scored"
         yield finding("the choices are scored in another order than they are listed", saw)
 
 
@@ -225,7 +226,7 @@ def _option_not_listed(page: Page) -> Iterator[Finding]:
     if listing is None or not listing.missing or len(listing.options) < _LEAST:
         return
     if page.study.generates or len(page.scored) >= len(listing.options) + len(listing.missing):
-        saw = f"{', '.join(listing.labels)} are listed, {listing.missing[0][:40]!r} is not"
+        saw = f"{', '.join(listing.labels)} are listed, but {listing.missing[0][:40]!r} is not"
         yield finding("", saw, field=listing.column)
 
 
@@ -256,7 +257,7 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
             return  # labels in another order may be meant, unless the gold is the position of a printed column
         message = "the scored labels are not those of the listed options"
     if message:
-        saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
+        saw = f"{', '.join(listed)} are listed, but {', '.join(labels)} are scored"
         yield finding(message, saw, do=do, severity=Severity.WARNING if len(listed) < len(labels) else None)
 
 
@@ -298,9 +299,9 @@ def _options_not_shown(page: Page) -> Iterator[Finding]:
     if _ASKS_LETTER.search(text):
         yield finding("the prompt requests a letter, but lists no options", text[-80:])
     elif len(scored) > 1 and _has_bare_options(page):
-        yield finding("letters are scored, but the options have none", text[-80:])
+        yield finding("letters are scored, but the options have no letters", text[-80:])
     elif is_fixed and not any(re.search(rf"(?<!\w){one}(?!\w)", text) for one in scored):
-        saw = f"{', '.join(sorted(scored))} are scored; the prompt ends with {text[-40:]!r}"
+        saw = f"{', '.join(sorted(scored))} are scored, but the prompt ends with {text[-40:]!r}"
         yield warning("the prompt shows none of the labels that are scored", saw)
 
 
@@ -316,7 +317,7 @@ def _has_bare_options(page: Page) -> bool:
 # -- as the instruction names them -------------------------------------------------------------------------------------
 
 
-@query("PF249", "the prompt ends its list of labels at another option than the last one")
+@query("PF249", "the range of labels in the instruction does not end with the last option")
 def _range_unlike_options(page: Page) -> Iterator[str]:
     study, listed = page.study, page.listed
     asked = _RANGE.search(study.own_text) or _TOGETHER.search(study.own_text)
@@ -328,7 +329,7 @@ def _range_unlike_options(page: Page) -> Iterator[str]:
     options = (option for text in constants for option in layout_of(text).options)
     if study.has_real_docs or not any(option.label == asked[1][-1] and not option.text for option in options):
         # else a branch lists it, which the synthetic docs do not take
-        yield f"{asked[0][-30:]}, but the last one listed is {listed[-1]}"
+        yield f"{asked[0][-30:]}, but the last option is {listed[-1]}"
 
 
 @query("PF249", "the prompt states a wrong number of options")
@@ -361,7 +362,7 @@ def named_labels(page: Page) -> Iterator[Finding]:
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
 
 
-@query("PF714", "the prompt names a label that is missing in the mapping of a filter", at="filter_list")
+@query("PF714", "the prompt names a label that mapping_dict of a filter lacks", at="filter_list")
 def _label_not_mapped(page: Page) -> Iterator[str]:
     known = {key.casefold() for key in mapped(page.study)}
     for _, named, is_closed in enumerations(page.study.own_text, known):

@@ -110,7 +110,7 @@ def nothing_ignored(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         with suppress(re.error, OverflowError, RecursionError):  # which other rules report
             if "regexes_to_ignore" in keys and len(text) < _LONG and parser.parse(text).getwidth()[1] == 0:
-                yield finding("the pattern matches no character, so that nothing is ignored", text, keys)
+                yield finding("the pattern matches no character, so regexes_to_ignore ignores nothing", text, keys)
 
 
 @lru_cache(maxsize=4096)
@@ -243,7 +243,7 @@ def alternatives_unescaped(study: Study) -> Iterator[Finding]:
         for text in (literal_of(ast.unparse(value)) for value in lists):
             strange = [one for one in text if "|" in str(one)] if isinstance(text, list | tuple) else []
             if strange:
-                yield finding("a text with | is put into a pattern without re.escape", str(strange[0]), position)
+                yield finding("code puts a text with | into a pattern without re.escape", str(strange[0]), position)
                 return
 
 
@@ -334,7 +334,7 @@ def _cut(
     return wrong
 
 
-@query("PF504", "a filter does not stop at the mark that closes the answer", task, scope="scoring")
+@query("PF504", "a filter reads past the mark that closes the answer, such as a brace", task, scope="scoring")
 def _capture_runs_on(study: Study) -> Iterator[Finding]:
     for reader in readers(study):
         for wrong in misread_by_all(reader, _read_on):

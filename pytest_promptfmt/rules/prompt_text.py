@@ -63,7 +63,7 @@ def _mask_token(text: Text) -> Iterator[str | Finding]:
         yield finding("the turn markers of one chat template are in the prompt", turn[0], do=do)
 
 
-@query("PF246", "a filter of the template is outside of its braces", texts)
+@query("PF246", "a Jinja filter is outside the braces of the template", texts)
 def _filter_outside(text: Text) -> Iterator[str]:
     for found in re.finditer(r"(?<=\0) ?\| ?([a-z_]+)(?!\w)", text.text):
         if found[1] in filters.FILTERS:
@@ -222,17 +222,17 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         subjects = set(data_table("contract")["subjects"].split())
         of_data, named = (set(re.findall("[a-z]+", text.casefold())) for text in (name, subject[1]))
         if of_data & subjects and named & subjects and not of_data & named:
-            yield f"the description names {subject[1]}; the data is {name}"
+            yield f"the description names {subject[1]}, but the dataset is {name}"
     languages = {code: language for language, codes in data_table("contract")["languages"].items() for code in codes}
     of_task = {languages[part] for part in re.split(r"[_\W]", named_task) if part in languages}
     words = {word.casefold() for word in re.findall(r"[A-Z][a-z]+", description)}
     described = words & {*languages.values()} - {"english"}
     if len(of_task) == 1 and described and not described & of_task:
-        yield f"the description names {', '.join(sorted(described)).title()}; the task is {study.task.name}"
+        yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         message, saw = (
             "the subset of the data is in another language than the task",
-            f"the subset is {name}; the task is {study.task.name}",
+            f"the subset is {name}, but the task is {study.task.name}",
         )
         yield finding(message, saw, "dataset_name")
 

@@ -153,7 +153,7 @@ def _empty_wins(trials: Trials) -> Iterator[Finding]:
             yield finding("", saw, scored_by(trials), trial.instance)
 
 
-@error_query("PF605", "another option counts as right", _scored, scope="scoring", every=True)
+@error_query("PF605", "a wrong option counts as right", _scored, scope="scoring", every=True)
 def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
     explained, at = _explained(trials), scored_by(trials)
     for trial in trials.answers:
@@ -196,7 +196,7 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
             if len(found) > 1:
                 saw = f"{' or '.join(sorted(found))} by {pipeline.name!r}"
-                yield finding("if the filters find no answer, they guess one", saw, ("filter_list", number))
+                yield finding("if the filters find no answer, they return a random one", saw, ("filter_list", number))
     finally:
         random.setstate(state)
 

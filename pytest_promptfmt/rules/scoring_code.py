@@ -90,7 +90,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     for index, entry in enumerate(task.metric_list or ()):
         name = entry.get("metric")
         if isinstance(name, str) and name not in given:
-            saw = f"{name}; it returns {', '.join(sorted(given))}"
+            saw = f"{name}; process_results returns {', '.join(sorted(given))}"
             yield finding("process_results never returns this metric", saw, ("metric_list", index))
 
 
@@ -133,7 +133,7 @@ def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
         return ""
     if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
         own = known.aggregation in _AVERAGES
-        return "a metric of log-likelihoods is averaged over generated text" if own else _PAIRS_AVERAGED
+        return "a metric for log-likelihoods is used, but the task generates text" if own else _PAIRS_AVERAGED
     if study.has_choices and aggregation == "f1" and len(study.written.doc_to_choice or ()) > _CLASSES_OF_F1:
         is_list = isinstance(study.written.doc_to_choice, list)
         return "f1 fails for more than two classes" if is_list else ""
@@ -185,7 +185,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     for name, signed in swapped.items():
         is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
         if is_only and len(signed) > 1 and not any(signed):
-            saw = f"for every doc, {name} is the same for both answers"
+            saw = f"for every doc, {name} is the same for both gold answers"
             yield finding("the gold answer of another doc scores as high as the doc's own", saw, scored_by(trials))
     for choice in trials.choices:
         _compare(differences, signs, [choice.gold_best], choice.other_best)

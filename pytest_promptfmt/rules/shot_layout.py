@@ -58,7 +58,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     yield Finding(
         message="few-shot examples cannot be rendered",
         saw=failure.message,
-        do=failure.hint or ("" if "fewshot_config" in study.config else "correct the value that the message names"),
+        do=failure.hint or ("" if "fewshot_config" in study.config else "correct the value that the error names"),
         keys=("fewshot_config",),
         position=failure.position,
         severity=None if "fewshot_config" in study.config else severity_of_shots(study),
@@ -68,7 +68,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
 @query("PF808", "there are fewer docs than few-shot examples", task, at="num_fewshot")
 def _fewer_docs_than_shots(study: Study) -> Iterator[str]:
     if study.failure is None and study.shots < study.requested_shots:
-        yield f"{study.shots} of {study.requested_shots} can be drawn"
+        yield f"{study.shots} of {study.requested_shots} few-shot examples can be drawn"
 
 
 @query("PF807", "", lambda study: first(study) if not study.is_multimodal else ())
@@ -110,7 +110,7 @@ def _shot_answer_not_a_choice(page: Page) -> Iterator[str]:
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and shot.answer.strip()]
     other = next((answer for answer in answers if answer not in page.scored), None)
     if page.scored and other is not None and not any("«" in answer for answer in answers):
-        yield f"{other[:40]!r}, but {', '.join(sorted(set(map(repr, page.scored))))} are scored"
+        yield f"the answer is {other[:40]!r}, but {', '.join(sorted(set(map(repr, page.scored))))} are scored"
 
 
 @error_query("PF807", "examples in the prompt have answers that are not choices", task)
@@ -124,7 +124,7 @@ def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
             are_short = all(len(answer.split()) < _FEW_WORDS for answer in answers)
             is_other = len(said) > 1 and not said & {one.strip(_MARKS) for one in scored}
             if len(answers) >= _LEAST_WRITTEN and are_short and is_other:
-                saw = f"{answers[0]!r}, {answers[1]!r}, but {', '.join(map(repr, choices or ()))} are scored"
+                saw = f"answers {answers[0]!r}, {answers[1]!r}, but {', '.join(map(repr, choices or ()))} are scored"
                 yield finding("", saw, template.keys)
 
 
@@ -186,7 +186,7 @@ def _announced_passage(page: Page) -> Iterator[str]:
     printed = {span.origin.field: span.text for span in page.message.content if span.origin.field is not None}
     others = [name for name in printed if not _QUESTION.fullmatch(name) and not _OPTIONS.fullmatch(name)]
     if found is not None and printed and not others and max(map(len, printed.values())) < _MUCH:
-        yield f"{found[0]}; the prompt ends with {page.text[-40:]!r}"
+        yield f"{found[0]}, but the prompt has only the question and ends with {page.text[-40:]!r}"
 
 
 @query("PF812", "a label has nothing after it", task, every=True)

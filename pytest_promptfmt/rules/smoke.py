@@ -37,7 +37,7 @@ _SHORT: Final = 4
 _LIKELY: Final = (-0.5, True)
 _UNLIKELY: Final = (-9.0, False)
 _MOST_REPEATS: Final = 64
-_TOO_SLOW: Final = "scoring was tested only in part: it takes too long"
+_TOO_SLOW: Final = "scoring was tested only in part, because it takes too long"
 _LACKING: Final = "install the package or data that is missing, and check again"
 
 
@@ -105,7 +105,7 @@ def _finding(
 
 def _setting_up(error: PromptfmtError) -> Finding:
     lacks = isinstance(error.__cause__, ImportError) or (isinstance(error, FunctionError) and error.lacks_resource)
-    found = _finding("its filters and metrics are built", error.message, (), lacks_resource=lacks)
+    found = _finding("the filters and metrics are built", error.message, (), lacks_resource=lacks)
     return replace(found, do=error.hint or (_LACKING if lacks else found.do), position=error.position)
 
 
@@ -171,7 +171,7 @@ def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterato
     task, doc = scoring.task, copy.deepcopy(dict(instance.doc))
     gold, is_plain = question.target, task.process_results is None and task.has_choices
     if is_plain and isinstance(gold, list) and any(isinstance(one, str) for one in gold):
-        found = _finding("the gold answer is scored", f"several golds are texts: {gold}", ("doc_to_target",))
+        found = _finding("the gold answer is scored", f"the list of gold answers has texts: {gold}", ("doc_to_target",))
         yield replace(found, do="give the indexes of the right choices (from 0), not the texts", doc=instance.index)
         return
     if not task.generates:

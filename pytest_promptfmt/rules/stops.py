@@ -73,7 +73,7 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
             UNTIL,
             shown[0],
             severity=None if similar else _severity(study, texts, answer, following),
-            do=f"use the character of the prompt: {similar[0]!r} differs only in the width of a character"
+            do=f"write the character as in the prompt: in {similar[0]!r} it has another width (full-width or ASCII)"
             if similar
             else "",
         )
@@ -164,7 +164,7 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
 
 
 def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
-    what = "is empty" if stop == "" else f"is not text but {type(stop).__name__}"
+    what = "is empty" if stop == "" else f"is a {type(stop).__name__}, not text"
     return finding(f"a stop sequence {what}", repr(stop), keys)
 
 
@@ -225,9 +225,11 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
         if not any(stop in begin for stop in study.stop_texts for begin in begins):
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
-            saw = f"{labels[0]!r}, but a question begins with {begins[0][:40]}"
+            saw = f"{labels[0]!r}, but the next question begins with {begins[0][:40]}"
             do = (
-                f"use the character of the prompt: {wide[0]!r} differs only in the width of a character" if wide else ""
+                f"write the character as in the prompt: in {wide[0]!r} it has another width (full-width or ASCII)"
+                if wide
+                else ""
             )
             yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
 

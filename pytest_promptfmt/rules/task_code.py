@@ -143,7 +143,9 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
         chance = next((one.attr for one in own if one.attr in _CHANCE), None)
         if chance is not None and not any(one.attr == "seed" for one in own):
             yield finding(
-                "the same doc gives another question each time", f"random.{chance} in {node.name}", "doc_to_text"
+                "unseeded random code changes the question of the same doc from run to run",
+                f"random.{chance} in {node.name}",
+                "doc_to_text",
             )
 
 
@@ -171,7 +173,7 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
         if not empty:
             continue
         if instance.target in ("None", "nan") or (instance.target is None and "doc_to_target" in study.config):
-            message = "the gold answer is made of a missing value"
+            message = "the gold answer is a missing value (None or nan)"
             yield finding(message, str(instance.target), "doc_to_target", instance)
             return
         whole = " ".join(str(value) for value in instance.doc.values() if value is not None)

@@ -105,7 +105,7 @@ def constant_field(study: Study) -> Iterator[Finding]:
         if isinstance(choices, list) and source in choices:
             continue  # the same answer for every doc, on purpose
         if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
-            message = f"{template.keys[-1]} is not a column: every doc gets the same text"
+            message = f"{template.keys[-1]} names no column, so every doc gets the same text"
             yield finding(message, source, template.keys, do=f"use a column: {', '.join(study.docs.columns[:8])}")
 
 

@@ -68,7 +68,7 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         message = (
             "a token crosses the boundary between prompt and answer and is split"
             if is_same_text
-            else "a token crosses the boundary between prompt and answer: the text changes"
+            else "a token crosses the boundary between prompt and answer, and splitting it changes the text"
         )
         saw = f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}"
         yield finding(
@@ -147,7 +147,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
             is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
             yield finding(
                 "a choice begins with another token than in a few-shot example",
-                "the example has {}, but {} is scored".format(*shown_and_scored),
+                "the few-shot example has {}, but {} is scored".format(*shown_and_scored),
                 _boundary_key(view),
                 scored.instance,
                 severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
@@ -172,9 +172,9 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
         tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
         yield finding(
-            "the answer gets additional text if it is encoded separately from the prompt"
+            "encoding the answer separately from the prompt adds text to the answer"
             if not is_same_text
-            else "the answer gets other tokens if it is encoded separately from the prompt",
+            else "encoding the answer separately from the prompt gives other tokens",
             f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
             _boundary_key(view),
             scored.instance,

@@ -93,7 +93,7 @@ def test_a_fix_that_is_wrong_for_another_task_is_refused(tmp_path: Path) -> None
     assert fixed.files == ()
     [(finding, reason)] = fixed.refused
     assert (finding.code, finding.task) == ("PF201", "a")
-    assert reason == "b would have a new finding: PF203 no delimiter between the question and the choices"
+    assert reason == "the fix would cause a new finding in b: PF203 no delimiter between the question and the choices"
 
 
 def test_files_outside_of_the_given_paths_are_not_edited(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_files_outside_of_the_given_paths_are_not_edited(tmp_path: Path) -> None
     fixed = find_fixes([tmp_path / "tasks" / "a.yaml"], Here(tmp_path), below=[tmp_path / "tasks"])
     assert fixed.files == ()
     assert [reason for _, reason in fixed.refused] == [
-        "the key is in a file outside the given paths: give a folder that contains both files"
+        "the key is in a file outside the given paths: give a folder with that file and the task file"
     ]
 
 
@@ -112,7 +112,7 @@ def test_files_are_not_edited_through_links(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").symlink_to(tmp_path / "real" / "a.yaml")
     fixed = fixes_in(tmp_path)
     assert fixed.files == ()
-    assert [reason for _, reason in fixed.refused] == ["the file is reached through a link: give the file itself"]
+    assert [reason for _, reason in fixed.refused] == ["the given path is a link: give the path of the real file"]
 
 
 def test_a_file_that_changed_in_the_meantime_is_left_alone(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_task_that_can_be_scored_is_silent(tmp_path: Path, text: str) -> None:
 def test_several_golds_that_are_texts_are_told_at_the_target(tmp_path: Path) -> None:
     choices = 'output_type: multiple_choice\ndoc_to_choice: [iron, gold]\ndoc_to_target: "{{[answer]}}"\n'
     (found,) = scoring_findings(tmp_path, choices)
-    assert (found.keys, found.saw) == (("doc_to_target",), "several golds are texts: ['iron']")
+    assert (found.keys, found.saw) == (("doc_to_target",), "the list of gold answers has texts: ['iron']")
     assert "indexes of the right choices" in found.do
 
 
