@@ -42,7 +42,7 @@ PARSERS = {
     "sglang/llama3": "llama",
     "sglang/mistral": "mistral",
 }
-PIECES = "the text is read differently when it arrives in pieces"
+PIECES = "the text is read differently when the answer arrives in pieces"
 LOST = {
     "vllm/llama3_json": {"the text", "a tool call"},
     "sglang/llama3": {"the text", "a tool call", "an answer cannot be read back", PIECES},

@@ -112,7 +112,7 @@ def test_json5_is_read_and_its_keys_are_found(tmp_path: Path) -> None:
         ('{"adapter_spec": {}\n "x": 1}', "2:2", "unexpected"),
         ('{"adapter_spec": {"a": }}', "1:24", "unexpected"),
         ('{"adapter_spec": {"a": 1}', "1:26", "ends before it is complete"),
-        ('{"adapter_spec": {}} {}', "1:22", "something follows"),
+        ('{"adapter_spec": {}} {}', "1:22", "text after the end"),
         ('// note\n{"adapter_spec": {"a": tru}}', "2:", "neither JSON nor JSON5"),
         ('// note\n{"adapter_spec": ' + "[" * 5000 + "]" * 5000 + "}", "2:", "nested too deeply"),
         ('{"adapter_spec":\n {"max_tokens": ' + "9" * 5000 + "}}", "2:17", "has too many digits"),
@@ -241,7 +241,7 @@ def test_states_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Pat
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state(), without, wrong, odd, 5, state(6)]})
     said = [str(error).replace(f"{tmp_path}/", "").partition("\n")[0] for error in found.problems]
     assert [line.partition(": ")[2] for line in said] == [
-        "request_states[1]: `instance.references` is missing: there is nothing to compare an answer with",
+        "request_states[1]: `instance.references` is missing, so answers cannot be compared with anything",
         "request_states[2]: `instance.input.text` must be a text",
         "request_states[3]: reference 1 has no text `output.text`",
         "request_states[4]: a request state must be a mapping, not int",

@@ -209,7 +209,7 @@ def test_a_window_that_cuts_the_question_is_an_error(project: Project) -> None:
     }
     project.write("long.json", json.dumps(value, indent=1))
     (text,) = project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update")
-    assert "PF160 the window cuts off the end of the question" in text
+    assert "PF160 the prompt is too long for the window, which cuts off the end of the question" in text
 
 
 @pytest.mark.parametrize("window", [{"max_request_length": 0}, {"max_sequence_length": 9}, {"size": 1}, []])
@@ -229,7 +229,7 @@ def test_labels_that_run_out_are_reported_by_one_rule_alone(project: Project) ->
     one["instance"]["references"] += [{"output": {"text": text}, "tags": []} for text in ("gold", "zinc")]
     adapter(project, "metals.json", [one], method="multiple_choice_joint", reference_prefix="8) ")
     text = "\n".join(project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update"))
-    assert "PF156 after Z or 9, labels are punctuation characters" in text
+    assert "PF156 labels after Z or 9 are punctuation characters" in text
     assert "PF249 after Z or 9" not in text
 
 

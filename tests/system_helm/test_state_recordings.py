@@ -71,7 +71,7 @@ def test_states_that_cannot_be_replayed_are_bad_records_with_the_reason(tmp_path
     wrong = state("A", "42", result={"completions": [{"logprob": -1}]})
     reasons = [one.reason for one in read_recording(write(tmp_path, [without, untold, wrong]))]  # type: ignore[union-attr]
     assert reasons == [
-        "request_states[0]: `instance.references` is missing: there is nothing to compare an answer with",
+        "request_states[0]: `instance.references` is missing, so answers cannot be compared with anything",
         "no completion in this request state",
         "request_states[2]: a completion has no text",
     ]

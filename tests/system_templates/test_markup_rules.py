@@ -115,7 +115,7 @@ MISTAKES = {
         "{%- for",
         "{%- set is_first = true %}{%- for",
         "PF445",
-        "is_first is never read",
+        "the template sets is_first, but never reads the variable",
     ),
     "another role for calls": (
         "{{- '<|begin|>' + message.role",
@@ -332,9 +332,13 @@ PYTHON_CALL = """{{- '[' + call.function.name + '(' }}
 @pytest.mark.parametrize(
     ("right", "wrong", "shows"),
     [
-        ("(value | tojson)", "(value if value is string else value | tojson)", "another text for sample"),
-        ("('' if loop.last else ', ')", "''", "not a Python call"),
-        ("(value | tojson)", '("\'" + value + "\'" if value is string else value | tojson)', "not a Python call"),
+        ("(value | tojson)", "(value if value is string else value | tojson)", "the argument sample has another text"),
+        ("('' if loop.last else ', ')", "''", "the text is not a Python call"),
+        (
+            "(value | tojson)",
+            '("\'" + value + "\'" if value is string else value | tojson)',
+            "the text is not a Python call",
+        ),
     ],
     ids=["no quotes", "no commas", "quotes by hand"],
 )
@@ -410,7 +414,7 @@ def test_turns_separated_by_words_alone_can_be_forged_by_anyone() -> None:
 def test_an_end_token_is_compared_only_with_one_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
     assert not messages(TEMPLATE, "PF461")
-    for eos, expected in (("<|end|>", []), ("<|done|>", ["answers do not end with the end token of the tokenizer"])):
+    for eos, expected in (("<|end|>", []), ("<|done|>", ["answers do not end with the tokenizer's eos_token"])):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": eos}}), "utf-8")
         found = check_template(tmp_path / "chat_template.jinja")
         assert [finding.message for finding in found if finding.code == "PF461"] == expected

@@ -14,7 +14,9 @@ TEMPLATE = """\
 
 
 @pytest.mark.parametrize("tokenizer", ["bytelevel-qwen", "sentencepiece-llama2", "sentencepiece-gemma"])
-@pytest.mark.parametrize(("separator", "expected"), [("{{ '\\n' }}", []), (": ", ["a mask begins inside a token"])])
+@pytest.mark.parametrize(
+    ("separator", "expected"), [("{{ '\\n' }}", []), (": ", ["a training mask begins inside a token"])]
+)
 def test_a_mask_that_begins_after_the_space_of_a_header_cuts_the_first_token(
     tokenizer: str, separator: str, expected: list[str]
 ) -> None:
@@ -29,7 +31,7 @@ def test_a_prompt_that_shares_its_last_token_with_the_answer_is_reported() -> No
 {%- else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
     found = [each for each in check_template(source, "archetype:bytelevel-qwen") if each.code == "PF465"]
-    assert [each.message for each in found] == ["a mask begins inside a token"]
+    assert [each.message for each in found] == ["a training mask begins inside a token"]
     unmasked = source.replace("{% generation %}{{ '\\n' + m.content }}", "{{ '\\n' }}{% generation %}{{ m.content }}")
     (shared,) = [each for each in check_template(unmasked, "archetype:bytelevel-qwen") if each.code == "PF465"]
     assert shared.message == "the tokens before an answer differ from those of its prompt"

@@ -191,7 +191,7 @@ def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) ->
     end = "'<|end|>' + ('' if message.role == 'assistant' else '\\n')"
     changed = template().replace("'</call>'", "' </call>'").replace("'<|end|>\\n'", end)
     (tmp_path / "chat_template_training.jinja").write_text(changed, "utf-8")
-    about = "the training template writes another prompt: "
+    about = "the training template writes another prompt than the inference template: "
     assert set(severities(check_template(tmp_path / "chat_template.jinja"), "PF454")) == {
         f"{about}a finished answer",
         f"{about}a tool call",
@@ -201,8 +201,8 @@ def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) ->
 def test_different_calls_that_look_alike_are_reported() -> None:
     plain = "{% for name, value in call.function.arguments.items() %}{{ '<' + name + '>' ~ value ~ '</>' }}{% endfor %}"
     found = severities(check_template(template().replace(CALL, "{{ call.function.name }}" + plain)), "PF468")
-    assert 'different arguments give the same prompt: "7" and 7' in found
-    assert "the text of an argument can close its tag and add another argument" in found
+    assert 'different arguments of a call give the same prompt: "7" and 7' in found
+    assert "an argument can contain text that closes the argument's tag and adds another argument" in found
     assert not severities(check_template(template()), "PF468")
 
 
@@ -213,7 +213,7 @@ def test_a_mask_ends_with_the_stop_token() -> None:
         "{{ '<|begin|>' + message.role + '\\n' }}"
         f"{{% if message.role == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
     )
-    for after, expected in (("", {}), (" ", {"the mask continues after the stop token": "warning"})):
+    for after, expected in (("", {}), (" ", {"the training mask continues after the stop token": "warning"})):
         source = template(turn=turn.replace("AFTER", after), tools="")
         assert severities(check_template(source), "PF453") == expected
 

@@ -103,7 +103,7 @@ def test_a_tag_of_reasoning_that_the_template_opens_is_closed(end: str, is_repor
 def test_a_switch_of_reasoning_that_changes_nothing_is_noted(switch: str, is_noted: bool) -> None:
     opened = "{{ '<think>' + message.reasoning_content + '</think>' if message.reasoning_content else '' }}"
     messages = found(switch + PLAIN.replace(TURN, opened + TURN), "PF446")
-    assert ("enable_thinking changes nothing" in messages) is is_noted
+    assert ("the template mentions enable_thinking, but the argument changes nothing" in messages) is is_noted
 
 
 def test_refusals_are_told_apart_from_failures() -> None:
@@ -201,7 +201,7 @@ def test_what_a_server_has_the_model_generate_before_the_mask_is_reported(gap: s
     body = f"{turn}{{% if message.role == 'assistant' %}}{gap!r}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
     body = body.replace(repr(gap), f"{{{{ '{gap}' }}}}")
     messages = found(f"{{% for message in messages %}}{body}{{% endfor %}}{PROMPT}", "PF451")
-    assert messages == ["the mask leaves out the beginning of an answer"] * is_told
+    assert messages == ["the training mask leaves out the beginning of an answer"] * is_told
 
 
 def test_arguments_escaped_by_hand_are_not_lost() -> None:
@@ -393,7 +393,7 @@ def test_a_mask_that_holds_the_header_is_found_where_the_generation_prompt_goes_
     masked = masked.replace(
         "{{- '<|end|>\\n' }}{%- endfor", "{{- '<|end|>' }}{% endgeneration %}{{- '\\n' }}{%- endfor"
     )
-    assert ("PF452", "the mask covers the generation prompt") in errors_of(masked)
+    assert ("PF452", "the training mask covers the generation prompt") in errors_of(masked)
 
 
 def test_what_is_only_in_the_generation_prompt_is_no_part_of_a_mask() -> None:

@@ -44,7 +44,7 @@ def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], R
     """
     found = class_of(task)
     if found is None:
-        raise FunctionError(f"{task.name} is a class that was not imported")
+        raise FunctionError(f"the class of the task {task.name} was not imported")
     try:
         formatters, contract = import_module("template_formatting.formatter"), import_module("eval_framework.contract")
     except Exception as error:

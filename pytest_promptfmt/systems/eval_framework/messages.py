@@ -154,7 +154,8 @@ class _Run:
             if number in self._made:
                 break
         made = self._made.get(number) or RenderError(
-            f"{Place(self._found.name, number)} belongs to none of SUBJECTS", position=self._found.position
+            f"{Place(self._found.name, number)} has a subject that is not one of SUBJECTS",
+            position=self._found.position,
         )
         if isinstance(made, PromptfmtError):
             raise made
@@ -228,7 +229,9 @@ class _Run:
         if opening:
             first = messages[0]
             if first.role != "user":
-                raise hooks.refusal("_get_initial_prompt_text", "needs a first message from the user", first.role)
+                raise hooks.refusal(
+                    "_get_initial_prompt_text", "needs a conversation whose first message is from the user", first.role
+                )
             gap = Span("\n\n", opening[0].origin)
             messages[0] = Message(first.role, (*opening, gap, *first.content), first.delimiter)
         return tuple(messages)
@@ -298,7 +301,7 @@ class _Hooks:
         """Return what a hook gives for the doc, as `reads` makes it of that under the hook's own time limit."""
         function = getattr(self.instance, spelled(self.found.found, hook), None)
         if function is None:
-            raise self.refusal(hook, "is missing, and the task style needs it", None)
+            raise self.refusal(hook, "is missing, but the task style needs this hook", None)
         where = f", doc {self.number + 1}" + (f", shot {self.shot + 1}" if self.shot is not None else "")
         arguments = arguments or (self.item,)
         return self.found.call(lambda *given: reads(function(*given)), *arguments, hook=hook, where=where)

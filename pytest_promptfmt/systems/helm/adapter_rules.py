@@ -39,7 +39,7 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
     if odd:
         yield finding(
-            "after Z or 9, labels are punctuation characters",
+            "labels after Z or 9 are punctuation characters",
             f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
             (_SPEC, "reference_prefix"),
         )
@@ -154,7 +154,7 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
         for prompt in instance.prompts:
             if prompt.spans and prompt.spans[-1].origin.key == CUT:
                 yield finding(
-                    "the window cuts off the end of the question",
+                    "the prompt is too long for the window, which cuts off the end of the question",
                     f"…{prompt.text[-_SHOWN:]}",
                     ("metadata", "promptfmt", "window"),
                     instance,
@@ -183,7 +183,7 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     ):
         if is_odd:
             yield finding(
-                f"with this {key} HELM does not score the tokens of the reference",
+                f"because of {key}, HELM scores other tokens than those of the reference",
                 repr(getattr(spec, key)),
                 (_SPEC, key),
                 do=do,
@@ -206,7 +206,7 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
     for row in file.first.rows:
         if len(row.correct) > 1:
             yield finding(
-                "several labels are correct, which HELM's mapping scores as 0",
+                "several labels are correct, but HELM scores answers with several labels as 0",
                 str(row.labels(file.spec).get("label", "")),
                 (_SPEC, "multi_label"),
             )

@@ -354,7 +354,7 @@ def _prompt(context: list[int], predicted: list[int], longest: int, window: Wind
         length = window.count(raw)
         if not predicted:
             raise RenderError(
-                "after decoding and encoding again, no part of the text fits into the window",
+                "no part of the text fits into the window, because decoding and encoding it again adds tokens",
                 hint="HELM 0.5.16 fails here; give a larger window",
             )
     prompt = raw.strip(_REPLACEMENT)

@@ -151,7 +151,7 @@ class RequestState:
             raise refuse("`instance.input.messages` are not messages", hint=hint)
         if references is None:
             raise refuse(
-                "`instance.references` is missing: there is nothing to compare an answer with",
+                "`instance.references` is missing, so answers cannot be compared with anything",
                 hint='write "references": [{"output": {"text": "…"}, "tags": ["correct"]}]',
             )
         if not isinstance(references, list):

@@ -126,7 +126,7 @@ def read_json(path: Path, text: str) -> JsonText:
         raise SourceError(
             f"this is neither JSON nor JSON5: {message}",
             position=made.position(offset),
-            hint="a comma is missing before it" if lacks_comma else None,
+            hint="add a comma before this value" if lacks_comma else None,
         ) from None
 
 
@@ -146,7 +146,7 @@ def _mistake(error: Exception, text: str, strict: json.JSONDecodeError) -> tuple
     match = _OFFSET.search(str(error))
     offset = min(int(match[1]) - 1, len(text)) if match else strict.pos
     if kind == "NestingTooDeep":
-        return "it is nested too deeply", offset if match else 0
+        return "the text is nested too deeply", offset if match else 0
     if kind == "EOF":
         return "the text ends before it is complete", len(text.rstrip())
     # pyjson5 names the beginning of a value that breaks; JSON's own scanner is exact where it came as far.
@@ -154,8 +154,8 @@ def _mistake(error: Exception, text: str, strict: json.JSONDecodeError) -> tuple
         offset = max(offset, strict.pos)
     there = text[offset : offset + 1]
     if kind == "ExtraData":
-        return "something follows the value", offset
-    return (f"unexpected {there!r}" if there.strip() else "something is missing here"), offset
+        return "there is text after the end of the value", offset
+    return (f"unexpected {there!r}" if there.strip() else "a value, bracket or quote is missing here"), offset
 
 
 MAX_ITEM: Final = 64 << 20

@@ -316,19 +316,19 @@ def _score_instance(
 def _measured(state: RequestState, reference: str, count: CountTokens | None) -> Measured:
     completions = state.answers()
     if len(completions) != 1:
-        raise state.error(f"{len(completions)} completions, but HELM expects one")
+        raise state.error(f"the request has {len(completions)} completions, but HELM expects one")
     tokens = completions[0].get("tokens")
     fits = isinstance(tokens, list) and all(
         isinstance(each, dict) and isinstance(each.get("text"), str) and is_number(each.get("logprob"))
         for each in tokens
     )
     if not tokens or not fits:
-        raise state.error("a completion without the log-probabilities of its tokens")
+        raise state.error("the completion has no log-probabilities of its tokens")
     wanted = f" {reference}"
     size = count(wanted) if count is not None else tokens_of(wanted, [each["text"] for each in tokens])
     if not size:
         raise state.error(
-            f"{wanted!r} is not at the end of the returned tokens, so its tokens cannot be counted",
+            f"{wanted!r} is not at the end of the returned tokens, so the tokens to score are unknown",
             hint='name the tokenizer: "promptfmt": {"window": {"max_request_length": 2048, "tokenizer": "…"}}',
         )
     total = sum(float(each["logprob"]) for each in tokens[-size:])
@@ -355,7 +355,7 @@ def _ranked(state: RequestState, index: int) -> RankedReference:
     if completions:
         answer, logprob = completions[0].get("text", None), completions[0].get("logprob", 0.0)
     if not isinstance(answer, str) or not is_number(logprob):
-        raise state.error("a completion without text or log-probability")
+        raise state.error("the completion has no text or no log-probability")
     judged = RankedReference(index, answer, float(logprob))
     for tag in state.value["instance"]["references"][index].get("tags") or []:
         name, _, value = str(tag).partition("=")

@@ -175,13 +175,13 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
     differences = list(given.differences(whole, answer.text))
     yield from (Loss("read whole", f"{what} is not read back", saw) for what, saw in differences)
     for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
-        yield Loss("read in pieces", f"{what} is read differently when it arrives in pieces", saw)
+        yield Loss("read in pieces", f"{what} is read differently when the answer arrives in pieces", saw)
     is_whole = as_read(answer.message, None) == as_read(read, None)
     again = rendered_again(trial, answer, read) if is_whole else answer.text
     if again is not None and again != answer.text:
         at = first_difference(answer.text, again)
         saw = f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
-        yield Loss("rendered again", "an answer that was read back is rendered with another text", saw)
+        yield Loss("rendered again", "the parsed answer is rendered as another text than the original", saw)
 
 
 def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:
@@ -216,7 +216,7 @@ def recorded_answers(views: Iterable[ProfileView], name: str) -> Iterator[str]:
         made = (recorded_line(name, parser, each, pieces_of(trial, each.text)) for each in written_answers(trial))
         lines = {line["key"]: line for line in made}
         write_recording(path, lines)
-        yield f"{path.name}: {len(lines)} answers read by {name} {parser.version}"
+        yield f"{path.name}: {name} {parser.version} read {len(lines)} answers"
 
 
 # -- the table of the report -------------------------------------------------------------------------------------------

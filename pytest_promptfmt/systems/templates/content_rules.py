@@ -72,7 +72,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         lost = next((each for each in reversed(texts) if each not in text), texts[0])
         yield conversation.finding(
             f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
-            f"{lost!r} is not written",
+            f"{lost!r} is not in the prompt",
             trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
             conversation.mildest(_severity_of_loss(trial, conversation, kind, lost)),
         )
@@ -106,7 +106,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield info(
-            "the id of a call is written with the call or with its result, but not with both",
+            "the id of a tool call is written only with the call or only with its result, not with both",
             excerpt(parallel, parallel.find("callAssay")),
             trial.place_of("tool_call_id", ".id", "['id']"),
         )
@@ -148,7 +148,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
     if tools is not None and tools.name in trial.sent:
         once, later = ((trial.render(tools, tools.states[at]).text or "").count(_TOOL) for at in (0, -1))
         if 0 < once < later:
-            saw = f"{once} times for one question, {later} times for two"
+            saw = f"a tool is written {once} times for one question, but {later} times for two"
             yield tools.finding("the tools are written again in each turn", saw, trial.place_of("tools"))
     called = trial.text("call" if "call" in trial.sent else "") or ""
     if called.count(_ARGUMENT) > 1:
@@ -183,7 +183,10 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     for name, (what, first, last) in _ORDERED.items():
         text = trial.text(name) or ""
         if 0 <= text.find(last) < text.find(first):
-            message, place = f"{what} are in another order than they were given", trial.place_of("sort", "reverse")
+            message, place = (
+                f"{what} are written in another order than they were given",
+                trial.place_of("sort", "reverse"),
+            )
             yield trial.conversations[name].finding(message, f"{last} before {first}", place, Severity.INFO)
 
 
@@ -254,10 +257,10 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
     for name, line, conversation in lost_assignments(trial):
-        message = f"a variable set inside a loop has its old value after the loop: {name}"
+        message = f"a variable that a loop sets has its old value after the loop: {name}"
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
     for name, line in dict(unread_names(trial.nodes)).items():
-        yield info(f"{name} is never read", "", trial.place(line))
+        yield info(f"the template sets {name}, but never reads the variable", "", trial.place(line))
 
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)

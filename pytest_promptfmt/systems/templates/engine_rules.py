@@ -38,9 +38,9 @@ _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """The line at which minijinja reports an error."""
 _OTHER_TIME: Final = timedelta(days=400)
 
-_PORTABLE: Final = "use a construct that all engines know"
+_PORTABLE: Final = "replace the construct by one that all engines know"
 _STOPS_HERE: Final = "correct the template: transformers fails on this conversation"
-_STOPS_THERE: Final = "if this engine serves the template, use a construct that it knows"
+_STOPS_THERE: Final = "if you serve the template with this engine, use a construct that the engine knows"
 
 
 def _fits(cause: Mapping[str, Any], ours: str, theirs: str, at: int) -> bool:
@@ -76,7 +76,7 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     engine. A construct that an engine lacks fails there; it is an info. The engines in the setting
     `promptfmt_template_engines` render all conversations as well. A prompt that differs is a warning.
 
-    Fix: use a construct that all engines know, such as a filter or a slice.
+    Fix: replace the construct by one that all engines know, such as a filter or a slice.
 
     Real: unsloth's Qwen3, made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
     """
@@ -128,7 +128,7 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
     if engine in RUNS_CODE and not trial.options.may_run_code:
         yield info(
             f"{engine} is not tried",
-            "it runs code of node_modules, which --promptfmt-no-code forbids",
+            "the engine runs code of node_modules, which --promptfmt-no-code forbids",
             trial.place(),
         )
         return

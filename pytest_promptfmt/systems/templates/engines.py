@@ -95,7 +95,7 @@ class EngineProcess:
         """Return the answer to a question; raises as `render`."""
         stream = self._process.stdin
         if stream is None:
-            raise RuntimeError(f"{self.name} takes no input")
+            raise RuntimeError(f"the process of {self.name} takes no input")
         stream.write(json.dumps(question) + "\n")
         stream.flush()
         answer = self.answer()
@@ -107,7 +107,7 @@ class EngineProcess:
         """Return the next line; raises RuntimeError where the program has ended."""
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if not line:
-            raise RuntimeError(f"{self.name} ended without an answer")
+            raise RuntimeError(f"the process of {self.name} ended without an answer")
         answer: Mapping[str, Any] = json.loads(line)
         return answer
 

@@ -99,12 +99,12 @@ def calls_look_alike(trial: TemplateTrial) -> Iterator[Finding]:
         texts = {trial.finished(_with_arguments(call, {"sample": value})) for value in (one, other)}
         text = texts.pop()
         if text is not None and not texts and str(one) in text:
-            message = f"different arguments give the same prompt: {what}"
+            message = f"different arguments of a call give the same prompt: {what}"
             yield call.finding(message, excerpt(text, text.rfind(str(one))), trial.place_of("arguments"))
     genuine = trial.finished(_with_arguments(call, {"sample": _FIRST, "unit": _LAST})) or ""
     between = genuine.partition(_FIRST)[2].partition(_LAST)[0]
     if between and genuine == trial.finished(_with_arguments(call, {"sample": _FIRST + between + _LAST})):
-        message = "the text of an argument can close its tag and add another argument"
+        message = "an argument can contain text that closes the argument's tag and adds another argument"
         yield call.finding(message, repr(between), trial.place_of("arguments"))
 
 

@@ -105,7 +105,10 @@ def _broken_calls(text: str, conversation: Conversation) -> Iterator[tuple[int, 
             read = next((each for each in parsed if each is not None), None)
             lost = next((key for key, value in texts.items() if (read or {}).get(key) != value), None)
             if lost is not None:
-                yield found.start(), "not a Python call" if read is None else f"another text for {lost}"
+                yield (
+                    found.start(),
+                    "the text is not a Python call" if read is None else f"the argument {lost} has another text",
+                )
 
 
 def _python_call(written: str) -> dict[str, object] | None:
@@ -252,7 +255,7 @@ def calls_unlike_instructions(trial: TemplateTrial) -> Iterator[Finding]:
         shown, used = (set(pattern.findall(text)) for text in (instructions, call))
         if shown and used and not shown & used:
             saw = f"{', '.join(sorted(used))} instead of {', '.join(sorted(shown))}"
-            message = f"calls have other {what} than the instructions show"
+            message = f"calls are written with other {what} than the instructions show"
             yield trial.conversations["call-finished"].finding(message, saw, trial.place_of("tool_calls"))
 
 
@@ -285,7 +288,7 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = _ESCAPED.search(text)
         yield conversation.finding(
-            f"a line break is written as backslash and n: {conversation.about}",
+            f"a line break is written as the two characters \\n: {conversation.about}",
             excerpt(text, text.rfind("\\n")) if found is None else excerpt(text, *found.span()),
             trial.place_of("\\\\n", "\\n"),
         )

@@ -56,7 +56,7 @@ class ServerEngine:
         try:
             return self.prompt(request_of(variables))
         except (KeyError, TypeError) as error:
-            raise SettingsError(f"the server {self.url} answers differently from {self.name}") from error
+            raise SettingsError(f"the answers of the server {self.url} are not those of {self.name}") from error
 
     def prompt(self, request: Mapping[str, Any]) -> str:
         """Return the prompt for a request; raises as `render`, KeyError and TypeError for another answer."""
@@ -130,8 +130,8 @@ def _message(error: HTTPError) -> str:
 
 Line = Mapping[str, Any]
 
-NOT_RECORDED: Final = "it is not recorded"
-_RECORD: Final = "record it with promptfmt record"
+NOT_RECORDED: Final = "the prompt is not recorded"
+_RECORD: Final = "record the prompt with promptfmt record"
 
 
 def key_of(request: Mapping[str, Any]) -> str:

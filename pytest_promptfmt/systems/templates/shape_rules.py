@@ -57,7 +57,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
             message, place = f"the template fails on {conversation.about}", trial.place(stopped.line)
             yield conversation.finding(message, stopped.error, place, severity)
     if trial.takes_only_parts:
-        message = "the template accepts contents only as lists of parts, not as text"
+        message = "the template accepts message contents only as lists of parts, not as text"
         place = trial.place_of("['text']", ".text", "content")
         severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
         yield trial.conversations[_SIMPLEST].finding(message, "", place, severity)
@@ -149,7 +149,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"another form gives {'other whitespace' if is_space else 'another prompt'}: {conversation.about}",
+            f"an equivalent form has other {'whitespace' if is_space else 'text'}: {conversation.about}",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
             Severity.INFO

@@ -52,7 +52,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     if asked is not None and file != asked.with_name(f"{asked.stem}{TRAINING}"):
         inference = _beside(trial, asked)
         if inference is None or inference.syntax_error is not None:
-            yield finding("the template of training_of cannot be read", asked.name, trial.place())
+            yield finding("the template that training_of names cannot be read", asked.name, trial.place())
         else:
             yield from _trained_otherwise(inference, trial)
 
@@ -88,7 +88,7 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
         state, ours, theirs = next(each for each in differing(conversation) if _change(*each[1:]) == change)
         at = first_difference(ours, theirs)
         yield conversation.finding(
-            f"the training template writes another prompt: {conversation.about}",
+            f"the training template writes another prompt than the inference template: {conversation.about}",
             f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
             training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
             Severity.INFO if conversation.has_reasoning else None,
@@ -155,7 +155,7 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
                 if not _covers(mask, at, at + len(unit.text)):
                     what = "a tool call" if unit.kind == "argument" else "an answer"
                     yield conversation.finding(
-                        f"the mask does not cover {what}",
+                        f"the training mask does not cover {what}",
                         excerpt(text, at, at + len(unit.text)),
                         trial.place_of("generation"),
                     )
@@ -165,7 +165,7 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
             first, last = begins
             seen.add(text[first:last])
             yield conversation.finding(
-                "the mask leaves out the beginning of an answer",
+                "the training mask leaves out the beginning of an answer",
                 f"{text[first:last]!r} comes after the generation prompt: {excerpt(text, first, last)}",
                 trial.place_of("generation"),
                 Severity.WARNING if text[first:last].strip(" ") else Severity.INFO,  # a token may begin with a space
@@ -198,7 +198,7 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             at = text.find(unit.text)
             if unit.kind in ("user", "tool") and at >= 0 and _covers(mask, at, at + len(unit.text)):
                 yield conversation.finding(
-                    f"the mask covers a {unit.kind} text",
+                    f"the training mask covers a {unit.kind} text",
                     excerpt(text, at, at + len(unit.text)),
                     trial.place_of("generation"),
                 )
@@ -212,7 +212,7 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             if inside:
                 covered = text[inside[0] : end]
                 yield conversation.finding(
-                    "the mask covers the generation prompt",
+                    "the training mask covers the generation prompt",
                     excerpt(text, inside[0], end),
                     trial.place_of("generation"),
                     None if _TAGS.sub("", covered).strip() else Severity.INFO,
@@ -235,7 +235,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         found = next((each for each in after if each), "")
         if found:
             saw = f"{found!r} is trained after the end token of the answer"
-            message, place = "the mask continues after the stop token", trial.place_of("endgeneration")
+            message, place = "the training mask continues after the stop token", trial.place_of("endgeneration")
             is_line_end = found.strip(" ") == found
             yield conversation.finding(message, saw, place, Severity.INFO if is_line_end else Severity.WARNING)
             break
@@ -247,7 +247,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
         if any(inside.endswith(marker) for marker in trial.markers(inside)[-1:]):
             continue
         is_last = number == len(spans) - 1
-        message = f"the mask of {'the last' if is_last else 'an'} answer ends without a stop token"
+        message = f"the training mask of {'the last' if is_last else 'an'} answer ends without a stop token"
         yield conversation.finding(message, excerpt(text, last), trial.place_of("endgeneration"))
         if not is_last and number:
             return
@@ -291,10 +291,10 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         dropped = [first for first, end in mask if first < end and not any(at <= first < to for at, to in spans)]
         if dropped:
             yield conversation.finding(
-                "a mask begins with a character that no token covers", excerpt(text, dropped[0]), place
+                "a training mask begins with a character that no token covers", excerpt(text, dropped[0]), place
             )
         cuts = [
-            (f"a mask {what} inside a token", text[slice(*cut)])
+            (f"a training mask {what} inside a token", text[slice(*cut)])
             for number, what in ((0, "begins"), (1, "ends"))
             for cut in [span for edges in _joined(mask) for span in texts if span[0] < edges[number] < span[1]][:1]
         ]

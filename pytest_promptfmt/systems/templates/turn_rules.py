@@ -103,7 +103,7 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
         first = next(iter(found.values()))
         yield finding(
             f"{' or '.join(found)} can contain text that looks like whole turns",
-            f"{excerpt(first)!r} in this text ends the turn and begins another",
+            f"{excerpt(first)!r} in such a text ends the turn and begins another one",
             trial.place_of("content"),
         )
 
@@ -146,7 +146,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
         return  # PF413 reports that template and tokenizer belong to different models
     if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
         yield finding(
-            "answers do not end with the end token of the tokenizer",
+            "answers do not end with the tokenizer's eos_token",
             f"{closing[0]} ends an answer, but eos_token is {eos}",
             trial.place_of(closing[0]),
         )
@@ -234,7 +234,9 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
         "the reasoning of earlier answers stays only if it is part of the content": last and content and not field,
         "finished answers have an empty reasoning block, but the generation prompt has none": _EMPTY.search(header)
         and not (off or "").rstrip().endswith(header.rstrip()[-8:]),
-        "enable_thinking changes nothing": trial.mentions("enable_thinking") and off and unswitched,
+        "the template mentions enable_thinking, but the argument changes nothing": trial.mentions("enable_thinking")
+        and off
+        and unswitched,
     }
     for message in (each for each, is_so in found.items() if is_so):
         place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
@@ -251,4 +253,4 @@ def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     for name in sorted(lost):
         conversation, place = trial.conversations[name], trial.place_of("reasoning_content", "</think>")
         message = f"the reasoning of the last answer is lost: {conversation.about}"
-        yield conversation.finding(message, f"{THOUGHT!r} is not written", place, Severity.INFO)
+        yield conversation.finding(message, f"{THOUGHT!r} is not in the prompt", place, Severity.INFO)
