@@ -109,7 +109,7 @@ def _converted(
             raise SettingsError(
                 f"{name!r} is read in the rootdir only",
                 position=position,
-                hint="it allows code or the network, or is needed before any folder is entered: "
+                hint="this key allows code or the network, or is needed before any folder is read: "
                 f"move it to {FILE_NAMES[0]} in pytest's rootdir",
             )
         try:

@@ -160,7 +160,7 @@ def _end_line(count: int, digest: str) -> str:
 
 def _header_line(key: str, value: str) -> str:
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r} cannot be a header fact")
+        raise ValueError(f"{key!r} cannot be the key of a header line")
     return f"{key}: {show(value)}" if value else f"{key}:"
 
 

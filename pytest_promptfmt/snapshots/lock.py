@@ -141,7 +141,9 @@ def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:
     if before is None or before == now:
         return ""
     parts = [f"{before.loader} -> {now.loader}"] if before.loader != now.loader else []
-    parts += [f"its files changed ({before.content} -> {now.content})"] if before.content != now.content else []
+    parts += (
+        [f"the tokenizer's files changed ({before.content} -> {now.content})"] if before.content != now.content else []
+    )
     parts += [f"{before.origin} -> {now.origin}"] if before.origin and before.origin != now.origin else []
     return ", ".join(parts)
 
@@ -177,7 +179,7 @@ class Lock:
         if name in self.known:
             return Note(text=f"{name} is the same as in {FILE_NAME} ({now.loader})")
         why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for it"
-        return Note(text=f"{name}: {why}; it was loaded with {now.loader}")
+        return Note(text=f"{name}: {why}; now the tokenizer was loaded with {now.loader}")
 
     def out_of_date(self, seen: Mapping[str, UsedTokenizer]) -> Iterator[str]:
         """Yield a line for each way in which tokenizers of a run differ from their entries."""

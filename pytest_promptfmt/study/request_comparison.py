@@ -46,7 +46,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "first_n_leaves_doc_out": "whether the sampler first_n leaves the doc out",
     "prefix_of_shot": "which doc the gen_prefix of a shot is rendered with",
     "numbers_drawn": "how lm-eval draws random numbers",
-    "reads_pool_twice": "how often the few-shot docs are processed",
+    "reads_pool_twice": "how often process_docs runs for the few-shot docs",
     "makes_turns": "how shots are drawn and joined",
     "chat_delimiter": "the target delimiter before choices under a chat template",
     "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",

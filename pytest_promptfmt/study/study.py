@@ -181,7 +181,7 @@ class Study(Configuration):
         if unknown is not None:
             known = len(scoring.instances) - 1
             raise ScoringError(
-                f"the completion {unknown.id!r} answers doc {unknown.doc}, but the last doc is {known}",
+                f"the completion {unknown.id!r} answers doc {unknown.doc}, but the last doc has the index {known}",
                 position=self.given.position("metadata", "promptfmt", "completions"),
             )
         return scoring

@@ -279,7 +279,7 @@ class CodeImporter:
         for spec in _specs(module):
             if spec is None:
                 raise ImportFailedError(
-                    f"there is neither {display_path(sibling)} nor an installed module {module!r}",
+                    f"there is neither a file {display_path(sibling)} nor an installed module {module!r}",
                     _missing_module_hint(module, sibling),
                 )
             origin = _origin(spec)
@@ -329,7 +329,7 @@ def _require_early(ref: FunctionRef, what: str, position: Position | None) -> No
         raise FunctionError(
             f"{what}: {harness.title} does not find a function by a path",
             position=position,
-            hint="into the task's folder, put a module that imports the function",
+            hint="put a module that imports the function into the task's folder, and name that module",
         )
 
 

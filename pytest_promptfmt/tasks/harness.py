@@ -348,7 +348,12 @@ def found_release(folder: Path) -> tuple[str, str] | None:
     place = "installed" if harness.is_installed else "in this checkout"
     stated = harness.stated_release
     followed = harness.release if harness.folder.name == PACKAGES[0] else OF_LMMS_EVAL
-    return followed, place if stated == followed else f"{place} (by its code, although it states {stated or 'none'})"
+    return (
+        followed,
+        place
+        if stated == followed
+        else f"{place} (by the code of the checkout, although it states {stated or 'none'})",
+    )
 
 
 def harness_of(folder: Path) -> Harness | None:
@@ -388,7 +393,7 @@ def package_in(folder: Path, name: str) -> Path:
     roots = (folder, folder / "src", *sorted(folder.glob("lib/python*/site-packages")))
     found = next((root / name for root in roots if (root / name).is_dir()), None)
     if found is None:
-        hint = "name the root folder of a checkout, or of an environment"
+        hint = "name the top folder of a checkout or of an environment"
         raise SettingsError(f"{folder} has no folder {name}", hint=hint)
     return found.resolve()
 

@@ -80,14 +80,14 @@ def explained(error: BaseException, file: Path | None) -> ImportFailedError:
         work = "look for work at the top level of the module, such as a download or a loop"
         return ImportFailedError(error.message, work)
     if isinstance(error, SystemExit):
-        message = f"the import of its module ends the program (exit status {error.code!r})"
+        message = f"the import of the module ends the program (exit status {error.code!r})"
         return ImportFailedError(message, None, lacks_resource=True)
     missing = missing_package(error)
     is_plain = isinstance(error, ModuleNotFoundError) and error.name == missing
     why = f"no module named {missing!r}" if is_plain else f"{type(error).__name__}: {error}"
     hint = _install_hint(missing, file) if missing else None
     is_mistake = isinstance(error, SyntaxError | NameError)
-    message = f"its module cannot be imported{_last_line_in(error, file)}: {why}"
+    message = f"the module cannot be imported{_last_line_in(error, file)}: {why}"
     return ImportFailedError(message, hint, not is_mistake, missing, missing_resource(error, file))
 
 
@@ -220,7 +220,7 @@ def _install_hint(module: str, file: Path | None) -> str:
     if file is not None and (file.parent / f"{package}.py").is_file():
         return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py next to the YAML is not found"
     if package in _installed():
-        return f"the installed version of {package!r} does not have it"
+        return f"the installed version of {package!r} does not have this module"
     return _pip(module) if can_wait(module, file) else f"install the package that has {package!r}"
 
 

@@ -54,7 +54,7 @@ def _from_file(
         raise refusal(f"use_prompt cannot read {file!r}: {error.strerror}") from error
     path = next((place for place in places if gate.is_there(place) and not place.is_dir()), None)
     if path is None:
-        hint = "lm-eval 0.4.13 looks for it in the working directory"
+        hint = "lm-eval 0.4.13 looks for the prompt file in the working directory"
         raise refusal(f"the prompt file {file!r} of use_prompt does not exist", hint=hint)
     prompts = read_yaml(path).config.get("prompts")
     if not isinstance(prompts, Mapping):

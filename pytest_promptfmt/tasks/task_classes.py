@@ -48,13 +48,13 @@ _SPLITS: Final = ("training", "validation", "test")
 class TaskClassUnavailableError(UnavailableError):
     """A task class that cannot be imported here, for want of lm-eval or of another package."""
 
-    reason = "Python task classes need lm-eval and the packages that they import"
+    reason = "Python task classes that need lm-eval or a package that is not installed"
 
 
 class OtherReleaseError(UnavailableError):
     """A task class of a checkout that fails with the interface of the lm-eval that is installed."""
 
-    reason = "Python task classes of a checkout, whose lm-eval is not the installed one"
+    reason = "Python task classes of a checkout whose lm-eval is not the installed one"
 
 
 def class_mentions(ref: FunctionRef, text: bytes) -> bool:

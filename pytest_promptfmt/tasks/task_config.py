@@ -203,7 +203,7 @@ def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
     if not isinstance(key, str):
         return f"{refused}; keys are text"
     if key in FEWSHOT_KEYS:
-        return f"{refused} here; it belongs under fewshot_config"
+        return f"{refused} here; the key belongs under fewshot_config"
     return did_you_mean(key, known) or refused
 
 

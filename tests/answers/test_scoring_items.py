@@ -136,7 +136,7 @@ def test_expected_failures_pass_with_a_reason_and_fail_when_healed(pytester: pyt
     write(pytester, r"^(?:It is)?\\s*([AB])\\.?\\s*$", told)
     result = run(pytester, "-m", "promptfmt_extraction")
     result.assert_outcomes(failed=1, deselected=2)
-    result.stdout.fnmatch_lines(["*expected failure 'mine' no longer fails*remove it"])
+    result.stdout.fnmatch_lines(["*expected failure 'mine' no longer fails*remove the entry"])
 
 
 def test_a_scorer_that_cannot_tell_fails_with_its_findings(pytester: pytest.Pytester) -> None:
@@ -200,7 +200,7 @@ def test_completions_beside_the_task_are_tried_and_bad_lines_are_told(pytester: 
     ).read_text("utf-8")
     for line, message in [
         ('{"completion": "B", "expectd": "B"}', "*completions.jsonl:2: unknown key 'expectd' of a completion*"),
-        ('{"completion": "B", "correct": true, "doc": 7}', "*answers doc 7, but the last doc is 1"),
+        ('{"completion": "B", "correct": true, "doc": 7}', "*answers doc 7, but the last doc has the index 1"),
         ("{", "*completions.jsonl:2: invalid JSON*"),
     ]:
         sidecar.write_text(f"\n{line}\n", "utf-8")

@@ -295,7 +295,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("check tasks/woods.yaml::wods", "`pytest --promptfmt --collect-only -q tasks/woods.yaml` lists ids"),
         ("fix tasks/wods.yaml", "did you mean 'woods.yaml'?"),
         ("why nowhere", "the working directory has *'pytest.ini', 'tasks'"),
-        ("verify --lm-eval nowhere", "name the root folder of a checkout, or of an environment"),
+        ("verify --lm-eval nowhere", "name the top folder of a checkout or of an environment"),
         ("profiles taks", "did you mean 'tasks'?"),
         ("init taks", "did you mean 'tasks'?"),
         ("compare tasks/woods.jinja tasks", "did you mean 'woods.yaml'?"),

@@ -74,7 +74,7 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
     output = result.stdout.str()
     assert "good.yaml::good::snapshot[plain] PASSED" in output
     for name, message in {
-        "ends": "the import of its module ends the program (exit status 3)",
+        "ends": "the import of the module ends the program (exit status 3)",
         "endless": "the import did not finish within 1 s",
         "raises": "SystemExit",
         "wrong": "tasks/wrong_utils.py:1",

@@ -60,7 +60,7 @@ def test_expected_failures_need_a_reason_and_fail_when_they_do_not_fail() -> Non
     expected = expected_failures(task)
     assert unmet_expectations(expected, ["two"], ["two"]) == []
     assert unmet_expectations(expected, [], ["two"]) == [
-        "expected failure 'two' no longer fails (first match wins): remove it"
+        "the expected failure 'two' no longer fails (first match wins): remove the entry"
     ]
     assert "did you mean 'two'" in unmet_expectations({"twoo": "x"}, [], ["two"])[0]
     with pytest.raises(ScoringError, match="needs a reason"):

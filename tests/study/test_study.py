@@ -208,7 +208,7 @@ def test_scoring_has_the_docs_that_expected_completions_answer() -> None:
 
 def test_a_completion_for_a_doc_that_is_not_there_is_an_error() -> None:
     made = Task(name="t", doc_to_text="question", doc_to_target="answer", metadata={"promptfmt": completions(0, 9)})
-    with pytest.raises(ScoringError, match="'c9' answers doc 9, but the last doc is 8"):
+    with pytest.raises(ScoringError, match="'c9' answers doc 9, but the last doc has the index 8"):
         _ = study_of(made).scoring
 
 

@@ -432,7 +432,7 @@ def test_custom_dataset_gives_the_demonstrations_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("result", [{"tset": []}, None, 3])
 def test_custom_dataset_without_the_split_is_told(tmp_path: Path, result: Any) -> None:
     dataset = Dataset(test_split="test", custom=lambda **_: result)
-    with pytest.raises(DocsError, match="gives no split 'test'"):
+    with pytest.raises(DocsError, match="returns no split 'test'"):
         load_docs(make_task(tmp_path, {"docs": "custom_dataset"}, dataset=dataset))
 
 

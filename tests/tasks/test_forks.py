@@ -152,7 +152,10 @@ def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_pa
     write(tasks, flan=json.dumps({"group": "flan", "task": [member, "metals"]}))
     file = read(tasks / "flan.yaml")
     assert [(name, str(error)) for name, error in file.untested.items()] == [
-        ("glue_rte", f"{tasks}/flan.yaml:1:28: glue_rte is a task for each prompt of promptsource:*")
+        (
+            "glue_rte",
+            f"{tasks}/flan.yaml:1:28: glue_rte stands for one task for each prompt that promptsource:* matches",
+        )
     ]
     write(tasks, both=json.dumps({"group": "both", "task": [member, {**member, "use_prompt": "own.yaml:*"}]}))
     assert [*read(tasks / "both.yaml").untested] == ["glue_rte", "glue_rte (own.yaml:*)"]
@@ -416,7 +419,11 @@ def test_a_checkout_is_followed_as_its_code_is(
     fork(tmp_path, stated)
     for path, code in files.items():
         (tmp_path / "lm_eval" / path).write_text(code, "utf-8")
-    place = "in this checkout" if stated == expected else f"in this checkout (by its code, although it states {stated})"
+    place = (
+        "in this checkout"
+        if stated == expected
+        else f"in this checkout (by the code of the checkout, although it states {stated})"
+    )
     assert found_release(tmp_path) == (expected, place)
 
 

@@ -107,7 +107,7 @@ def test_a_mistaken_import_stays_an_error(tmp_path: Path, imports: str) -> None:
     folder = tmp_path / "tasks/sums"
     folder.mkdir(parents=True)
     (folder / "beside.py").write_text("", "utf-8")
-    with pytest.raises(FunctionError, match="its module cannot be imported") as caught:
+    with pytest.raises(FunctionError, match="the module cannot be imported") as caught:
         bound(task_with(folder, imports + SCORES))
     assert not isinstance(caught.value, MissingResourceError)
 

@@ -174,7 +174,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     [
         ("def fonction(doc):\n    return 1\n", "function", "did you mean 'fonction'?"),
         ("f = 5\n", "f", "is of type int, not a function"),
-        ("raise SystemExit(3)\n", "f", "the import of its module ends the program (exit status 3)"),
+        ("raise SystemExit(3)\n", "f", "the import of the module ends the program (exit status 3)"),
         ("x = 1\n1 / 0\n", "f", "utils.py:2): ZeroDivisionError"),
         ("def f(:\n", "f", "utils.py:1): SyntaxError"),
         ("x = '\x00'\n", "f", "SyntaxError"),

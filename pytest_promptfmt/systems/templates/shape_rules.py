@@ -149,7 +149,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"an equivalent form has other {'whitespace' if is_space else 'text'}: {conversation.about}",
+            f"an equivalent conversation gives other {'whitespace' if is_space else 'text'}: {conversation.about}",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
             Severity.INFO

@@ -76,7 +76,7 @@ class Unprocessed:
                 )
                 raise task.error(DocsError, message, *keys)
         if not made:
-            raise task.error(DocsError, f"no docs: {'.'.join(keys)} kept none of {len(self.docs)}", *keys)
+            raise task.error(DocsError, f"no docs: {'.'.join(keys)} kept none of the {len(self.docs)} rows", *keys)
         return [dict(doc) for doc in made]
 
     def as_dataset(self, datasets: Any) -> Any:
@@ -143,7 +143,7 @@ def run_code(
         raise DocsError(
             message,
             position=position,
-            hint="write docs that it can read, or give docs in metadata.promptfmt.docs",
+            hint="write docs that the function can read, or give docs in metadata.promptfmt.docs",
         ) from error
 
 

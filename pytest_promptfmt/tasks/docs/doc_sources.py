@@ -308,7 +308,7 @@ class _Search:
         if split not in known:
             only = f", only {', '.join(map(str, known))}" if known else ""
             hint = did_you_mean(split, map(str, known)) or "return a mapping of split names to datasets"
-            raise self.task.error(DocsError, f"custom_dataset gives no split {split!r}{only}", _CUSTOM, hint=hint)
+            raise self.task.error(DocsError, f"custom_dataset returns no split {split!r}{only}", _CUSTOM, hint=hint)
         position = self.task.position(_CUSTOM)
         return _Source(label=_CUSTOM, position=position, docs=lambda: self._custom[split])
 
@@ -334,7 +334,7 @@ class _Search:
         task = self.task
         normalize = task.own_metadata.get("normalize", "raw")
         if normalize not in ("raw", "arrow"):
-            message = f"metadata.promptfmt.normalize is {normalize!r}"
+            message = f"unknown value {normalize!r} of metadata.promptfmt.normalize"
             hint = "write raw (values as in the file) or arrow (as Hugging Face datasets reads them)"
             raise task.error(DocsError, message, "metadata", "promptfmt", "normalize", hint=hint)
         docs = list(islice(source.checked(), MAX_DOCS))

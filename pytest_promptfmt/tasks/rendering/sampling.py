@@ -102,7 +102,7 @@ def _random_sampler(pool: Sequence[Doc], release: Release) -> Draw:
         drawn = [index for index in random.sample(indices, count + 1) if pool[index] != left_out][:count]
         if len(drawn) < count:
             if not release.redraws:
-                raise AssertionError("too few shots are left")
+                raise AssertionError("too few shots are left without the doc itself")
             drawn = random.sample([index for index in indices if pool[index] != left_out], count)
         return [(index, pool[index]) for index in drawn]
 

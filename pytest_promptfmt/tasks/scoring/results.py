@@ -172,7 +172,7 @@ def _per(values: Sequence[float], counts: Sequence[int]) -> list[float]:
 def _is_gold(chosen: int, gold: Any) -> bool:
     """Return whether an index is the gold one; raises ValueError for several golds, as numpy does."""
     if isinstance(gold, list) and len(gold) > 1:
-        raise ValueError("several gold answers are compared with a single choice")
+        raise ValueError("this metric compares a single choice, but there are several gold answers")
     return bool(chosen == (gold[0] if isinstance(gold, list) and gold else gold))
 
 
