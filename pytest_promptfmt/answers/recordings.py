@@ -187,9 +187,7 @@ def _of_line(line: bytes, number: int) -> Recorded | BadRecord:
 def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
     """Read what a model of this plugin answered to one question."""
     if entry["kind"] != "generate" or not isinstance(entry.get("text"), str) or not _is_number(entry.get("doc")):
-        return BadRecord(
-            number, "the record has no generated text and index of a doc; only generated completions can be replayed"
-        )
+        return BadRecord(number, "missing generated text or index of the doc; only completions can be replayed")
     return Recorded(
         number=number,
         doc_index=entry["doc"],

@@ -194,8 +194,7 @@ def _recorded(path: Path) -> FinishedRun:
     lines = [*_lines(path)]
     if not all(_is_recorded(line) for _, line in lines) or not lines:
         raise SettingsError(
-            f"{path} is not a recording",
-            hint="give a folder of lm-eval's results, or a file that --promptfmt-record wrote",
+            f"{path} is not a recording", hint="give a folder of lm-eval's results, or a file of --promptfmt-record"
         )
     facts: dict[str, Any] = {"model_name": ", ".join(sorted({str(line.get("model")) for _, line in lines}))}
     for _, line in lines:

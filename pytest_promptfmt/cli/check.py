@@ -47,9 +47,7 @@ def check(
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,
-        typer.Option(
-            "--base", metavar="REV", help="Also report tasks whose prompts changed since REV, but not the version."
-        ),
+        typer.Option("--base", metavar="REV", help="Also report tasks changed since REV without a new version."),
     ] = None,
     statistics: Annotated[bool, typer.Option("--statistics", help="Count the findings of each rule.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="First apply the fixes of `promptfmt fix --write`.")] = False,

@@ -44,8 +44,7 @@ def compare(
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="The template, folder or run to compare with A.")],
     repository: Annotated[
-        Path | None,
-        typer.Option("--repository", metavar="FOLDER", help="The repository of the tasks.", show_default=False),
+        Path | None, typer.Option("--repository", metavar="FOLDER", help="The folder of the tasks.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,9 +107,7 @@ def outdated(
         origins = {_name(path, root): LockedOrigin(repository=repository, revision=revision, content=content_of(path))}
         each = list(followed(Locked({}, origins), root))
     elif path is not None or origin is not None:
-        raise SettingsError(
-            "a path and --origin must be given together", hint="promptfmt outdated models/mine --origin me/mine"
-        )
+        raise SettingsError("give both a path and --origin", hint="promptfmt outdated models/mine --origin me/mine")
     else:
         each = list(followed(locked, root))
     if not each:
@@ -190,9 +187,7 @@ def _name(path: Path, root: Path) -> str:
     try:
         return Path(os.path.abspath(path)).relative_to(root).as_posix()
     except ValueError:
-        raise SettingsError(
-            f"{path} is not below the working directory", hint="copy the file into that folder"
-        ) from None
+        raise SettingsError(f"{path} is outside the working directory", hint="copy the file into this folder") from None
 
 
 def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:

@@ -96,9 +96,7 @@ def diff(
     profile: Profiles = None,
     findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
     versions: Annotated[bool, typer.Option("--versions", help="Fail only if a task needs a new version.")] = False,
-    bump: Annotated[
-        bool, typer.Option("--bump", help="Raise the versions that must change, in the work tree.")
-    ] = False,
+    bump: Annotated[bool, typer.Option("--bump", help="Raise versions of changed tasks in the work tree.")] = False,
     harness: Annotated[
         str | None,
         typer.Option("--harness", metavar="OLD..NEW", help="Compare two releases of lm-eval, as in 0.4.9..0.4.13."),

@@ -80,9 +80,7 @@ def fix_files(paths: Sequence[Path], options: Sequence[str], *, write: bool) -> 
 
 def convert(
     file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="mcq|cloze", help="Convert to a `template:` of this kind.")
-    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Convert to this `template:`.")] = None,
     format_name: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Convert to this format.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
@@ -208,11 +206,7 @@ def _conversion(
             conversion = _to_template(task, to or "", docs)
     shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
     proof = f"every prompt and request stays the same, tested with docs ({docs.origin}){shots}"
-    synthetic = (
-        ()
-        if docs.kind == "given"
-        else ("  these docs were made from the templates, because no real docs are available",)
-    )
+    synthetic = () if docs.kind == "given" else ("  no real docs are available: these are made from the templates",)
     return conversion, (proof, *synthetic)
 
 
@@ -247,9 +241,7 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
         if any(key == repeated.name for repeated in file.repeated):
             raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier key")
         if key not in owner.marks:
-            raise FormatError(
-                f"{key} comes from a merge (<<)", position=place, hint="write the key into the task directly"
-            )
+            raise FormatError(f"{key} comes from a merge (<<)", position=place, hint="write the key without <<")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -34,13 +34,9 @@ def freeze(
     cover: Annotated[bool, typer.Option("--cover", help="Choose rows that run different lines of code.")] = False,
     split: Annotated[str | None, typer.Option("--split", help="The split. Default: the evaluated one.")] = None,
     shots: Annotated[bool, typer.Option("--shots", help="Also freeze rows of the split of few-shot examples.")] = False,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A json, jsonl, csv or parquet file.")
-    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="JSON, JSONL, CSV, Parquet.")] = None,
     revision: Annotated[str | None, typer.Option("--revision", help="Revision of the dataset on the hub.")] = None,
-    redact: Annotated[
-        list[str] | None, repeatable("--redact", "RULE", "Replace texts: column=TEXT or column~PATTERN=TEXT.")
-    ] = None,
+    redact: Annotated[list[str] | None, repeatable("--redact", "RULE", "column=TEXT or column~PATTERN=TEXT.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
@@ -137,9 +133,7 @@ class _Asked:
 
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
-        failed = (
-            f"; the code fails on row {found.failed[0]} and {len(found.failed) - 1:,} others" if found.failed else ""
-        )
+        failed = f"; code fails on row {found.failed[0]} and {len(found.failed) - 1:,} others" if found.failed else ""
         taken = f"{len(found.rows)} of {len(first):,} rows run {found.taken:,} of {found.steps:,} steps of code"
         note(f"{task.name}: {taken}{failed}")
         return found.rows

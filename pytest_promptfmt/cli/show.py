@@ -54,9 +54,7 @@ def show(
     spaces: Annotated[bool, typer.Option("--spaces/--no-spaces", help="Show spaces as dots.")] = True,
     tokens: Annotated[bool, typer.Option("--tokens", help="Mark where each token ends.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show token ids too.")] = False,
-    answers: Annotated[
-        bool, typer.Option("--answers", help="Show which forms of the answer the prompt requests.")
-    ] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Show the requested forms of the answer.")] = False,
     allow_code: AllowCode = None,
     no_code: NoCode = False,
     as_json: AsJson = False,

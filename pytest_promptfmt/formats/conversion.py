@@ -149,9 +149,7 @@ def _read_layout(task: Task, format_name: str) -> tuple[str, Any, dict[str, Any]
     else:
         listed = listed_choices(segments, labels)
         if listed is None:
-            raise _refusal(
-                task, format_name, f"the choices {', '.join(labels)} are not listed in doc_to_text one by one"
-            )
+            raise _refusal(task, format_name, f"doc_to_text does not list {', '.join(labels)} one by one")
         segments, closing, choices = segments[: listed.first], listed.after, _choices_of(listed.expressions)
         separator, label_prefix, label_suffix = listed.labels[0].groups()
         around = {

@@ -184,15 +184,11 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
         return Mappings(text, choices, task.doc_to_target)
     segments = segments_of(text)
     if segments is None:
-        raise _unreadable(
-            task, format_name, "doc_to_text has Jinja statements, in which a format cannot find the question"
-        )
+        raise _unreadable(task, format_name, "doc_to_text has Jinja statements, which can hide the question")
     if labels is not None:
         found = listed_choices(segments, labels)
         if found is None:
-            raise _unreadable(
-                task, format_name, f"the choices {', '.join(labels)} are not listed in doc_to_text one by one"
-            )
+            raise _unreadable(task, format_name, f"doc_to_text does not list {', '.join(labels)} one by one")
         question = [*segments[: found.first], (False, found.labels[0][1])]
         listed = f"{{{{ [{', '.join(found.expressions)}] }}}}"
         return _noted(task, _without_cues(question, closing=False), listed)

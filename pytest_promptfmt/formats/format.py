@@ -193,9 +193,7 @@ def check_choice_format(value: Any) -> None:
     for _, name, width, conversion in fields:
         if name not in ("label", "choice"):
             meant = did_you_mean(str(name), ("label", "choice")) or hint
-            raise refusal(
-                f"choice_format {value!r} has {{{name}}}, but only {{label}} and {{choice}} are known", hint=meant
-            )
+            raise refusal(f"choice_format {value!r} has {{{name}}}; known: {{label}}, {{choice}}", hint=meant)
         if width or conversion:
             raise refusal(f"choice_format {value!r}: {{{name}}} takes no width or conversion", hint=hint)
     if "choice" not in [name for _, name, _, _ in fields]:

@@ -84,9 +84,7 @@ def vary(format_: Format, variants: Iterable[Variant]) -> Format:
     chosen = {variant.axis: variant for variant in variants}
     unknown = next((name for name in chosen if name not in axes()), None)
     if unknown is not None:
-        raise FormatError(
-            f"unknown axis {unknown!r} of a variant", hint=did_you_mean(unknown, axes()) or ", ".join(axes())
-        )
+        raise FormatError(f"unknown variant axis {unknown!r}", hint=did_you_mean(unknown, axes()) or ", ".join(axes()))
     ordered = [chosen[name] for name in axes() if name in chosen]
     varied = format_
     for variant in ordered:
@@ -102,9 +100,7 @@ def _varied(format_: Format, variant: Variant) -> Format:
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(format_, variant.axis):
-        raise FormatError(
-            f"{variant.id!r} changes nothing in format {format_.name!r}, because it only changes {axis.summary}"
-        )
+        raise FormatError(f"{variant.id!r} changes {axis.summary}, but format {format_.name!r} has no such part")
     return format_.changed(axis.change(format_, variant.value))
 
 

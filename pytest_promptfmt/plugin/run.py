@@ -203,7 +203,5 @@ def _shard(written: str | None) -> Shard | None:
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", written, re.ASCII)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
-        raise SettingsError(
-            f"invalid --promptfmt-shard {written!r}", hint="give the number of the part and of all parts, as in 1/4"
-        )
+        raise SettingsError(f"invalid --promptfmt-shard {written!r}", hint="write PART/PARTS, as in 1/4")
     return Shard(number, count)

@@ -106,9 +106,7 @@ def _freeze_in_process(source: Source, made: Path, digest: str) -> None:
         raise explained(source, **json.loads((made / _ERROR).read_text("utf-8")))
     if run.returncode or not frozen_tokenizers.is_usable(made):
         last = run.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise _error(
-            source, f"transformers crashed while loading the tokenizer (status {run.returncode}): {' '.join(last)}"
-        )
+        raise _error(source, f"transformers crashed on the tokenizer (status {run.returncode}): {' '.join(last)}")
 
 
 def arguments(source: Source, scratch: Path) -> dict[str, Any]:

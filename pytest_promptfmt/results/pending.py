@@ -140,9 +140,7 @@ def read_edits(path: Path, top: Path) -> list[Edit]:
     edits = read_pending(text, path, top)
     for edit in edits:
         if not _is_ours(edit, top):
-            raise SnapshotError(
-                "not a snapshot of this project, so the file is left unchanged", position=Position(edit.path)
-            )
+            raise SnapshotError("not a snapshot of this project, so not changed", position=Position(edit.path))
     return edits
 
 

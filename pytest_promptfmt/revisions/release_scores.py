@@ -28,9 +28,7 @@ class ReleaseScores:
 
     def of(self, file: str, task: str) -> tuple[str, dict[tuple[int, str, str], dict[str, str]]]:
         """Return why a task is not scored, "" where it is; and its values by doc, answers and pipeline."""
-        found: Mapping[str, Any] = self.tasks.get(
-            (file, task), {"problem": "this release does not have the task", "scores": ()}
-        )
+        found: Mapping[str, Any] = self.tasks.get((file, task), {"problem": "the release lacks the task", "scores": ()})
         problem = self.problem or (found["problem"] and f"lm-eval {self.version}: {found['problem']}")
         values: dict[tuple[int, str, str], dict[str, str]] = {}
         for doc, answer, pipeline, made in found["scores"]:

@@ -120,9 +120,7 @@ def judge(
     ):
         columns = _other_columns(old, new)
         if not shown or _without_words(old) == _without_words(new):
-            found.changed.append(
-                UnseenChange(task, file, f"the task now reads other columns{columns}", section=COLUMNS)
-            )
+            found.changed.append(UnseenChange(task, file, f"other columns are read{columns}", section=COLUMNS))
             found.only_names.add(task)
     elif differing or (own and (is_given or not old["same"])):
         if not shown:

@@ -172,9 +172,7 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
         yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):
-        yield finding(
-            "all completions of a doc are equal, because the model does not sample", f"repeats is {repeats}", "repeats"
-        )
+        yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
 

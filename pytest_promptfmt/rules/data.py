@@ -181,10 +181,7 @@ def _processed_otherwise(study: Study) -> Iterator[Finding]:
                     yield finding("code reorders the options, but keeps the old gold index", saw, doc=number)
     letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
     if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
-        yield finding(
-            "code converts a letter to an index that starts at 1, not 0",
-            f"{gold}: {letters[0][0]} becomes {letters[0][1]}",
-        )
+        yield finding("code turns the letter A into the index 1, not 0", f"{gold}: {letters[0][0]} is {letters[0][1]}")
 
 
 def _ends_line(text: str, instance: Instance) -> bool:

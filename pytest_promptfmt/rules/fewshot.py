@@ -208,11 +208,7 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
     if cue.strip() == other.strip():
         message = "spaces around the answer cue differ between few-shot examples and the question"
     elif not other.strip() or not cue.strip():
-        message = (
-            "the question has an answer cue, but few-shot examples have none"
-            if cue.strip()
-            else "few-shot examples have an answer cue, but the question has none"
-        )
+        message = "only the question has an answer cue" if cue.strip() else "only few-shot examples have an answer cue"
     else:
         message = "few-shot examples have another answer cue than the question"
     yield finding(message, f"{other!r} in a few-shot example, {cue!r} in the question")

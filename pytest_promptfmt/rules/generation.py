@@ -167,9 +167,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
     """
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
-        yield finding(
-            "the prompt requests reasoning, but the token budget is lm-eval's default of 256", at="generation_kwargs"
-        )
+        yield finding("the prompt requests reasoning, but the default budget is 256 tokens", at="generation_kwargs")
     for key in BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
         if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget <= _LEAST_TO_REASON:

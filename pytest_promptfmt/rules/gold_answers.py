@@ -242,9 +242,7 @@ def _index_shifted(study: Study) -> Iterator[Finding]:
     shifted = _SHIFTED.fullmatch(str(study.written.doc_to_target)) if study.has_choices else None
     values = [doc.get(shifted[1]) for doc in study.local_docs] if shifted is not None else []
     if shifted is not None and 0 in values and all(isinstance(value, int) and value >= 0 for value in values):
-        yield finding(
-            "", f"doc_to_target is {shifted[0]}, but {shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1]
-        )
+        yield finding("", f"{shifted[0]}, but the column is 0 in doc {values.index(0)}", field=shifted[1])
 
 
 @error_query(

@@ -50,8 +50,7 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
             message="unknown member of the group" if is_known else "no file defines this member of the group",
             severity=severity,
             saw=member,
-            do=did_you_mean(member, view.index.names)
-            or ("" if is_known else "if it is a task of lm-eval, install lm-eval, so that the name can be checked"),
+            do=did_you_mean(member, view.index.names) or ("" if is_known else "install lm-eval to check its names"),
             keys=("task", _number_of(view.config.get("task"), member)),
             position=_member_position(view, member),
         )
@@ -219,9 +218,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
             first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
             usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more"
             saw = f"{_compared(file.config, key)!r}; {usual}"
-            yield Finding(
-                message=f"a task has another {key} than all similar tasks of its group", saw=saw, position=first
-            )
+            yield Finding(message=f"one task has another {key} than all others of its group", saw=saw, position=first)
 
 
 def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:

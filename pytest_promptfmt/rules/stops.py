@@ -73,9 +73,7 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
             UNTIL,
             shown[0],
             severity=None if similar else _severity(study, texts, answer, following),
-            do=f"write the character as in the prompt: in {similar[0]!r} it has another width (full-width or ASCII)"
-            if similar
-            else "",
+            do=f"write {similar[0]!r} as in the prompt: one character has another width" if similar else "",
         )
 
 
@@ -226,11 +224,7 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
             saw = f"{labels[0]!r}, but the next question begins with {begins[0][:40]}"
-            do = (
-                f"write the character as in the prompt: in {wide[0]!r} it has another width (full-width or ASCII)"
-                if wide
-                else ""
-            )
+            do = f"write {wide[0]!r} as in the prompt: one character has another width" if wide else ""
             yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
 
 

@@ -143,9 +143,7 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
         chance = next((one.attr for one in own if one.attr in _CHANCE), None)
         if chance is not None and not any(one.attr == "seed" for one in own):
             yield finding(
-                "unseeded random code changes the question of the same doc from run to run",
-                f"random.{chance} in {node.name}",
-                "doc_to_text",
+                "code without a seed changes the question at random", f"random.{chance} in {node.name}", "doc_to_text"
             )
 
 

@@ -141,9 +141,7 @@ def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:
     if before is None or before == now:
         return ""
     parts = [f"{before.loader} -> {now.loader}"] if before.loader != now.loader else []
-    parts += (
-        [f"the tokenizer's files changed ({before.content} -> {now.content})"] if before.content != now.content else []
-    )
+    parts += [f"files changed ({before.content} -> {now.content})"] if before.content != now.content else []
     parts += [f"{before.origin} -> {now.origin}"] if before.origin and before.origin != now.origin else []
     return ", ".join(parts)
 

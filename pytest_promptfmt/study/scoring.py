@@ -231,8 +231,7 @@ def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], know
         if name not in known:
             close = did_you_mean(name, known)
             problems.append(
-                f"the expected failure {name!r} is not the name of a phrasing of this task"
-                + (f"; {close}" if close else "")
+                f"expected failure {name!r} is not a phrasing of this task" + (f"; {close}" if close else "")
             )
         elif name not in failing:
             problems.append(f"the expected failure {name!r} no longer fails ({reason}): remove the entry")

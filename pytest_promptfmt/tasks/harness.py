@@ -348,12 +348,7 @@ def found_release(folder: Path) -> tuple[str, str] | None:
     place = "installed" if harness.is_installed else "in this checkout"
     stated = harness.stated_release
     followed = harness.release if harness.folder.name == PACKAGES[0] else OF_LMMS_EVAL
-    return (
-        followed,
-        place
-        if stated == followed
-        else f"{place} (by the code of the checkout, although it states {stated or 'none'})",
-    )
+    return followed, place if stated == followed else f"{place} (by its code, although it states {stated or 'none'})"
 
 
 def harness_of(folder: Path) -> Harness | None:

@@ -109,8 +109,7 @@ class HarnessTask:
             if own is None or docs.kind != "synthetic" or not isinstance(error.__cause__, KeyError):
                 raise
             # The constructor of a class reads a column that no prompt shows.
-            raised = described(error.__cause__)
-            message = f"lm-eval can build the task class only with real docs: synthetic docs raise {raised}"
+            message = f"lm-eval builds the task class with real docs only: it raises {described(error.__cause__)}"
             raise SyntheticDocsError(message, position=error.position) from error
         self._run("has no name", lambda: [getattr(self._made, "task_name", "") for _ in range(3)])
         self._built = self._random.states

@@ -95,10 +95,10 @@ def test_a_template_that_was_copied_is_followed_once_its_origin_is_given(hub: Lo
     ("arguments", "told"),
     [
         ((), "promptfmt.lock names no tokenizer or template from the hub"),
-        (("chat_template.jinja",), "a path and --origin must be given together"),
+        (("chat_template.jinja",), "give both a path and --origin"),
         (("other.jinja", "--origin", "people/words"), "there is no other.jinja"),
         (("chat_template.jinja", "--origin", "people/wrods"), "the tokenizer 'people/wrods' could not be downloaded"),
-        (("../x", "--origin", "people/words"), "is not below the working directory"),
+        (("../x", "--origin", "people/words"), "is outside the working directory"),
     ],
 )
 @pytest.mark.usefixtures("hub")

@@ -130,7 +130,7 @@ def test_layout_becomes_a_format_when_the_prompts_are_the_same(
     [
         ("question", "choices", "not consist of only expressions"),
         ("{% if question %}{{ question }}{% endif %}", "choices", "not consist of only expressions"),
-        ("{{question}}\nAnswer:", ["A", "B"], "not listed in doc_to_text one by one"),
+        ("{{question}}\nAnswer:", ["A", "B"], "doc_to_text does not list A, B one by one"),
         ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would have another prompt"),
         (
             "{{question}}\nA. {{choices[0]}}\n\nB. {{choices[1]}}\nC. {{choices[2]}}",

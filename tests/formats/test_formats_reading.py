@@ -64,9 +64,9 @@ def test_choices_are_read_behind_their_labels(text: str) -> None:
     ("text", "choices", "says"),
     [
         ("{% for c in choices %}{{ c }}{% endfor %}", "choices", "it has statements"),
-        ("Question: {{question}}\nAnswer:", LETTERS, "not listed in doc_to_text one by one"),
-        ("{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:", LETTERS, "not listed in doc_to_text one by one"),
-        ("{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}", LETTERS, "not listed in doc_to_text one by one"),
+        ("Question: {{question}}\nAnswer:", LETTERS, "doc_to_text does not list .* one by one"),
+        ("{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:", LETTERS, "doc_to_text does not list .* one by one"),
+        ("{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}", LETTERS, "doc_to_text does not list .* one by one"),
         ("question", LETTERS, "cannot find the choices"),
         ("{{ question }}", ["1", "2"], "cannot find the choices"),
     ],

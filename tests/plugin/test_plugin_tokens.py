@@ -90,8 +90,8 @@ def test_tokenizer_that_changes_ids_is_told_once_with_what_changed(project: Proj
         [
             "arc [[]model[]]: 1 of 1 doc changed",
             "@@ doc 1, tokens, line 1 @@",
-            "tokens: model: the tokenizer's files changed (*",
-            "changed, 2 items of 2 tasks: tokens only, model: the tokenizer's files changed (*",
+            "tokens: model: files changed (*",
+            "changed, 2 items of 2 tasks: tokens only, model: files changed (*",
         ]
     )
     assert project.snapshots() == before

@@ -191,14 +191,10 @@ def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
 def test_another_column_is_a_change(found: dict[str, Any]) -> None:
     said = changed(found)
     for name in ("other_column", "in_code"):
-        assert said[name] == "the task now reads other columns (doc_to_text: question became doc_to_text: query)"
-    assert said["other_role"] == "the task now reads other columns (doc_to_text: question became doc_to_text: premise)"
-    assert (
-        said["other_target"] == "the task now reads other columns (doc_to_target: answer became doc_to_target: reply)"
-    )
-    assert (
-        said["renamed_column"] == "the task now reads other columns (doc_to_text: question became doc_to_text: query)"
-    )
+        assert said[name] == "other columns are read (doc_to_text: question became doc_to_text: query)"
+    assert said["other_role"] == "other columns are read (doc_to_text: question became doc_to_text: premise)"
+    assert said["other_target"] == "other columns are read (doc_to_target: answer became doc_to_target: reply)"
+    assert said["renamed_column"] == "other columns are read (doc_to_text: question became doc_to_text: query)"
 
 
 def test_another_column_is_no_changed_text_and_may_need_no_new_version(found: dict[str, Any]) -> None:

@@ -138,9 +138,7 @@ def test_code_that_only_reports_is_no_change(line: str, tmp_path: Path) -> None:
 
 def test_columns_that_synthetic_docs_do_not_have_are_a_change_of_names(tmp_path: Path) -> None:
     found = judged(tmp_path, (SYNTHETIC, ""), (SYNTHETIC.replace("{{question}}", "{{query}}"), ""))
-    assert titles(found) == [
-        ("the task now reads other columns (doc_to_text: question became doc_to_text: query)", "columns")
-    ]
+    assert titles(found) == [("other columns are read (doc_to_text: question became doc_to_text: query)", "columns")]
     assert found.only_names == {"who"}
 
 

@@ -374,7 +374,7 @@ SHOTS = """metadata:
     ("shown", "message"),
     [
         ("Question: {{question}}\\nAnswer: ", "spaces around the answer cue differ"),
-        ("Question: {{question}}\\n", "the question has an answer cue, but"),
+        ("Question: {{question}}\\n", "only the question has an answer cue"),
         ("Question: {{question}}\\nReply:", "another cue"),
     ],
 )

@@ -66,11 +66,11 @@ def test_no_file_is_an_empty_lock_and_a_link_to_nothing_is_damage(tmp_path: Path
         (None, {}, ""),
         (FETCHED, {}, ""),
         (FETCHED, {"loader": "tokenizers 2"}, "tokenizers 1 -> tokenizers 2"),
-        (FETCHED, {"content": "0c"}, "the tokenizer's files changed (0a -> 0c)"),
+        (FETCHED, {"content": "0c"}, "files changed (0a -> 0c)"),
         (FETCHED, {"origin": "owner/name@02"}, "owner/name@01 -> owner/name@02"),
         (FETCHED, {"origin": ""}, "owner/name@01 -> "),
         (USED, {"name": "m/a b"}, ""),  # where it comes from was not known before
-        (FETCHED, {"loader": "x", "content": "0c"}, "tokenizers 1 -> x, the tokenizer's files changed (0a -> 0c)"),
+        (FETCHED, {"loader": "x", "content": "0c"}, "tokenizers 1 -> x, files changed (0a -> 0c)"),
     ],
 )
 def test_what_changed_is_told_in_a_phrase(before: UsedTokenizer | None, changes: dict[str, str], said: str) -> None:
@@ -120,7 +120,7 @@ def test_entries_that_the_run_did_not_use_are_kept_and_only_new_ones_are_added_w
         "a": "0a", "b": "0a" if only_new else "0c", "c": "0a",
     }  # fmt: skip
     assert kept.origins == {"x": ORIGIN}
-    assert lines == ([] if only_new else ["promptfmt.lock was updated, b: the tokenizer's files changed (0a -> 0c)"])
+    assert lines == ([] if only_new else ["promptfmt.lock was updated, b: files changed (0a -> 0c)"])
     assert Lock(path).would_write(kept.tokenizers) is None
     assert Lock(path).would_write({"d": replace(USED, name="d")}) is not None
 

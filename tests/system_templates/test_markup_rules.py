@@ -248,7 +248,7 @@ MISTAKES = {
         "call.function.arguments | tojson",
         "call.function.arguments | tojson(sort_keys=true)",
         "PF435",
-        "arguments of a tool call are in another order than they were given",
+        "arguments of a tool call are written in another order than given",
     ),
 }
 
@@ -332,12 +332,12 @@ PYTHON_CALL = """{{- '[' + call.function.name + '(' }}
 @pytest.mark.parametrize(
     ("right", "wrong", "shows"),
     [
-        ("(value | tojson)", "(value if value is string else value | tojson)", "the argument sample has another text"),
-        ("('' if loop.last else ', ')", "''", "the text is not a Python call"),
+        ("(value | tojson)", "(value if value is string else value | tojson)", "the text of sample changes"),
+        ("('' if loop.last else ', ')", "''", "not a Python call"),
         (
             "(value | tojson)",
             '("\'" + value + "\'" if value is string else value | tojson)',
-            "the text is not a Python call",
+            "not a Python call",
         ),
     ],
     ids=["no quotes", "no commas", "quotes by hand"],

@@ -154,7 +154,7 @@ def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_pa
     assert [(name, str(error)) for name, error in file.untested.items()] == [
         (
             "glue_rte",
-            f"{tasks}/flan.yaml:1:28: glue_rte stands for one task for each prompt that promptsource:* matches",
+            f"{tasks}/flan.yaml:1:28: glue_rte is one task per prompt of promptsource:*",
         )
     ]
     write(tasks, both=json.dumps({"group": "both", "task": [member, {**member, "use_prompt": "own.yaml:*"}]}))
@@ -419,11 +419,7 @@ def test_a_checkout_is_followed_as_its_code_is(
     fork(tmp_path, stated)
     for path, code in files.items():
         (tmp_path / "lm_eval" / path).write_text(code, "utf-8")
-    place = (
-        "in this checkout"
-        if stated == expected
-        else f"in this checkout (by the code of the checkout, although it states {stated})"
-    )
+    place = "in this checkout" if stated == expected else f"in this checkout (by its code, although it states {stated})"
     assert found_release(tmp_path) == (expected, place)
 
 

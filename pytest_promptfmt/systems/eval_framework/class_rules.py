@@ -137,9 +137,7 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
             return  # the snapshot reports it
         changed = [name for name, value in before.items() if name not in item or item[name] != value]
         if changed:
-            yield finding(
-                f"{hook} modifies the doc that it gets", ", ".join(changed), found.line_of(hook), 0, field=changed[0]
-            )
+            yield finding(f"{hook} modifies the doc", ", ".join(changed), found.line_of(hook), 0, field=changed[0])
 
 
 @rule("PF757", "no-revision-lock-file", severity=Severity.WARNING, family=Family.CLASSES)

@@ -154,8 +154,7 @@ class _Run:
             if number in self._made:
                 break
         made = self._made.get(number) or RenderError(
-            f"{Place(self._found.name, number)} has a subject that is not one of SUBJECTS",
-            position=self._found.position,
+            f"{Place(self._found.name, number)} has no subject of SUBJECTS", position=self._found.position
         )
         if isinstance(made, PromptfmtError):
             raise made
@@ -229,9 +228,7 @@ class _Run:
         if opening:
             first = messages[0]
             if first.role != "user":
-                raise hooks.refusal(
-                    "_get_initial_prompt_text", "needs a conversation whose first message is from the user", first.role
-                )
+                raise hooks.refusal("_get_initial_prompt_text", "needs a first message from the user", first.role)
             gap = Span("\n\n", opening[0].origin)
             messages[0] = Message(first.role, (*opening, gap, *first.content), first.delimiter)
         return tuple(messages)

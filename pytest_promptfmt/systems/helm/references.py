@@ -66,9 +66,7 @@ def helm_reference_results(is_calibrated: bool, doc: Doc, results: Sequence[Any]
     size = len(references)
     asked = len(measured) // 2 if is_calibrated else len(measured)
     if not size or not asked or asked % size:
-        raise ScoringError(
-            f"{len(results)} log-likelihoods do not match {size} references: each reference needs the same number"
-        )
+        raise ScoringError(f"{len(results)} log-likelihoods cannot be divided among {size} references")
     found = [
         score_references(
             reference_scores(

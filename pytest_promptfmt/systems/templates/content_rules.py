@@ -183,10 +183,7 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     for name, (what, first, last) in _ORDERED.items():
         text = trial.text(name) or ""
         if 0 <= text.find(last) < text.find(first):
-            message, place = (
-                f"{what} are written in another order than they were given",
-                trial.place_of("sort", "reverse"),
-            )
+            message, place = f"{what} are written in another order than given", trial.place_of("sort", "reverse")
             yield trial.conversations[name].finding(message, f"{last} before {first}", place, Severity.INFO)
 
 

@@ -105,10 +105,7 @@ def _broken_calls(text: str, conversation: Conversation) -> Iterator[tuple[int, 
             read = next((each for each in parsed if each is not None), None)
             lost = next((key for key, value in texts.items() if (read or {}).get(key) != value), None)
             if lost is not None:
-                yield (
-                    found.start(),
-                    "the text is not a Python call" if read is None else f"the argument {lost} has another text",
-                )
+                yield found.start(), "not a Python call" if read is None else f"the text of {lost} changes"
 
 
 def _python_call(written: str) -> dict[str, object] | None:

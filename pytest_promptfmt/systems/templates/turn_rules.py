@@ -234,9 +234,7 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
         "the reasoning of earlier answers stays only if it is part of the content": last and content and not field,
         "finished answers have an empty reasoning block, but the generation prompt has none": _EMPTY.search(header)
         and not (off or "").rstrip().endswith(header.rstrip()[-8:]),
-        "the template mentions enable_thinking, but the argument changes nothing": trial.mentions("enable_thinking")
-        and off
-        and unswitched,
+        "the argument enable_thinking changes nothing": trial.mentions("enable_thinking") and off and unswitched,
     }
     for message in (each for each, is_so in found.items() if is_so):
         place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
