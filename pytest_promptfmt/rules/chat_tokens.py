@@ -163,8 +163,8 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
 
     Why: `split: lm-eval` cuts the tokens at the length of the encoded prompt. This length includes the end token, so
-    the scored tokens are shifted by one, and often only the end token is left. lm-eval encodes the two separately for
-    such models.
+    the scored tokens are shifted by one, and often only the end token is left. For such models, lm-eval
+    encodes prompt and answer separately.
 
     Fix: set `split: pairwise` in the profile, or `mode: generate` if nothing is scored.
 

@@ -113,9 +113,9 @@ def _same_first_token(view: ProfileView) -> Iterator[Finding]:
 def _unknown_token(view: ProfileView) -> Iterator[Finding]:
     """Report a character that is not in the vocabulary: an error in an answer, a warning in a prompt.
 
-    Why: the unknown token stands for any text. An answer with it is not scored by its own text, and two answers may
-    become equal. Other tokenizers encode such a character as the tokens of its two to four bytes. The likelihood of the
-    answer then measures spelling more than knowledge. The finding is an info for built-in approximations, whose
+    Why: the unknown token stands for any text. An answer with this token is not scored by its own text, and two answers
+    may become equal. Other tokenizers encode such a character as the tokens of its two to four bytes. The likelihood
+    of the answer then measures spelling more than knowledge. The finding is an info for built-in approximations, whose
     vocabulary is small.
 
     Fix: exclude such models from tasks in this script, or write the text with characters that they know.

@@ -150,7 +150,7 @@ def uneven_labels(text: Text) -> Iterator[str | Finding]:
     """Report labels that are written in different ways, for example with and without a space.
 
     Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error. In `True.Q:` a line break was lost.
-    Most tokenizers read both differently.
+    Most tokenizers encode the two forms differently.
 
     Fix: add the space or the line break.
 

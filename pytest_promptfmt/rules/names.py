@@ -199,8 +199,8 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
     """Report a task of a group that differs from all its siblings in the value of one key.
 
     Why: tasks of a family are copies. A correction that misses one file leaves its old column, label set or stop.
-    Siblings are in the same folder, and include the same file. There must be five, of which the others agree. A task
-    with several such keys is of another kind.
+    Siblings are in the same folder, and include the same file. Of at least five siblings, all but one must agree. A
+    task that differs in several keys is of another kind, and is not reported.
 
     Fix: compare the task with its siblings, and give it their value unless the difference is intended.
 

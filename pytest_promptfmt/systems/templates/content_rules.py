@@ -52,8 +52,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are not in the prompt.
 
     Why: The model never sees the text: a system text, a question or a tool result. No error reports this. An image that
-    leaves no trace is an info; it is a warning if the template knows images. It is also a warning if `strip` gets a
-    word: it removes each of its characters from both ends of a text.
+    leaves no trace is an info; it is a warning if the template knows images. `strip` with a word is a warning,
+    too: it removes single characters from both ends of a text, not the word.
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 

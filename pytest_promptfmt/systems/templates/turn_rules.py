@@ -162,7 +162,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     """Report missing or unbalanced tags of reasoning, lost reasoning, and empty blocks of reasoning.
 
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. If the last answer loses its
-    reasoning, a model cannot learn it. Empty blocks in earlier answers teach a model not to reason. Both are infos.
+    reasoning, a model cannot learn it. Empty blocks in earlier answers teach a model not to reason. Both are an info.
 
     Fix: split the content at the closing tag before a block of reasoning is written.
 
