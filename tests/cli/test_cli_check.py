@@ -286,7 +286,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("chek", "did you mean 'check'?"),
         ("lint tasks", "promptfmt check tasks"),
         ("check --profil plain", "did you mean '--profile'?"),
-        ("check --profile qwen", "`promptfmt profiles` lists all; *"),
+        ("check --profile qwen", "`promptfmt profiles` lists all profiles; *"),
         ("check --output-format xml", "`promptfmt check --help` describes the command"),
         ("check --select PF999", "`promptfmt explain` lists all rules"),
         ("check task", "did you mean 'tasks'?"),

@@ -196,7 +196,7 @@ def test_key_that_would_be_removed_may_not_stand_in_an_included_file(task: Path)
     (task.parent / "_base").write_text("test_split: test\noutput_type: multiple_choice\n")
     task.write_text(TASK.replace("output_type: multiple_choice  # log-likelihoods\n", "include: _base\n"))
     result = promptfmt("convert", "capitals.yaml", "--format", "mcqa")
-    assert result.stderr.startswith("_base:2:1: output_type is written here")
+    assert result.stderr.startswith("_base:2:1: output_type is in this file")
 
 
 def test_keys_from_a_merge_or_written_twice_are_refused(task: Path) -> None:

@@ -116,7 +116,7 @@ def test_docs_whose_columns_the_dataset_has_no_more_are_named(folder: Path) -> N
 def test_docs_of_a_file_of_the_command_line_are_checked_against_that_file_alone(folder: Path) -> None:
     assert promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl").returncode == 0
     done = promptfmt(folder, "freeze", "who.yaml", "--check")
-    assert (done.returncode, "name that file with --from" in done.stderr) == (1, True)
+    assert (done.returncode, "give that file with --from" in done.stderr) == (1, True)
     assert promptfmt(folder, "freeze", "who.yaml", "--check", "--from", "people.jsonl").returncode == 0
 
 
@@ -126,6 +126,6 @@ def test_rows_are_chosen_by_the_branches_that_they_take_the_task_through(folder:
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--count", "2", "--cover")
     assert done.returncode == 0
     assert docs(folder) == [PEOPLE[0], PEOPLE[5]]
-    assert done.stderr.startswith("who: 2 of 8 rows cover ")
+    assert done.stderr.startswith("who: 2 of 8 rows run ")
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--cover", "--seed", "1", "--force")
     assert (done.returncode, "--cover cannot be combined with" in done.stderr) == (2, True)

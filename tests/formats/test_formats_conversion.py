@@ -137,7 +137,7 @@ def test_layout_becomes_a_format_when_the_prompts_are_the_same(
             ["A", "B", "C"],
             "would have another prompt",
         ),
-        ("{{question}}\n{{choices[0]}}\nA. {{choices[0]}}\nB. {{choices[1]}} {{passage}}", ["A", "B"], "not listed"),
+        ("{{question}}\n{{choices[0]}}\nA. {{choices[0]}}\nB. {{choices[1]}} {{passage}}", ["A", "B"], "does not list"),
     ],
 )
 def test_layout_that_would_change_is_refused(text: str, choices: Any, says: str) -> None:

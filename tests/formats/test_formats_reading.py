@@ -63,7 +63,7 @@ def test_choices_are_read_behind_their_labels(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "choices", "says"),
     [
-        ("{% for c in choices %}{{ c }}{% endfor %}", "choices", "it has statements"),
+        ("{% for c in choices %}{{ c }}{% endfor %}", "choices", "doc_to_text has Jinja statements"),
         ("Question: {{question}}\nAnswer:", LETTERS, "doc_to_text does not list .* one by one"),
         ("{{question}}\nA. {{a}}\nC. {{c}}\nB. {{b}}\nAnswer:", LETTERS, "doc_to_text does not list .* one by one"),
         ("{{question}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{more}}", LETTERS, "doc_to_text does not list .* one by one"),
@@ -87,7 +87,7 @@ def test_fields_told_in_metadata_need_no_reading() -> None:
 
 
 def test_unknown_field_in_metadata_comes_with_the_closest_name() -> None:
-    with pytest.raises(FormatError, match="fields has 'questoin'") as caught:
+    with pytest.raises(FormatError, match="unknown key 'questoin' in fields") as caught:
         apply_format(task("question", fields={"questoin": "q"}), "mcqa")
     assert caught.value.hint == "did you mean 'question'?"
 

@@ -271,13 +271,22 @@ UNKNOWN = {**AROUND, "special_tokens": {}}
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLING] * 40}}, "its normalizer makes texts more than"),
-        ({"normalizer": replacing({"Regex": "x*"}, "B" * 200)}, "its normalizer makes texts more than 100 times"),
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [DOUBLING] * 40}},
+            "the normalizer of the tokenizer makes texts more than",
+        ),
+        (
+            {"normalizer": replacing({"Regex": "x*"}, "B" * 200)},
+            "the normalizer of the tokenizer makes texts more than 100 times",
+        ),
         (
             {"normalizer": {"type": "Prepend", "prepend": "x" * 1001}},
             "the normalizer of the tokenizer puts more than 1,000 characters",
         ),
-        ({"decoder": {"type": "Sequence", "decoders": [DOUBLING] * 40}}, "its decoder makes texts more than 100 times"),
+        (
+            {"decoder": {"type": "Sequence", "decoders": [DOUBLING] * 40}},
+            "the decoder of the tokenizer makes texts more than 100 times",
+        ),
         ({"post_processor": AROUND}, "the tokenizer puts more than 1,000 tokens around each text"),
     ],
 )
@@ -291,15 +300,19 @@ def test_file_that_would_make_endless_texts_is_refused_before_it_is_used(
 @pytest.mark.parametrize(
     ("archetype", "changes", "says"),
     [
-        ("bytelevel-gpt2", {"dropout": 0.1}, "it leaves out merges at random (dropout 0.1)"),
+        ("bytelevel-gpt2", {"dropout": 0.1}, "the tokenizer leaves out merges at random (dropout 0.1)"),
         ("bytelevel-gpt2", {"vocab": {"a": 0, "b": 2**24}, "merges": []}, "the tokenizer has the id 16,777,216"),
         (
             "bytelevel-gpt2",
             {"vocab": {"a": 0, "b": 7, "c": 7}, "merges": []},
             "two tokens of the tokenizer, 'b' and 'c', have",
         ),
-        ("wordpiece-bert", {"max_input_chars_per_word": 10_001}, "it allows words of 10,001 characters"),
-        ("unigram-t5", {"vocab": [["<unk>", 0.0], ["a" * 1001, -1.0]], "unk_id": 0}, "it has a piece of more than"),
+        ("wordpiece-bert", {"max_input_chars_per_word": 10_001}, "the tokenizer allows words of 10,001 characters"),
+        (
+            "unigram-t5",
+            {"vocab": [["<unk>", 0.0], ["a" * 1001, -1.0]], "unk_id": 0},
+            "the tokenizer has a piece of more than",
+        ),
     ],
 )
 def test_model_that_would_take_endless_time_or_give_other_ids_each_time_is_refused(
