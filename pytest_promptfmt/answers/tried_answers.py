@@ -74,7 +74,7 @@ def _answers(study: Study, scoring: Scoring) -> Iterator[TriedAnswer]:
         return
     chain = Chain(task, scoring.stops, is_synthetic=True)
     if chain.scores_nothing:
-        raise ScoringError("its metric runs generated code")
+        raise ScoringError("a metric runs generated code")
     texts: list[tuple[int, str]] = [(one.doc, one.completion) for one in study.expected]
     texts += [(0, text) for text in phrasing_texts(scoring)]
     texts += [(number, text) for number, each in enumerate(scoring.questions) for text in texts_for(each)]

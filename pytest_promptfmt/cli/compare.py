@@ -213,7 +213,7 @@ def _differences(here: Path, there: Path) -> list[str]:
     system = system_with(ComparesFiles)
     if system is None:
         return ["comparing prompts and tokens needs the system for chat templates, which this installation lacks"]
-    return system.compare_files(here, there) or ["the prompts of all conversations and all tokens are the same"]
+    return system.compare_files(here, there) or ["all prompts and all tokens are the same"]
 
 
 def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:

@@ -248,7 +248,7 @@ def _replace(path: Path, text: str) -> None:
     """Write the file, that of a link in the repository at its place; raises SourceError."""
     try:
         if writing.leads_out(path, Path.cwd()):
-            raise gate.RefusedError("it is a link that leads out of the repository", path)
+            raise gate.RefusedError("the path is a link out of the repository", path)
         writing.write(path.resolve(), text)
     except OSError as error:
         raise SourceError(f"the file cannot be written: {error.strerror}", position=Position(path)) from error

@@ -153,7 +153,7 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
 
     target, note_file = asked.places(task)
     if target.exists() and not (force or stdout):
-        raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces it")
+        raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces the docs")
     rows = asked.rows_of(task)
     found = frozen_docs(task, split=asked.split, rows=rows, file=asked.source, revision=asked.revision)
     lines = as_lines(redacted(found.docs, asked.rules))

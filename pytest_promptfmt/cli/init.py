@@ -231,7 +231,7 @@ def _workflow(action: str | None, packages: Sequence[str], arguments: Sequence[s
     name, _, revision = action.partition("@")
     if not revision:
         raise SettingsError(
-            f"missing revision in --action {action!r}", hint="add it, as in owner/pytest-promptfmt@v1.0.0"
+            f"missing revision in --action {action!r}", hint="add a revision, as in owner/pytest-promptfmt@v1.0.0"
         )
     text = _shipped("workflow.yaml").replace(" # INPUTS", inputs).replace("PYTHON", python)
     return text.replace("ACTION", action).replace("COMMENT", f"{name}/comment@{revision}")

@@ -212,7 +212,7 @@ def _refusal(folder: str, limit: str | None) -> str | None:
         return "a file of the operating system is not opened"
     if limit is None or is_below(folder, (*_folders_of(limit), _OWN)):
         return None
-    return f"it is outside the rootdir; {OPTION} allows other folders"
+    return f"the path is outside the rootdir; {OPTION} allows other folders"
 
 
 @lru_cache(maxsize=64)

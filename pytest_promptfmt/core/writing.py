@@ -90,7 +90,7 @@ def _place_of_file(path: Path | str, also: Iterable[Path]) -> tuple[Path, int | 
         place.parent.mkdir(parents=True, exist_ok=True)
         return place, None
     if not stat.S_ISREG(status.st_mode):
-        raise RefusedError(f"{gate.kind_of(status)}, not a regular file; remove it or choose another name", path)
+        raise RefusedError(f"{gate.kind_of(status)}, not a regular file; remove the file or choose another name", path)
     return place, status.st_mode & 0o777
 
 
@@ -141,7 +141,7 @@ def _place(path: Path | str, also: Iterable[Path]) -> Path:
 def _refusal(place: Path, folder: str, also: Iterable[Path]) -> str:
     """Return why nothing is written to a place, empty where something may be; `folder` is its folder as written."""
     if place.is_symlink():
-        return "it is a link, which is not followed; remove it or choose another name"
+        return "the path is a link, which is not followed; remove the link or choose another name"
     if gate.is_of_the_system(str(place)):
         return "a file of the operating system is not written"
     if _is_of_git(place):
@@ -150,7 +150,7 @@ def _refusal(place: Path, folder: str, also: Iterable[Path]) -> str:
     if leads_out(folder, Path(limit[0]) if limit else Path.cwd()):
         return "a folder in its path is a link out of the repository; name the real folder"
     if limit is not None and not gate.is_below(str(place), (*limit, *map(os.path.realpath, also))):
-        return "it is outside the rootdir; only the command line can name a file there"
+        return "the path is outside the rootdir; only the command line can name such a file"
     return ""
 
 

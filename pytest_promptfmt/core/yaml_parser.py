@@ -256,7 +256,7 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
                     raise _too_deep(position_of(path, node.start_mark))
                 if values > MAX_NODES:
                     raise SourceError(
-                        f"its aliases expand to more than {MAX_NODES:,} values",
+                        f"the aliases expand to more than {MAX_NODES:,} values",
                         position=position_of(path, node.start_mark),
                     )
             open_nodes.discard(identity)
@@ -364,7 +364,7 @@ def unreadable(path: Path, data: bytes) -> SourceError:
         return SourceError(
             f"the file is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
             position=_end_of(path, data[: error.start].decode("utf-8")),
-            hint="save it as UTF-8",
+            hint="save the file as UTF-8",
         )
     found = _CONTROL.search(text)
     if found is None:
@@ -372,7 +372,7 @@ def unreadable(path: Path, data: bytes) -> SourceError:
     return SourceError(
         f"the control character U+{ord(found.group()):04X} is not allowed in YAML",
         position=_end_of(path, text[: found.start()]),
-        hint=f'write it as "\\x{ord(found.group()):02x}" in double quotes' if ord(found.group()) < 256 else None,
+        hint=f'write "\\x{ord(found.group()):02x}", in double quotes' if ord(found.group()) < 256 else None,
     )
 
 

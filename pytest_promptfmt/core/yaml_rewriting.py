@@ -282,7 +282,7 @@ class _Page:
         before = self.text[self._line_start(start) : start]
         if colon is None or not isinstance(pair[0], yaml.ScalarNode) or before.strip(" \t\ufeff"):
             line = pair[0].start_mark.line + 1
-            raise SourceError(f"line {line} is not of the form `key: value`", hint="write `key: value` on its own line")
+            raise SourceError(f"line {line} is not of the form `key: value`", hint="write `key: value` on one line")
         after = inside[colon].end_mark.index
         of_value = inside[colon + 1 :]
         first, last = (of_value[0].start_mark.index, of_value[-1].end_mark.index) if of_value else (after, after)

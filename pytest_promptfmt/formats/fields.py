@@ -205,7 +205,7 @@ def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> M
 
 def _unreadable(task: Task, format_name: str, why: str) -> FormatError:
     shown = repr(task.doc_to_text if len(task.doc_to_text) <= 80 else f"{task.doc_to_text[:77]}…")
-    message = f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs only the question: {why}"
+    message = f"doc_to_text {shown} is a whole layout, but format {format_name!r} needs only the question: {why}"
     return task.error(FormatError, message, "doc_to_text", hint=_FIELDS_HINT)
 
 

@@ -160,7 +160,7 @@ def check_fields(name: str, values: Mapping[Any, Any]) -> None:
 def check_text(owner: str, field: str, value: Any, *, is_template: bool = True) -> None:
     """Raise FormatError for a value that is not text, or, where it `is_template`, not a Jinja template."""
     if not isinstance(value, str):
-        hint = f'write "" for no {field}' if value is None else "put it in quotes"
+        hint = f'write "" for no {field}' if value is None else "put the value in quotes"
         what = f"{value!r}, which YAML reads as {type(value).__name__}"
         raise FormatError(f"{owner}: {field} is {what}; it must be text", key=field, hint=hint)
     if not is_template:

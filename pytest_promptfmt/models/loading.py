@@ -61,7 +61,7 @@ def import_torch() -> Any:
         import torch
     except ImportError as error:
         raise ModelError(
-            f"running a model needs torch: {error}", hint='install it with pip install "pytest-promptfmt[model]"'
+            f"running a model needs torch: {error}", hint='run pip install "pytest-promptfmt[model]"'
         ) from error
     return torch
 
@@ -74,7 +74,7 @@ def _refuse_missing_weights(source: str, report: Mapping[str, Any]) -> None:
         raise ModelError(
             f"the weights of {source!r} do not fit its config.json: {len(missing)} parameters are missing or of "
             f"another size, such as {missing[0]}",
-            hint="the missing weights would be random; take both files from the same model",
+            hint="the missing weights would be random; take the weights and config.json from the same model",
         )
 
 

@@ -51,7 +51,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
                 f"digest {digest_of(ask.context_ids)}",
                 "doc_to_text",
                 reply.asked.doc,
-                do="accept the snapshot, or use the tokenizer that it was made with",
+                do="accept the new snapshot, or use the tokenizer of the old snapshot",
             )
         measured = len(reply.answer.logprobs) if isinstance(reply.answer, Likelihood) else 0
         if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):

@@ -56,7 +56,7 @@ class ServerModel:
         except ImportError as error:
             raise ModelError(
                 f"asking a server needs the package openai: {error}",
-                hint='install it with pip install "pytest-promptfmt[server]"',
+                hint='run pip install "pytest-promptfmt[server]"',
             ) from error
         url, _, model = written.partition("#")
         if not url.startswith(("http://", "https://")):
@@ -228,11 +228,11 @@ def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
     try:
         return request()
     except openai.APITimeoutError as error:
-        hint = "--promptfmt-model-timeout gives it more time"
+        hint = "--promptfmt-model-timeout gives the server more time"
         raise ModelError(f"the server {url} did not answer in time", hint=hint) from error
     except openai.APIConnectionError as error:
         raise ModelError(
-            f"the server {url} cannot be reached: {error.__cause__ or error}", hint="check that it is running"
+            f"the server {url} cannot be reached: {error.__cause__ or error}", hint="check that the server is running"
         ) from error
     except openai.NotFoundError as error:
         raise _NotOfferedError(f"the server {url} offers no {what}: {_said(error)}") from error

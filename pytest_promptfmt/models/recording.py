@@ -140,7 +140,7 @@ class ReplayModel:
         """Read a recording; raises ModelError for a file that is not one, or of several models."""
         entries = read_entries(path)
         if not entries:
-            raise ModelError("the recording is empty", position=Position(path), hint="write it with --promptfmt-record")
+            raise ModelError("the recording is empty", position=Position(path), hint="--promptfmt-record writes one")
         models = sorted({entry.model for entry in entries})
         if len(models) > 1:
             raise ModelError(
@@ -161,7 +161,7 @@ class ReplayModel:
             raise ModelError(
                 f"no recording of this prompt in {self._path.name}: the prompt is new, or it changed after the "
                 f"recording with {self.recorded_by!r}",
-                hint="on a machine that can run the model, record it again with --promptfmt-record",
+                hint="on a machine that can run the model, record the prompt again with --promptfmt-record",
             )
         return found
 

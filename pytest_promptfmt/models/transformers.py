@@ -268,7 +268,7 @@ class TransformersModel:
         if self._size is not None and largest >= self._size:
             raise ModelError(
                 f"the tokenizer gives the id {largest}, but the model {self.name} has only {self._size} embeddings",
-                hint="take both from the same model; a token added to the tokenizer needs resized embeddings",
+                hint="tokenizer and model must match; a token added to the tokenizer needs resized embeddings",
             )
 
     def _padded(self, rows: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -107,7 +107,7 @@ def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:
                 f"profile {profile.name!r} uses a tokenizer's chat template {profile.template_name!r}, "
                 "but has no tokenizer",
                 position=profile.origin,
-                hint="give it a tokenizer, or the chat template as a file",
+                hint="give the profile a tokenizer, or the chat template as a file",
             )
         return LoadedProfile(profile=profile)
     from pytest_promptfmt.profiles import load_tokenizer

@@ -210,7 +210,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise TokenizerError(
             f"not JSON: {error.msg}",
             position=Position(file, error.lineno, error.colno),
-            hint="the file ends too early: copy or download it again" if ended else None,
+            hint="the file ends too early: copy or download the file again" if ended else None,
         ) from error
     except (ValueError, RecursionError) as error:  # not UTF-8, or a number of thousands of digits
         raise TokenizerError(f"not JSON: {error}", position=Position(file)) from error

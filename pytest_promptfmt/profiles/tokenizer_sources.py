@@ -181,7 +181,7 @@ def _of_hub(written: str, hub_id: str, revision: str | None, download: bool) -> 
             f"{written!r} is neither a path nor a tokenizer in the Hugging Face cache ({display_path(home)})",
             hint=did_you_mean(written, cached_hub_ids())
             or _did_you_mean_archetype(written)
-            or "--promptfmt-download fetches it; a local folder with its files works without a network",
+            or "--promptfmt-download downloads the tokenizer; a local folder with its files needs no network",
         )
     return _of_folder(written, hub_id, folder, hub_id=hub_id, revision=commit)
 
@@ -230,7 +230,7 @@ def _check_file(file: Path) -> None:
             position=Position(file),
         )
     if at.st_size == 0:
-        raise TokenizerError("the file is empty", position=Position(file), hint="copy or download it again")
+        raise TokenizerError("the file is empty", position=Position(file), hint="copy or download the file again")
 
 
 def _file_digest(file: Path, *, whole: bool) -> bytes:

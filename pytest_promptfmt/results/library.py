@@ -116,7 +116,7 @@ def render(
 
     loaded = load_profile(profile).profile
     if loaded.chat_template is None:
-        raise SettingsError(f"profile {profile.name!r} has no chat template", hint="give it a chat template")
+        raise SettingsError(f"profile {profile.name!r} has no chat template", hint="give the profile a chat template")
     known = replace(loaded, template_args={**loaded.template_args, **template_args})
     try:
         return render_messages(

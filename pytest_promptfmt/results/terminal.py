@@ -53,7 +53,7 @@ def header_lines(settings: Settings) -> list[str]:
 
     first = [name for name in names if is_first_use(name)]
     if first:
-        lines.append(f"promptfmt: first use of {', '.join(first)}; converting it may take minutes")
+        lines.append(f"promptfmt: first use of {', '.join(first)}; converting tokenizers may take minutes")
     return lines
 
 

@@ -50,7 +50,7 @@ def release_scores(
     by_release = [*((each.stated_release, each) for each in known), *((each.release, each) for each in known)]
     harness = next((each for release, each in by_release if numbers_of(release) == numbers_of(version)), None)
     if harness is None:
-        return ReleaseScores(version, f"lm-eval {version} is not installed; --lm-eval names its folder")
+        return ReleaseScores(version, f"lm-eval {version} is not installed; give its folder with --lm-eval")
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         chosen = [f"--promptfmt-comparisons={folder}", f"--promptfmt-scored-by={harness.folder}"]
         chosen += [f"--promptfmt-allow-code={harness.folder}"]

@@ -284,7 +284,7 @@ def _results(
         return
     chain = Chain(task, scoring.stops, is_synthetic=scoring.is_synthetic)
     if chain.scores_nothing:
-        raise ScoringError("its metric runs generated code")
+        raise ScoringError("a metric runs generated code")
     for text in texts_for(question, words):
         for pipeline in chain.pipelines:
             read = chain.read_uncounted(pipeline, text, instance.doc, "an answer")

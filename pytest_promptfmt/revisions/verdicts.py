@@ -275,7 +275,7 @@ def _differing_edges(renderings: tuple[TaskRendering, TaskRendering]) -> Iterato
 
 def _step_to_render(difference: SourceDifference, why: str) -> str:
     if _is_class(difference) and why != _NO_ROWS:
-        return "render both with lm-eval"
+        return "render both revisions with lm-eval"
     can_be_had = "synthetic docs" in why or why == _NO_ROWS
     return _step(difference) if can_be_had else f"run pytest --promptfmt {difference.file} to see the error"
 

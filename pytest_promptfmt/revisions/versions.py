@@ -331,7 +331,7 @@ def write_bumps(made: Iterable[Bump], folder: Path) -> None:
 def _editable(path: Path, top: Path) -> bytes:
     try:
         if path.is_symlink() or not path.resolve().is_relative_to(top):
-            raise gate.RefusedError("it is a link, or outside the repository", path)
+            raise gate.RefusedError("the file is a link, or outside the repository", path)
         return gate.read_bytes(path)
     except OSError as error:
         raise SourceError(f"the version cannot be raised: {error.strerror or error}", position=Position(path)) from None

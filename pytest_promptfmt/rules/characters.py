@@ -175,7 +175,7 @@ def invisible_character(study: Study) -> Iterator[Finding]:
             found = _INVISIBLE.search(text)
             if found is not None and len(text) <= _SHORT:
                 message = f"invisible character U+{ord(found[0]):04X} in a choice"
-                yield finding(message, text, "doc_to_choice", instance, do="delete it in process_docs")
+                yield finding(message, text, "doc_to_choice", instance, do="delete the character in process_docs")
                 return
 
 

@@ -170,7 +170,7 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
                     field=span.origin.field,
                     span=(at + found.start(), at + found.end()),
                     severity=None if is_data else Severity.WARNING,
-                    do="" if is_data else "remove it: the chat template writes control tokens",
+                    do="" if is_data else "remove the token: the chat template writes control tokens",
                 )
             at += len(span.text)
 

@@ -276,7 +276,7 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     if trial.text("question") is None or "tools-many" not in trial.given:
         return  # a profile without tools
     if not trial.mentions("tool_call"):
-        yield info("the template writes no tool calls", "it does not read `tool_calls`", trial.place())
+        yield info("the template writes no tool calls", "the template does not read `tool_calls`", trial.place())
     has_tools = bool(trial.conversations["tools-many"].tools)  # not where the template fails on them
     text = trial.text("tools-many", generation_prompt=True) if has_tools else None
     if text is not None and "polish_part" not in text and _TOOL in (trial.text("tools-system") or ""):

@@ -72,7 +72,7 @@ def _reasoning_then_cue(page: Page) -> Iterator[str]:
         yield text[-40:]
 
 
-@query("PF229", "the prompt requests reasoning, but the choices are scored right after it")
+@query("PF229", "the prompt requests reasoning, but the choices are scored right after the prompt")
 def _reasoning_without_generation(page: Page) -> Iterator[str]:
     found = _STEPS.search(page.study.own_text) if page.study.has_choices else None
     if found is not None:

@@ -93,13 +93,13 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
     for tag in tags_of(view.config) if not names_its_sets(view.config) else ():
         entry = view.index.find(tag)
         if entry is not None and entry.kind != "tag":
-            message = f"the tag has the same name as a {entry.kind}, and lm-eval drops one of them"
+            message = f"the tag has the same name as a {entry.kind}, so lm-eval drops one of them"
             yield finding(
                 message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; {entry.position} has the {entry.kind}"
             )
 
 
-@query("PF132", "two entries have the same name, and lm-eval keeps the results of one", task, severity=Severity.WARNING)
+@query("PF132", "two entries have the same name, but lm-eval keeps only one result", task, severity=Severity.WARNING)
 def _entries_named_alike(study: Study) -> Iterator[Finding]:
     for key, named in (("metric_list", "metric"), ("filter_list", "name")):
         names = [str(one.get(named, number)) for number, one in enumerate(getattr(study.written, key) or ())]

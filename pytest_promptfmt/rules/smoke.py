@@ -99,7 +99,7 @@ def _finding(
     what: str, error: str, keys: tuple[str | int, ...], *, doc: int | None = None, lacks_resource: bool = False
 ) -> Finding:
     message = f"scoring fails when {what}"
-    message = "scoring was not tested: its Python module cannot be imported" if lacks_resource else message
+    message = "scoring was not tested: a Python module of the task cannot be imported" if lacks_resource else message
     return finding(message, error, keys, doc, severity=Severity.INFO if lacks_resource else None)
 
 

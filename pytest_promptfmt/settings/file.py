@@ -83,7 +83,7 @@ def _profile(parsed: ParsedFile, name: Any, written: Any) -> Iterator[tuple[str,
         raise SettingsError(
             f"the profile {name!r} must be a mapping, not {written!r}",
             position=parsed.locate(keys),
-            hint=f"its keys are {', '.join(PROFILE_KEYS)}",
+            hint=f"the keys of a profile are {', '.join(PROFILE_KEYS)}",
         )
     yield from _converted(parsed, keys, written, PROFILE_KEYS)
 

@@ -124,7 +124,7 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
             position=where,
             hint=did_you_mean(written, ENGINES) or hint,
         )
-    return str(_there(folder, written, where, "recording", "make it with promptfmt record"))
+    return str(_there(folder, written, where, "recording", "make the recording with promptfmt record"))
 
 
 def known_host(written: str, where: Position | None) -> str:

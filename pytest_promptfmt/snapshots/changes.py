@@ -232,7 +232,7 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
                 at = hunk.old_end
             yield from (f" {line[:width]}" for line in shown[0][at : at + context])
     if left_out:
-        yield f"… and {left_out:,} more places with a change that is shown above"
+        yield f"… and {left_out:,} more places with changes that are shown above"
 
 
 def _kind_of_edit(removed: Sequence[str], added: Sequence[str]) -> tuple[Any, ...]:

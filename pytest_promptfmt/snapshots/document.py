@@ -214,7 +214,7 @@ class _Reader:
                 raise UnknownVersionError(
                     f"the snapshot has version {self.lines[0].removeprefix(MAGIC)}, but this plugin reads {VERSION}",
                     position=Position(self.path, 1),
-                    hint="install the version of pytest-promptfmt that wrote it",
+                    hint="install the version of pytest-promptfmt that wrote the snapshot",
                 )
             raise self._error(f"not a snapshot: expected the first line {_FIRST_LINE!r}")
 

@@ -102,7 +102,7 @@ def check(
         update = False
     elif error is not None and narrowed_run and update:
         update = False
-        error = SnapshotError(error.message, position=error.position, hint="rewrite it in a run that shows all docs")
+        error = SnapshotError(error.message, position=error.position, hint="rewrite the file in a run with all docs")
     assertion = SnapshotAssertion(
         session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy keeps its session
         extension_class=PromptExtension,

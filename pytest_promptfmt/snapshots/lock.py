@@ -176,7 +176,7 @@ class Lock:
             return Note(is_change=True, text=f"{name}: {change}")
         if name in self.known:
             return Note(text=f"{name} is the same as in {FILE_NAME} ({now.loader})")
-        why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for it"
+        why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for this tokenizer"
         return Note(text=f"{name}: {why}; now the tokenizer was loaded with {now.loader}")
 
     def out_of_date(self, seen: Mapping[str, UsedTokenizer]) -> Iterator[str]:

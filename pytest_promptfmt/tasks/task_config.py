@@ -199,11 +199,11 @@ def _what(value: Any) -> str:
 
 
 def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
-    refused = "lm-eval 0.4.13 refuses it"
+    refused = "lm-eval 0.4.13 refuses the key"
     if not isinstance(key, str):
         return f"{refused}; keys are text"
     if key in FEWSHOT_KEYS:
-        return f"{refused} here; the key belongs under fewshot_config"
+        return f"{refused} here; write it under fewshot_config"
     return did_you_mean(key, known) or refused
 
 

@@ -207,7 +207,7 @@ def test_two_releases_are_compared_by_cause(tmp_path: Path) -> None:
     same = promptfmt(tmp_path, "diff", "--harness", "0.4.11..0.4.12")
     assert same.returncode == 0
     assert same.stdout.splitlines()[-1].endswith("all equal, scores of 3 tasks not computed")
-    reason = "lm-eval 0.4.11 is not installed; --lm-eval names its folder; lm-eval 0.4.12 is not installed"
+    reason = "lm-eval 0.4.11 is not installed; give its folder with --lm-eval; lm-eval 0.4.12 is not installed"
     assert f"scores not computed, 3 tasks: choices, laid@cot, plain: {reason}" in same.stdout
 
 

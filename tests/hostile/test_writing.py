@@ -105,8 +105,8 @@ def test_no_link_leads_out_of_the_repository(root: Path, is_limited: bool) -> No
     (root / "folder").symlink_to(outside / "folder")
     (root.parent / "another name").symlink_to(root)
     with gate.limited_to([root] if is_limited else None):
-        assert "it is a link, which is not followed" in refusal("file")
-        assert "it is a link, which is not followed" in refusal("new")
+        assert "the path is a link, which is not followed" in refusal("file")
+        assert "the path is a link, which is not followed" in refusal("new")
         for path in ("folder/new", root / "folder/new", root.parent / "another name/folder/new", "folder/a/b/new"):
             assert "is a link out of the repository" in refusal(path)
             assert "is a link out of the repository" in refusal(path, outside), "also where the place is the user's"
@@ -126,13 +126,13 @@ def test_links_that_stay_inside_and_links_to_the_repository_work(root: Path) -> 
 def test_other_folders_need_a_place_of_the_user(root: Path) -> None:
     outside = root.parent / "outside"
     for path in ("../outside/new", outside / "new", "/new"):
-        assert "only the command line can name a file there" in refusal(path)
+        assert "only the command line can name such a file" in refusal(path)
     writing.write("../outside/a/new", "x", also=[outside / "a"])
     writing.write("../outside/file of a user", "x", also=[outside / "file of a user"])
     with gate.limited_to(None):
         writing.write("../outside/new", "x")
     assert (outside / "a/new").read_text("utf-8") == "x"
-    assert refusal(outside / "folder", outside) == "a folder, not a regular file; remove it or choose another name"
+    assert refusal(outside / "folder", outside) == "a folder, not a regular file; remove the file or choose another name"
 
 
 def test_git_keeps_its_own_folder(root: Path) -> None:
@@ -148,12 +148,12 @@ def test_git_keeps_its_own_folder(root: Path) -> None:
 def test_only_regular_files_are_replaced(root: Path) -> None:
     os.mkfifo(root / "pipe")
     (root / "folder").mkdir()
-    assert refusal("pipe") == "a named pipe, not a regular file; remove it or choose another name"
-    assert refusal("folder") == "a folder, not a regular file; remove it or choose another name"
+    assert refusal("pipe") == "a named pipe, not a regular file; remove the file or choose another name"
+    assert refusal("folder") == "a folder, not a regular file; remove the file or choose another name"
     with gate.limited_to(None):
         assert refusal("/dev/null") == "a file of the operating system is not written"
         assert refusal("/proc/self/comm") == "a file of the operating system is not written"
-        assert refusal("/") == "a folder, not a regular file; remove it or choose another name"
+        assert refusal("/") == "a folder, not a regular file; remove the file or choose another name"
     for name in ("a\0b", "\ud800"):
         assert refusal(name) == "no file can have this name"
 
@@ -305,16 +305,16 @@ def test_no_report_is_written_through_a_link(repository: Project) -> None:
     (repository.root / "new.jsonl").symlink_to("../outside/new")
     (repository.root / "promptfmt").symlink_to("../outside")
     before = outside(repository)
-    refused = [line for line in repository.run(*outputs()).outlines if "it is a link, which is not followed" in line]
+    refused = [line for line in repository.run(*outputs()).outlines if "the path is a link, which is not followed" in line]
     assert {line.split()[0] for line in refused} == {*OUTPUTS.values()}
-    assert "new.jsonl cannot be written: it is a link" in repository.run(*baseline("new.jsonl")).stdout.str()
-    assert "b.jsonl cannot be read: it is outside the rootdir" in repository.run(*baseline("b.jsonl")).stderr.str()
+    assert "new.jsonl cannot be written: the path is a link" in repository.run(*baseline("new.jsonl")).stdout.str()
+    assert "b.jsonl cannot be read: the path is outside the rootdir" in repository.run(*baseline("b.jsonl")).stderr.str()
     # The rootdir is that of an ini which the repository chooses.
     lines = repository.run(*outputs("promptfmt/"), *baseline("promptfmt/new"), "--rootdir", "tasks").outlines
     refused = [line for line in lines if "written: a folder in its path is a link out of the repository" in line]
     assert len(refused) == len(OUTPUTS) + 1
     done = promptfmt(repository.root, "diff", "HEAD", "--markdown", "r.md")
-    assert "r.md cannot be written: it is a link, which is not followed" in done.stderr
+    assert "r.md cannot be written: the path is a link, which is not followed" in done.stderr
     assert done.returncode == 2
     assert outside(repository) == before
 
@@ -344,11 +344,11 @@ def test_workers_of_xdist_may_write_where_the_command_line_points(repository: Pr
 def test_an_ini_names_no_place_outside(repository: Project, options: str) -> None:
     repository.write("pytest.ini", f"[pytest]\naddopts = {options}\n")
     before = outside(repository)
-    assert "it is outside the rootdir; only the command line can name a file there" in repository.run().stdout.str()
+    assert "the path is outside the rootdir; only the command line can name such a file" in repository.run().stdout.str()
     assert outside(repository) == before
     repository.write("pytest.ini", "[pytest]\npromptfmt_baseline = ../outside/new\n")
     said = repository.run("--promptfmt-baseline-update=write").stdout.str()
-    assert "outside/new cannot be written: it is outside the rootdir" in said
+    assert "outside/new cannot be written: the path is outside the rootdir" in said
     assert outside(repository) == before
 
 

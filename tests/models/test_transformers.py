@@ -252,7 +252,7 @@ def test_a_tokenizer_of_another_model_is_reported(tiny: Any, asks: list[Ask]) ->
     strange = replace(asks[0], continuation_ids=(size,))
     with pytest.raises(ModelError, match=f"gives the id {size}, but the model tiny has only {size} embeddings"):
         list(tiny.loglikelihood([strange]))
-    with pytest.raises(ModelError, match="take both from the same model"):
+    with pytest.raises(ModelError, match="tokenizer and model must match"):
         list(tiny.generate([replace(asks[0], context_ids=(size,), continuation=None)]))
 
 

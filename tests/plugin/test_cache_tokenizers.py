@@ -82,7 +82,7 @@ def test_the_lock_is_an_input_of_a_failure_that_it_explains(cached_project: Proj
         assert "is the same as in promptfmt.lock" in project.run("tasks", "--promptfmt-profile=own").stdout.str()
     (project.root / "promptfmt.lock").unlink()
     found = project.run("tasks", "--promptfmt-profile=own").stdout.str()
-    assert "promptfmt.lock has no entry for it" in found
+    assert "promptfmt.lock has no entry for this tokenizer" in found
 
 
 def test_a_tokenizer_that_is_not_available_does_not_switch_the_cache_off(cached_project: Project) -> None:

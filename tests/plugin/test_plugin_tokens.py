@@ -44,7 +44,7 @@ def project_with_model(project: Project, archetype: str = "bytelevel-qwen") -> P
 def test_the_first_use_of_a_tokenizer_is_announced_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(project.root.parent / "empty cache"))
     project_with_model(project)
-    line = "promptfmt: first use of *model; converting it may take minutes"
+    line = "promptfmt: first use of *model; converting tokenizers may take minutes"
     project.run("--promptfmt-profile=plain").stdout.no_fnmatch_line(line)
     project.run("--promptfmt-profile=model").stdout.fnmatch_lines(line)
     project.run("--promptfmt-profile=model").stdout.no_fnmatch_line(line)

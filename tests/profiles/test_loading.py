@@ -220,7 +220,7 @@ def test_hugging_face_id_is_found_in_the_local_cache(
     assert load_tokenizer("some/model@abc").ids("A") == load_tokenizer("some/model").ids("A")
     with pytest.raises(TokenizerError, match="did you mean 'some/model'"):
         load_tokenizer("some/modle")
-    with pytest.raises(TokenizerError, match="--promptfmt-download fetches it"):
+    with pytest.raises(TokenizerError, match="--promptfmt-download downloads the tokenizer"):
         load_tokenizer("other/thing")
 
 

@@ -86,7 +86,7 @@ def test_a_note_says_whether_the_tokenizer_itself_has_changed(tmp_path: Path) ->
     assert (other.is_change, other.text) == (True, "m/a b: tokenizers 1 -> tokenizers 2")
     assert (
         lock.note(FETCHED).text
-        == "é: promptfmt.lock has no entry for it; now the tokenizer was loaded with tokenizers 1"
+        == "é: promptfmt.lock has no entry for this tokenizer; now the tokenizer was loaded with tokenizers 1"
     )
     path.write_text("- damaged\n", "utf-8")
     damaged = Lock(path)

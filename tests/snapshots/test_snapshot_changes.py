@@ -209,7 +209,7 @@ def test_a_change_of_many_docs_is_shown_three_times_and_counted() -> None:
     questions = [f"Question {number}?\nAnswer:" for number in range(9)]
     lines = unified_diff(document(*questions), document(*(f"{question} " for question in questions)))
     assert sum(line.startswith("@@ doc ") for line in lines) == 3
-    assert lines[-1] == "… and 6 more places with a change that is shown above"
+    assert lines[-1] == "… and 6 more places with changes that are shown above"
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=30), min_size=1).map(" ".join), st.data())

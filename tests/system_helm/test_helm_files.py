@@ -138,7 +138,7 @@ def test_other_encodings_are_reported_and_never_guessed(data: bytes, message: st
     with pytest.raises(SourceError) as caught:
         read_adapter_task(path, "helm")
     assert str(caught.value).replace(f"{tmp_path}/", "").startswith(message)
-    assert "save it as UTF-8" in str(caught.value)
+    assert "save the file as UTF-8" in str(caught.value)
 
 
 def test_a_byte_order_mark_of_utf8_is_no_text(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_prompts_are_cut_as_helm_cuts_them(tmp_path: Path) -> None:
 def test_shots_that_only_recorded_prompts_have_are_not_compared() -> None:
     done = verify(ROOT / "fixtures/helm/oceans", "--profile", "plain")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "oceans: its shots are only in recorded prompts" in done.stdout
+    assert "oceans: the shots are only in recorded prompts" in done.stdout
 
 
 def test_a_checkout_that_cannot_be_imported_is_named(tmp_path: Path) -> None:

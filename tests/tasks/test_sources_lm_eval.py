@@ -167,7 +167,7 @@ def test_what_lm_eval_accepts_is_accepted() -> None:
         ({"num_fewshot": "five"}, "num_fewshot must be a whole number or null, not 'five'"),
         ({"num_fewshot": 2.5}, "not 2.5"),
         ({"doc_to_txt": "x"}, "did you mean 'doc_to_text'?"),
-        ({"sampler": "first_n"}, "the key belongs under fewshot_config"),
+        ({"sampler": "first_n"}, "write it under fewshot_config"),
         ({"doc_to_targets": 1}, "did you mean 'doc_to_target'?"),
         ({"fewshot_config": ["x"]}, "fewshot_config must be a mapping or null, not a list"),
         ({"fewshot_config": {"num_fewshot": 5}}, "belongs at the top level"),

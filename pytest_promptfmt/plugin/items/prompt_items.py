@@ -239,7 +239,7 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
             raise SettingsError("--promptfmt-record needs a model to record", hint="add --promptfmt-model hf:PATH")
         return None
     if record is not None and model.startswith("replay:"):
-        raise SettingsError("a recording cannot be recorded again", hint="copy the recording, or name a real model")
+        raise SettingsError("a replayed recording cannot be recorded", hint="copy the file, or name a model")
     try:
         models = import_module(_MODELS)
     except ModuleNotFoundError as error:

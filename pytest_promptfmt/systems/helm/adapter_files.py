@@ -36,7 +36,7 @@ METRICS: Final = ("exact_match", "quasi_exact_match", "prefix_exact_match", "qua
 """HELM's metrics of generic tasks; `promptfmt.metrics`, or `metric_specs` here or in `run_spec.json`, name others."""
 
 _HEAD: Final = 65_536
-_SAVE: Final = "save it as UTF-8"
+_SAVE: Final = "save the file as UTF-8"
 
 
 @dataclass(frozen=True, slots=True)

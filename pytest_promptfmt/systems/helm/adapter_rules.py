@@ -177,7 +177,7 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
         return
     spec = file.spec
     for key, is_odd, do in (
-        ("output_prefix", not spec.output_prefix.endswith(" "), "end it with a space"),
+        ("output_prefix", not spec.output_prefix.endswith(" "), "end output_prefix with a space"),
         ("output_suffix", bool(spec.output_suffix), 'write "output_suffix": ""'),
         ("global_suffix", bool(spec.global_suffix), "remove it"),
     ):

@@ -249,7 +249,7 @@ class _Reader:
             self.values[meant] = self._checked(key, value, meant)
             saw, do = f"read as {meant}", f"did you mean {meant!r}?"
         else:
-            do = did_you_mean(key, _FIELDS) or f"remove it; the keys are {', '.join(_FIELDS)}"
+            do = did_you_mean(key, _FIELDS) or f"remove the key; known keys are {', '.join(_FIELDS)}"
         message = f"unknown key {key!r} in adapter_spec"
         yield Finding(message=message, saw=saw, do=do, keys=("adapter_spec", key))
 
@@ -268,7 +268,7 @@ class _Reader:
             raise self._error(
                 f"{name} is {own} in adapter_spec and {other} in decoding_parameters",
                 *keys,
-                hint="set it once, in adapter_spec",
+                hint="set the value once, in adapter_spec",
             )
         self.values[name] = value
         return Finding(

@@ -66,13 +66,13 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
             yield finding(
                 f"unknown key {key!r}",
                 at=(key,),
-                do=did_you_mean(key, _TOP) or "remove it, or move settings of this plugin under the key promptfmt",
+                do=did_you_mean(key, _TOP) or "remove the key, or move settings of this plugin under the key promptfmt",
             )
     if "answer_mapping" in file.top or file.first.has_answer_mapping:
         yield finding(
             "HELM's name of answer_mapping is output_mapping",
             "read as output_mapping",
-            do="rename it to output_mapping",
+            do="rename the key to output_mapping",
         )
 
 

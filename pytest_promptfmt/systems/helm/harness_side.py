@@ -64,7 +64,7 @@ def requests_of(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], R
     ours = assembly.assembler(task, docs, shots)
     spec = ours.spec
     if spec.max_train_instances and recorded_shots(assembly.file):
-        raise FunctionError("its shots are only in recorded prompts, but HELM draws them from training instances")
+        raise FunctionError("the shots are only in recorded prompts, but HELM draws them from training instances")
     helm = _imported()
 
     def requests(profile: Profile) -> Requests:

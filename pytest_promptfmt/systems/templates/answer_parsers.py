@@ -174,7 +174,7 @@ class _VllmParser:
             known = import_module("vllm.reasoning").ReasoningParserManager
             _known(reasoning, {**known.lazy_parsers, **known.reasoning_parsers})
         if trial.tokenizer is None:
-            raise TokenizerError("the parsers of vLLM need a tokenizer", hint="put it next to the template")
+            raise TokenizerError("the parsers of vLLM need a tokenizer", hint="put the tokenizer next to the template")
         folder = str(find_source(trial.tokenizer.source).folder)
         self._tokenizer = import_module("vllm.tokenizers").get_tokenizer(folder)
         self._parser = manager.get_parser(
@@ -289,7 +289,7 @@ class RecordedParser:
         """Return the message, as `AnswerParser`."""
         line = self._lines.get(_key(prompt, "".join(pieces), conversation))
         if line is None:
-            raise LookupError("record it again with promptfmt record --parser")
+            raise LookupError("record the answers again with promptfmt record --parser")
         if "message" not in line:
             raise ValueError(line["refused"])
         message: Mapping[str, Any] = line["message"] if len(pieces) == 1 else line.get("in_pieces", line["message"])

@@ -74,7 +74,7 @@ def _unpacked(archive: Path, folder: Path) -> Path:
         raise SettingsError(f"{archive.name} cannot be unpacked: {error}") from error
     found = next(folder.glob("*/vendor/llama.cpp"), None)
     if found is None or not all((found / name).is_file() for name in _FILES):
-        raise SettingsError(f"{archive.name} lacks files of the engine", hint=f"it must be the archive of {SOURCE}")
+        raise SettingsError(f"{archive.name} lacks files of the engine", hint=f"expected the archive of {SOURCE}")
     return found
 
 

@@ -82,7 +82,7 @@ class ServerEngine:
             raise SettingsError(f"the server {self.url} refuses {path}: {error.code} {error.reason}") from error
         except (URLError, HTTPException, OSError, ValueError) as error:
             why = str(getattr(error, "reason", error))
-            hint = f"start {self.name} there, or use a recording"
+            hint = f"start {self.name} at this URL, or use a recording"
             raise SettingsError(f"the server {self.url} cannot be reached: {why}", hint=hint) from error
 
 

@@ -238,7 +238,7 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     }
     for message in (each for each, is_so in found.items() if is_so):
         place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
-        yield info(message, saw, place, do="compare it with what the model was trained with")
+        yield info(message, saw, place, do="compare the prompt with those that the model was trained with")
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:

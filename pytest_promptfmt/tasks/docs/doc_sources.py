@@ -171,7 +171,7 @@ class _Source:
                 raise self.error(f"{what} is a {type(doc).__name__}, not a mapping of columns")
             odd = next((name for name in doc if not isinstance(name, str)), None)
             if odd is not None:
-                raise self.error(f"{what} has the column name {odd!r}, which is not text", "put quotes around it")
+                raise self.error(f"{what} has the column name {odd!r}, which is not text", "put quotes around the name")
             yield doc
 
     def error(self, message: str, hint: str | None = None) -> DocsError:

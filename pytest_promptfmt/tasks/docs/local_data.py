@@ -183,7 +183,7 @@ def _matches(folder: Path, path: Path) -> list[Path]:
             return [path] if gate.is_there(path) and not path.is_dir() else []
         start = folder.joinpath(*plain)
         if not gate.is_allowed(start / "-"):
-            raise gate.RefusedError("it is outside the rootdir", start)
+            raise gate.RefusedError("the file is outside the rootdir", start)
         found = islice(start.glob("/".join(parts[len(plain) :])), _MAX_FILES)
         return sorted(each for each in found if not each.is_dir())
     except (OSError, ValueError, NotImplementedError):
@@ -195,7 +195,7 @@ def outside(path: Path, position: Position | None) -> DocsError:
     try:
         gate.allowed(path)
         gate.allowed(path / "-")
-        reason = "it cannot be read"
+        reason = "the file cannot be read"
     except gate.RefusedError as error:
         reason = error.strerror or str(error)
     return DocsError(f"cannot read {display_path(path)}: {reason}", position=position)

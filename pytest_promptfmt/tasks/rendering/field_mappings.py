@@ -187,7 +187,7 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
             raise missing.naming(where) from error
         # Not part of the message: a baseline stores messages, and lines move.
         place = place_in_user_code(error)
-        hint = f"it failed at {place}" if place else None
+        hint = f"the function failed at {place}" if place else None
         raise RenderError(message, position=position, hint=hint).naming(where) from error
 
 
