@@ -132,7 +132,7 @@ def test_other_folders_need_a_place_of_the_user(root: Path) -> None:
     with gate.limited_to(None):
         writing.write("../outside/new", "x")
     assert (outside / "a/new").read_text("utf-8") == "x"
-    assert refusal(outside / "folder", outside) == "a folder, not a regular file; remove the file or choose another name"
+    assert refusal(outside / "folder", outside) == "a folder, not a regular file; remove it or choose another name"
 
 
 def test_git_keeps_its_own_folder(root: Path) -> None:
@@ -148,12 +148,12 @@ def test_git_keeps_its_own_folder(root: Path) -> None:
 def test_only_regular_files_are_replaced(root: Path) -> None:
     os.mkfifo(root / "pipe")
     (root / "folder").mkdir()
-    assert refusal("pipe") == "a named pipe, not a regular file; remove the file or choose another name"
-    assert refusal("folder") == "a folder, not a regular file; remove the file or choose another name"
+    assert refusal("pipe") == "a named pipe, not a regular file; remove it or choose another name"
+    assert refusal("folder") == "a folder, not a regular file; remove it or choose another name"
     with gate.limited_to(None):
         assert refusal("/dev/null") == "a file of the operating system is not written"
         assert refusal("/proc/self/comm") == "a file of the operating system is not written"
-        assert refusal("/") == "a folder, not a regular file; remove the file or choose another name"
+        assert refusal("/") == "a folder, not a regular file; remove it or choose another name"
     for name in ("a\0b", "\ud800"):
         assert refusal(name) == "no file can have this name"
 
@@ -305,10 +305,10 @@ def test_no_report_is_written_through_a_link(repository: Project) -> None:
     (repository.root / "new.jsonl").symlink_to("../outside/new")
     (repository.root / "promptfmt").symlink_to("../outside")
     before = outside(repository)
-    refused = [line for line in repository.run(*outputs()).outlines if "the path is a link, which is not followed" in line]
+    refused = [line for line in repository.run(*outputs()).outlines if "is a link, which is not followed" in line]
     assert {line.split()[0] for line in refused} == {*OUTPUTS.values()}
     assert "new.jsonl cannot be written: the path is a link" in repository.run(*baseline("new.jsonl")).stdout.str()
-    assert "b.jsonl cannot be read: the path is outside the rootdir" in repository.run(*baseline("b.jsonl")).stderr.str()
+    assert "cannot be read: the path is outside the rootdir" in repository.run(*baseline("b.jsonl")).stderr.str()
     # The rootdir is that of an ini which the repository chooses.
     lines = repository.run(*outputs("promptfmt/"), *baseline("promptfmt/new"), "--rootdir", "tasks").outlines
     refused = [line for line in lines if "written: a folder in its path is a link out of the repository" in line]
@@ -344,7 +344,7 @@ def test_workers_of_xdist_may_write_where_the_command_line_points(repository: Pr
 def test_an_ini_names_no_place_outside(repository: Project, options: str) -> None:
     repository.write("pytest.ini", f"[pytest]\naddopts = {options}\n")
     before = outside(repository)
-    assert "the path is outside the rootdir; only the command line can name such a file" in repository.run().stdout.str()
+    assert "outside the rootdir; only the command line can name such a file" in repository.run().stdout.str()
     assert outside(repository) == before
     repository.write("pytest.ini", "[pytest]\npromptfmt_baseline = ../outside/new\n")
     said = repository.run("--promptfmt-baseline-update=write").stdout.str()
