@@ -25,7 +25,7 @@ def found(kind: Any, tasks: tuple[str, ...] = ("arc",), **values: Any) -> Versio
     ("finding", "line", "style"),
     [
         (found("kept", parts=("prompts",)), "arc.yaml:3: changed (prompts), version still 1; 1 task: arc", "bold red"),
-        (found("unsure"), "arc.yaml:3: unknown whether it changed, version still 1; 1 task: arc", "dim"),
+        (found("unsure"), "arc.yaml:3: unknown whether the task changed, version still 1; 1 task: arc", "dim"),
         (found("raised", after=2.0, parts=("prompts", "scoring")), "version 1 → 2.0", "dim"),
         (found("alone", before=None, after="x" * 41, place=None), f"version none → {'x' * 40}, nothing else", "dim"),
         (found("kept", TASKS), f"13 tasks: {', '.join(TASKS[:12])} and 1 more", "bold red"),

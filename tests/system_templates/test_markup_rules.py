@@ -242,7 +242,7 @@ MISTAKES = {
         "(tools | tojson)",
         """(tools | tojson) + '\\n{"function_name": <name>, "arguments": <arguments>}'""",
         "PF466",
-        "calls have other names than the instructions show",
+        "calls are written with other names than the instructions show",
     ),
     "arguments in another order": (
         "call.function.arguments | tojson",
