@@ -198,16 +198,16 @@ def _of_answer(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
 
 
 def _of_plain(entry: Mapping[str, Any], number: int) -> Recorded | BadRecord:
-    completion, doc = entry.get("completion"), entry.get("doc", 0)
+    completion, doc = entry.get("completion"), entry.get("doc")
     if not isinstance(completion, str):
         return BadRecord(number, "`completion` must be a text")
     pipeline = entry.get("pipeline")
     if not isinstance(pipeline, str | None):
         return BadRecord(number, f"`pipeline` is {pipeline!r}, but must be the name of a filter pipeline")
     whole = doc if isinstance(doc, dict) else None
-    index = doc if whole is None else entry.get("doc_id", number - 1)
+    index = entry.get("doc_id", 0 if doc is None else number - 1) if whole is not None or doc is None else doc
     if not _is_number(index):
-        return BadRecord(number, f"`doc` is {doc!r}, but must be the index of a doc (from 0) or the doc itself")
+        return BadRecord(number, f"`doc` is {index!r}, but must be the index of a doc (from 0) or the doc itself")
     correct = entry.get("correct")
     if not isinstance(correct, int | float | None):
         return BadRecord(number, f"`correct` is {correct!r}, but must be true or false")

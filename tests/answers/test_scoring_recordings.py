@@ -101,6 +101,19 @@ def test_what_a_model_of_a_run_generated_is_read_with_its_request(tmp_path: Path
     ]
 
 
+def test_a_line_names_its_doc_by_number_or_is_for_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    keys: list[dict[str, object]] = [
+        {},
+        {"doc": 3},
+        {"doc_id": 5},
+        {"doc": {"q": "x"}},
+        {"doc": {"q": "x"}, "doc_id": 9},
+    ]
+    path.write_text("".join(json.dumps({"completion": "A", **each}) + "\n" for each in keys), "utf-8")
+    assert [record.doc_index for record in read_recording(path) if isinstance(record, Recorded)] == [0, 3, 5, 3, 9]
+
+
 def test_big_recordings_take_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     one = json.dumps({"doc": 0, "completion": "A " * 400})
