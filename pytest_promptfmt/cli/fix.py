@@ -195,7 +195,7 @@ def _conversion(
     from pytest_promptfmt.tasks import load_docs
 
     if to is not None and has_template(task):
-        return convert_template_key(task, to), ("the prompts change, because `template:` gets another kind",)
+        return convert_template_key(task, to), ("the prompts change, because the template is of another kind now",)
     if task.path is not None:
         task = replace(task, docs_folder=settings_around(task.path, options).docs_folder(task.path))
     with time_limit(PROOF_SECONDS, f"testing the conversion of {task.name}", task.position("doc_to_text")):

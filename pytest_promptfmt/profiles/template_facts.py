@@ -156,7 +156,7 @@ class TemplateFacts:
             dates = ", ".join(self.dates) or "the date"
             yield f"writes {dates}, {'which follows the clock' if self.follows_clock else 'hard-coded'}"
         if self.generation_prompt is None:
-            yield "changes the text before an answer when it adds the generation prompt"
+            yield "changes the text of earlier messages when it adds the generation prompt"
         elif self.generation_prompt:
             yield f"adds the generation prompt {_quoted(self.generation_prompt)}"
         else:

@@ -60,7 +60,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
     """
     if TOKENIZERS.is_spent:
         raise TokenizerBudgetError(
-            f"not loaded: tokenizers that fail or load slowly used up {TOKENIZERS.seconds:g} s of processor time",
+            f"not loaded: other tokenizers took the {TOKENIZERS.seconds:g} s of processor time that a run has for loading",
             position=Position(source.place),
             hint="fix or remove those that fail; the others are cached for later runs",
         )

@@ -140,7 +140,7 @@ def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
     """Yield that a last answer has no end token, which training on whole conversations learns from."""
     closing, opening = trial.markers(layout.gap or "")[:1], (layout.asked or "").partition(QUESTION)[0]
     if closing and closing[0] not in opening and is_for_chat(trial):
-        saw = f"{layout.tail!r} at the end, but {layout.gap!r} before a user message"
+        saw = f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message"
         yield warning("the last answer has no end token, though earlier ones have", saw, trial.place_of("loop.last"))
     else:
         yield info("no end token after a finished answer", layout.tail or "", trial.place())

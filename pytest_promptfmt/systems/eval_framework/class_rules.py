@@ -243,7 +243,7 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
         quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
         if quoted is not None and quoted[1] != last:
             yield finding(
-                "the prompt quotes the abstention differently from the scored candidate",
+                "the answer for 'cannot tell' has other words in the prompt than in the scored candidate",
                 f"{quoted[1]!r} is quoted, but {candidates[-1]!r} is scored",
                 found.line_of("_get_initial_prompt_text"),
                 instance,
