@@ -37,10 +37,10 @@ report](report.md) lists each answer.
 
 - For {read} templates, a parser reads the answers. {back} of their {answers} answers come back. TRL has no parser for
   the other templates.
-- In {kept} of the {count} templates, all answers stay the same in later prompts.
+- In {kept} of the {count} templates, each answer keeps its text when it is history in a later prompt.
 - In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
 
-| parser that reads most answers | templates | answers that come back | templates whose answers all come back |
+| best parser of the template | templates | answers that come back | templates whose answers all come back |
 |---|---|---|---|
 {parsers}
 ## Why answers do not come back

@@ -207,6 +207,10 @@ class _Page:
             return _Edit(start, min(each for each in _starts(mapping) if each > start), "")
         entry = self._entry(mapping, pair)
         start, end = self._line_start(entry.start), self._line_end(entry.end)
+        for at, _ in self._comments_in(end, len(self.text)):  # deeper ones would be text of a `|` above
+            if self.text[end:at].strip() or at - self._line_start(at) <= len(self._indent(entry)):
+                break
+            end = self._line_end(at)
         kept = self.newline.join(f"{self._indent(entry)}{text}" for _, text in self._comments_in(entry.colon, end))
         following = _LINE_END.match(self.text, end)
         return _Edit(start, following.end() if following and not kept else end, kept)

@@ -60,7 +60,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
     """
     if TOKENIZERS.is_spent:
         raise TokenizerBudgetError(
-            f"not loaded: other tokenizers took the {TOKENIZERS.seconds:g} s of processor time that a run has for loading",
+            f"not loaded: tokenizers that fail or are slow took the {TOKENIZERS.seconds:g} s that a run has for them",
             position=Position(source.place),
             hint="fix or remove those that fail; the others are cached for later runs",
         )

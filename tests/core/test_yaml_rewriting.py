@@ -304,7 +304,11 @@ def comments_in(page: str) -> list[str]:
     return sorted(re.findall(rf"# ?(?:{words})\b", page))
 
 
+UNDER_LITERAL = "task: |\n    text\ndoc_to_text:\n      # indented\ndoc_to_choice:\n"
+
+
 @given(page=pages(), written=WRITTEN, removed=st.sets(st.sampled_from(NAMES), max_size=2))
+@example(page=UNDER_LITERAL, written={"doc_to_choice": None}, removed={"doc_to_text"})
 def test_apart_from_the_given_keys_nothing_changes(page: str, written: dict[str, Any], removed: set[str]) -> None:
     before = read(page)
     removed = removed - written.keys()

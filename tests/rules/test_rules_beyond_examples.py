@@ -375,7 +375,7 @@ SHOTS = """metadata:
     [
         ("Question: {{question}}\\nAnswer: ", "spaces around the answer cue differ"),
         ("Question: {{question}}\\n", "only the question has an answer cue"),
-        ("Question: {{question}}\\nReply:", "another cue"),
+        ("Question: {{question}}\\nReply:", "another answer cue"),
     ],
 )
 def test_the_end_of_shots_is_compared_with_the_end_of_the_question(tmp_path: Path, shown: str, message: str) -> None:

@@ -84,7 +84,7 @@ def test_a_gold_answer_in_other_letter_case_is_reported_with_the_choice_that_is_
 
 def test_a_gold_index_that_is_text_is_reported_with_the_filter_that_makes_it_a_number() -> None:
     (found,) = findings([choice_doc("1")], **{**CHOICES, "doc_to_target": "answer"})
-    assert (found.code, "use 1|int" in found.do) == ("PF701", True)
+    assert (found.code, "write 1|int" in found.do) == ("PF701", True)
 
 
 def test_choices_that_are_the_same_or_empty_are_one_finding() -> None:

@@ -91,7 +91,7 @@ def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
         r"quizz\.yaml:1:\d+: class: quiz\.py has no 'Quizz'\n  hint: did you mean 'Quiz'",
         r"import_fails\.yaml:1:\d+: .*cannot be imported \(broken\.py:1\): no module named 'json.nothing_of_that_name'",
         r"import_ends\.yaml:1:\d+: .*the import of the module ends the program",
-        r"no_module\.yaml:1:\d+: .*neither nowhere\.py nor an installed module 'nowhere'",
+        r"no_module\.yaml:1:\d+: .*neither a file nowhere\.py nor an installed module 'nowhere'",
         r"no_file\.yaml:3:\d+: .*missing\.jsonl",
         r"key\.yaml:4:\d+: .*unknown key 'num_fewshots'.*\n  hint: did you mean 'num_fewshot'",
     ):
