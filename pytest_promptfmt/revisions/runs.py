@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.outcome import BaselineEntry
+from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.affected import TASK_SUFFIXES
@@ -28,8 +29,8 @@ from pytest_promptfmt.revisions.source_changes import differences, unreadable
 from pytest_promptfmt.revisions.task_changes import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
 from pytest_promptfmt.revisions.trees import Renaming, Trees, renamings
-from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Unknown, judge, judge_other
-from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
+from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Place, Unknown, judge, judge_other
+from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, repeated, version_gate
 from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import BESIDE, DIRECTORY, SUFFIX, decode_name, encode_name
@@ -99,25 +100,31 @@ def compare_revisions(
             changed_parts(comparison["clusters"]),
             files=sides.old_names(result["defined"]),
             counts=counted_parts(trees.before / inside),
-            differences=sides.differences,
+            differences=[replace(each, file=sides.below_cwd(each.file)) for each in sides.differences],
             unknown=[
-                *(each.task for each in judgement.unknown),
-                *(each.task for each in judgement.changed if each.section in (COLUMNS, SOME_DOCS)),
+                *((each.file, each.task) for each in judgement.unknown),
+                *((each.file, each.task) for each in judgement.changed if each.section in (COLUMNS, SOME_DOCS)),
                 *judgement.other_docs,
             ],
-            unrendered={task for tasks in result["unrendered"].values() for task in tasks},
+            unrendered={(file, task) for file, tasks in result["unrendered"].items() for task in tasks},
         )
         return RevisionComparison(
             old=old,
             new=new or WORK_TREE,
             result=comparison,
             unknown=judgement.unknown,
-            same=judgement.same,
-            other_docs=judgement.other_docs,
+            same=_labelled(judgement.same, result["defined"]),
+            other_docs=_labelled(judgement.other_docs, result["defined"]),
             unaffected=len(trees.unaffected & trees.affected.single_tasks.keys()),
             pointers=pointers,
             versions=versions,
         )
+
+
+def _labelled(notes: Mapping[Place, str], defined: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return notes by the names of tasks, with the file of each name that several files define."""
+    several = repeated((file, name) for file, names in defined.items() for name in names)
+    return {f"{name} ({file})" if name in several else name: note for (file, name), note in notes.items()}
 
 
 @contextmanager
@@ -139,8 +146,8 @@ class _Sides:
         self._trees, self._before, self._after = trees, trees.before, trees.after
         self._inside, self._paths = inside, paths
         self._renamings = {
-            task: each
-            for task, each in renamings(trees).items()
+            (self.below_cwd(file), task): each
+            for (file, task), each in renamings(trees).items()
             if task == each.task or all(self._is_wanted(PurePosixPath(file)) for file in each[:2])
         }
         # A glob that no plain task matches may name a group; if not, the run reports it.
@@ -149,7 +156,7 @@ class _Sides:
         )
         if not self._all_match:
             trees.lay_out_all()
-        moved = {each.new_file: each.old_file for each in self._renamings.values()}
+        self._moved = {each.new_file: each.old_file for each in self._renamings.values()}
         affected = trees.affected.sources.keys() - trees.unaffected
         # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
         touched = (
@@ -157,7 +164,7 @@ class _Sides:
             for name in (*sorted(trees.affected.modules), *sorted(affected))
             if self._is_wanted(PurePosixPath(name))
         )
-        found = differences(self._before, self._after, {name: moved.get(name, name) for name in touched})
+        found = differences(self._before, self._after, {name: self._moved.get(name, name) for name in touched})
         changed = {name for name in trees.changed if self._is_wanted(PurePosixPath(name))}
         both = sorted(changed & trees.blobs[0].keys() & trees.blobs[1].keys())
         written = {name: name for name in both if name.endswith(TASK_SUFFIXES)}
@@ -168,7 +175,7 @@ class _Sides:
 
     def old_names(self, names: Iterable[str]) -> dict[str, str]:
         """Return files of the second tree with their names in the first, below the working directory."""
-        moved = {self._below_cwd(new): self._below_cwd(old) for old, new, _ in self._renamings.values()}
+        moved = {self.below_cwd(new): self.below_cwd(old) for new, old in self._moved.items()}
         return {name: moved.get(name, name) for name in names}
 
     def _is_wanted(self, name: PurePosixPath) -> bool:
@@ -214,23 +221,30 @@ class _Sides:
             if cluster["category"] not in ("obsolete", "header-only")
             for member in cluster["members"]
         ]
-        shown = {member["task"] for member in members}
+        shown = {(member["file"], member["task"]) for member in members}
         reasons = {entry.task: entry.message for entry in errors}
         for skipped in result["skipped"]:
             reasons.update(dict.fromkeys(skipped["tasks"], skipped["reason"]))
         for difference in self.differences:
-            file = self._below_cwd(difference.file)
+            file = self.below_cwd(difference.file)
             if file.endswith(".py") and difference.new.name not in result["defined"].get(file, ()):
                 continue  # no task
             name = difference.new.name
             tasks = [task for task in result["defined"].get(file, ()) if task.partition("@")[0] == name]
             for task in dict.fromkeys(tasks or [name]):
-                renderings = self._renderings(self._before), self._renderings(self._after)
+                renderings = [self._renderings(tree, difference.file) for tree in (self._before, self._after)]
                 reason = reasons.get(task) or reasons.get(name, "")
-                is_shown = bool(shown & {task, name})
-                judge(judgement, replace(difference, file=file), task, renderings, shown=is_shown, reason=reason)
+                is_shown = bool(shown & {(file, task), (file, name)})
+                judge(
+                    judgement,
+                    replace(difference, file=file),
+                    task,
+                    (renderings[0], renderings[1]),
+                    shown=is_shown,
+                    reason=reason,
+                )
         for name, (task, failure) in self._unreadable.items():
-            file = self._below_cwd(name)
+            file = self.below_cwd(name)
             step = f"run pytest --promptfmt {file} to see the error"
             reason = f"the file changed, but neither revision of it can be read: {failure}"
             judgement.unknown.append(Unknown(task, file, reason, step))
@@ -238,7 +252,7 @@ class _Sides:
         named |= {member["file"] for member in members}
         failed = {entry.file: entry for entry in errors}
         for name in self._others:
-            file = self._below_cwd(name)
+            file = self.below_cwd(name)
             tasks = [*result["defined"].get(file, ()), *([failed[file].task or file] if file in failed else [])]
             if tasks and file not in named:
                 whys = [reasons[task] for task in tasks if task in reasons]
@@ -247,30 +261,31 @@ class _Sides:
         result["clusters"] = [*without(result["clusters"], judgement.only_names), *unseen_clusters(judgement.changed)]
         return judgement
 
-    def _renderings(self, tree: Path) -> Path:
-        return tree.with_name(f"{tree.name}.renderings")
+    def _renderings(self, tree: Path, file: str) -> Path:
+        """Return the folder of the renderings of a file of the second tree: two files may define one name."""
+        return tree.with_name(f"{tree.name}.renderings") / digest_of(os.fsencode(file))
 
     def _planned(self, tree: Path) -> list[str]:
         """Write the plan for a run to render the tasks that are written differently, and return its options."""
         if not self.differences:
             return []
         is_first = tree == self._before
-        folder, other = self._renderings(tree), "" if is_first else str(self._renderings(self._before))
-        folder.mkdir()
-        plans = {
-            each.new.name: asdict(
+        plans: dict[str, dict[str, Any]] = {}
+        for each in self.differences:
+            folder = self._renderings(tree, each.file)
+            folder.mkdir(parents=True, exist_ok=True)
+            file = self._moved.get(each.file, each.file) if is_first else each.file
+            plans.setdefault(f"{tree}{os.sep}{file}", {})[each.new.name] = asdict(
                 RenderingPlan(
                     top=str(tree),
                     folder=str(folder),
-                    other=other,
+                    other="" if is_first else str(self._renderings(self._before, each.file)),
                     words=each.words(),
                     parts=each.parts(each.old if is_first else each.new),
                     rows=any(change.key == "process_docs" for change in each.changes),
                     scores=any(change.code for change in each.of("reading")),
                 )
             )
-            for each in self.differences
-        }
         plan = tree.with_name(f"{tree.name}.plan")
         plan.write_text(json.dumps(plans), "utf-8", errors="surrogateescape")
         return ["-p", "pytest_promptfmt.plugin.items.command_items", f"--promptfmt-renderings={plan}"]
@@ -317,25 +332,29 @@ class _Sides:
             return name in self._trees.affected.modules or name.rpartition("/")[2] == "conftest.py"
         return name not in self._trees.unaffected and bool(systems_for(Path(name)))
 
-    def _renamed(self, task_id: str) -> tuple[Renaming, str] | None:
-        """Return where a task@format of the first side is now, and under which name; None where nothing changed."""
-        name = next((each for each in (task_id, task_id.rpartition("@")[0]) if each in self._renamings), None)
-        if name is None:
-            return None
-        return self._renamings[name], self._renamings[name].task + task_id.removeprefix(name)
+    def _renamed(self, file: str, task_id: str) -> tuple[Renaming, str] | None:
+        """Return where a task@format of the first side is now, and under which name; None where nothing changed.
+
+        Its file is below the working directory.
+        """
+        for name in (task_id, task_id.rpartition("@")[0]):
+            found = self._renamings.get((file, name))
+            if found is not None:
+                return found, found.task + task_id.removeprefix(name)
+        return None
 
     def _followed(self, entry: BaselineEntry) -> BaselineEntry:
         """Return the entry of a baseline where its task is now."""
-        found = self._renamed(entry.task)
-        if found is None or entry.file != self._below_cwd(found[0].old_file):
+        found = self._renamed(entry.file, entry.task)
+        if found is None:
             return entry
-        return replace(entry, file=self._below_cwd(found[0].new_file), task=found[1])
+        return replace(entry, file=self.below_cwd(found[0].new_file), task=found[1])
 
     def _now(self, prompt: Mapping[str, str]) -> dict[str, str]:
-        """Return a prompt of the first side with the name and file of its task now, and with the `old` name."""
-        found = self._renamed(prompt["task"])
-        now = {} if found is None else {"task": found[1], "file": self._below_cwd(found[0].new_file)}
-        return {**prompt, "old": prompt["task"], **now}
+        """Return a prompt of the first side with the name and file of its task now, and with the old ones."""
+        found = self._renamed(prompt["file"], prompt["task"])
+        now = {} if found is None else {"task": found[1], "file": self.below_cwd(found[0].new_file)}
+        return {**prompt, "old": prompt["task"], "old_file": prompt["file"], **now}
 
     def _hand_over(self) -> None:
         """Move snapshots and locks that the first run wrote to where the second looks for them.
@@ -355,8 +374,8 @@ class _Sides:
         for old_file in dict.fromkeys(each.old_file for each in self._renamings.values()):
             source = BESIDE.folder(self._after / old_file)
             for folder in sorted(source.iterdir()) if source.is_dir() else ():
-                found = self._renamed(decode_name(folder.name))
-                if found is not None and found[0].old_file == old_file:
+                found = self._renamed(self.below_cwd(old_file), decode_name(folder.name))
+                if found is not None:
                     target = BESIDE.folder(self._after / found[0].new_file) / encode_name(found[1])
                     if not target.exists():
                         target.parent.mkdir(parents=True, exist_ok=True)
@@ -376,7 +395,8 @@ class _Sides:
             return now["task"] not in defined[now["file"]]
         return not (self._after / self._inside / now["file"]).exists()
 
-    def _below_cwd(self, name: str) -> str:
+    def below_cwd(self, name: str) -> str:
+        """Return the name of a file of a tree below the working directory."""
         below = "" if self._inside == Path() else f"{self._inside.as_posix()}/"
         return name.removeprefix(below)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.results.clusters import grouped
-from pytest_promptfmt.revisions.verdicts import UnseenChange
-from pytest_promptfmt.snapshots.paths import decode_name
+from pytest_promptfmt.revisions.verdicts import Place, UnseenChange
+from pytest_promptfmt.snapshots.paths import BESIDE, decode_name
 
 _SIDES: Final = re.compile(r"^--- .*\n\+\+\+ now$", re.MULTILINE)
 _SHOWN_OF_NEW: Final = ("+", "…")
@@ -29,7 +29,7 @@ def as_comparison(
     """
     old, new = short_name(old), short_name(new)
     clusters: list[dict[str, Any]] = []
-    names = {prompt["task"]: prompt["old"] for prompt in result["followed"] if prompt["task"] != prompt["old"]}
+    names = {(each["file"], each["task"]): each["old"] for each in result["followed"] if each["task"] != each["old"]}
     # The name of a task is in the header of its snapshot.
     found = [*without(result["clusters"], names, "header-only")]
     renamed = [*_same_under_other_names({**result, "clusters": found}, names)]
@@ -43,8 +43,8 @@ def as_comparison(
             detail = detail.removeprefix(cluster["title"]).lstrip("\n")  # of an error the hint is left
             members = [_named(each, names) for each in cluster["members"]]
             clusters.append({**cluster, "detail": detail, "members": members})
-    found_again = {(prompt["old"], prompt["profile"]) for prompt in renamed}
-    removed = [prompt for prompt in result["removed"] if (prompt["task"], prompt["profile"]) not in found_again]
+    found_again = {_prompt(each, "old_file", "old") for each in renamed}
+    removed = [prompt for prompt in result["removed"] if _prompt(prompt) not in found_again]
     members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
     clusters += _cluster("renamed", "the same prompts under another name", members)
     clusters += _cluster("obsolete", f"tasks that {new} does not have", removed)
@@ -63,11 +63,12 @@ def short_name(revision: str) -> str:
 
 
 def without(
-    clusters: Iterable[dict[str, Any]], tasks: Collection[str], category: str = "changed"
+    clusters: Iterable[dict[str, Any]], tasks: Collection[Place], category: str = "changed"
 ) -> Iterator[dict[str, Any]]:
     """Yield the clusters without the prompts of these tasks in clusters of one category."""
     for cluster in clusters:
-        kept = [each for each in cluster["members"] if cluster["category"] != category or each["task"] not in tasks]
+        is_kept = cluster["category"] != category
+        kept = [each for each in cluster["members"] if is_kept or (each["file"], each["task"]) not in tasks]
         if kept:
             yield {**cluster, "members": kept, **_sizes(kept)}
 
@@ -79,31 +80,38 @@ def unseen_clusters(changes: Iterable[UnseenChange]) -> Iterator[dict[str, Any]]
         yield from _cluster("changed", title, members, detail=found[0].detail)
 
 
-def _named(member: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _named(member: Mapping[str, Any], names: Mapping[Place, str]) -> dict[str, Any]:
     """Return a prompt with both names of its task, if they differ."""
-    old = names.get(member["task"])
+    old = names.get((member["file"], member["task"]))
     return {**member, "task": f"{old} → {member['task']}"} if old is not None else {**member}
 
 
-def _same_under_other_names(result: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _same_under_other_names(result: Mapping[str, Any], names: Mapping[Place, str]) -> Iterator[dict[str, Any]]:
     """Yield the prompts of renamed tasks, after both names, that were rendered again and are in no cluster."""
-    shown = {(each["task"], each["profile"]) for cluster in result["clusters"] for each in cluster["members"]}
-    lost = {(prompt["task"], prompt["profile"]) for prompt in result["removed"]}
-    failed = {task for tasks in result["unrendered"].values() for task in tasks}
+    shown = {_prompt(each) for cluster in result["clusters"] for each in cluster["members"]}
+    lost = set(map(_prompt, result["removed"]))
+    failed = {(file, task) for file, tasks in result["unrendered"].items() for task in tasks}
     errors = [cluster for cluster in result["clusters"] if cluster["category"] == "error"]
-    failed |= {each["task"] for cluster in errors for each in cluster["members"]}
+    failed |= {(each["file"], each["task"]) for cluster in errors for each in cluster["members"]}
     for prompt in result["followed"]:
-        sides = [(prompt[name], prompt["profile"]) for name in ("old", "task")]
-        is_there = prompt["task"] in result["defined"].get(prompt["file"], ()) and prompt["task"] not in failed
-        if prompt["task"] in names and is_there and sides[0] not in lost and sides[1] not in shown:
+        place = prompt["file"], prompt["task"]
+        is_there = prompt["task"] in result["defined"].get(prompt["file"], ()) and place not in failed
+        is_told = _prompt(prompt, "old_file", "old") in lost or _prompt(prompt) in shown
+        if place in names and is_there and not is_told:
             yield _named(prompt, names)
+
+
+def _prompt(each: Mapping[str, str], file: str = "file", task: str = "task") -> tuple[PurePosixPath, str, str]:
+    """Return what tells a prompt from others: the folder of all snapshots of its file, its task and its profile."""
+    return PurePosixPath(BESIDE.folder(Path(each[file]))), each[task], each["profile"]
 
 
 def _renamed(cluster: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     path = PurePosixPath(cluster["title"].removeprefix("renamed ").partition(" → ")[0])
     old = decode_name(path.parent.name)
+    old_file = (path.parents[3] / path.parts[-3]).as_posix()  # but for its suffix
     for member in cluster["members"]:
-        yield {**member, "old": old, "task": f"{old} → {member['task']}"}
+        yield {**member, "old": old, "old_file": old_file, "task": f"{old} → {member['task']}"}
 
 
 def _new(cluster: Mapping[str, Any], old: str, unrendered: Collection[str]) -> Iterator[dict[str, Any]]:

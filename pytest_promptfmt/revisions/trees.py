@@ -166,8 +166,8 @@ class Renaming(NamedTuple):
     task: str
 
 
-def renamings(trees: Trees) -> dict[str, Renaming]:
-    """Return the tasks that have another file or name now, by their names in the first revision."""
+def renamings(trees: Trees) -> dict[tuple[str, str], Renaming]:
+    """Return the tasks that have another file or name now, by their files and names in the first revision."""
     now, then = (
         {file: source.name for file, source in sources.items() if source.name}  # those that define one task each
         for sources in (trees.affected.sources, trees.earlier)
@@ -175,14 +175,14 @@ def renamings(trees: Trees) -> dict[str, Renaming]:
     counts = Counter(now.values()), Counter(then.values())
     files = {task: file for file, task in now.items() if counts[0][task] == 1 and file not in trees.blobs[0]}
     moved = {file: task for file, task in then.items() if task in files and counts[1][task] == 1}
-    found = {task: Renaming(file, files[task], task) for file, task in moved.items()}
+    found = {(file, task): Renaming(file, files[task], task) for file, task in moved.items()}
     known = {*then.values(), *(now[file] for file in now.keys() - trees.changed)}
     gone = {file: task for file, task in then.items() if task not in counts[0]}
     come = {file: task for file, task in now.items() if file in trees.changed and task not in known}
     for file in gone.keys() & come.keys():
-        found[gone.pop(file)] = Renaming(file, file, come.pop(file))
+        found[file, gone.pop(file)] = Renaming(file, file, come.pop(file))
     for old, new in _alike(_lines(trees.before, gone), _lines(trees.after, come), gone, come):
-        found[gone[old]] = Renaming(old, new, come[new])
+        found[old, gone[old]] = Renaming(old, new, come[new])
     return found
 
 

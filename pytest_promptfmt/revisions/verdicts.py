@@ -42,6 +42,10 @@ _PROCESSING: Final = ("process_docs", "fewshot_config.process_docs")
 _NO_ROWS: Final = "no docs for a task class"
 
 
+Place = tuple[str, str]
+"""A file and the name of a task@format in it: two files may define one name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """A task that may have changed: the reason why this is unknown, and the smallest step that would show it."""
@@ -77,9 +81,9 @@ class Judgement:
 
     changed: list[UnseenChange] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
-    same: dict[str, str] = field(default_factory=dict)
-    other_docs: dict[str, str] = field(default_factory=dict)
-    only_names: set[str] = field(default_factory=set)
+    same: dict[Place, str] = field(default_factory=dict)
+    other_docs: dict[Place, str] = field(default_factory=dict)
+    only_names: set[Place] = field(default_factory=set)
 
 
 def judge(
@@ -100,7 +104,7 @@ def judge(
     file = difference.file
     moved = [change for change in difference.of("docs") if change.is_rewritten and change.key not in _PROCESSING]
     if moved:
-        found.other_docs[task] = ", ".join(_rewriting(difference, change.key) for change in moved)
+        found.other_docs[file, task] = ", ".join(_rewriting(difference, change.key) for change in moved)
     _judge_reading(found, difference, task, (old, new))
     if old is None or new is None or old["error"] or new["error"]:
         if not shown:
@@ -121,17 +125,17 @@ def judge(
         columns = _other_columns(old, new)
         if not shown or _without_words(old) == _without_words(new):
             found.changed.append(UnseenChange(task, file, f"other columns are read{columns}", section=COLUMNS))
-            found.only_names.add(task)
+            found.only_names.add((file, task))
     elif differing or (own and (is_given or not old["same"])):
         if not shown:
             way, texts = (differing[0], "same") if differing else (own[0], "own")
             found.changed.append(_seen(task, file, way, old[texts][way], new[texts][way]))
     else:
         if not is_given and old["same"]:
-            found.only_names.add(task)
+            found.only_names.add((file, task))
         _judge_unseen(found, difference, task, (old, new), is_given=bool(is_given))
         if shown:
-            found.same.pop(task, None)
+            found.same.pop((file, task), None)
 
 
 def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path], why: str) -> None:
@@ -232,7 +236,7 @@ def _judge_unseen(
         # The variants of docs are made of what `process_docs` returns.
         edges = sum(map(len, old["edges"].values())) if difference.of("prompt") else 0
         count = sum(len(texts) for texts in old["same"].values()) + edges
-        found.same[task] = f"{', '.join(map(str, changed))}: the same text for {counted(count, 'doc')}"
+        found.same[difference.file, task] = f"{', '.join(map(str, changed))}: the same text for {counted(count, 'doc')}"
 
 
 def _reasons(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -20,7 +21,7 @@ from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.revisions.source_changes import SourceDifference, WrittenTask, written_in
-from pytest_promptfmt.revisions.verdicts import SOME_DOCS
+from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Place
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.changes import FEW_SHOT
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
@@ -107,80 +108,94 @@ def counted_parts(rootdir: Path) -> frozenset[str]:
     return frozenset(values.get("version_parts", PARTS))
 
 
-def changed_parts(clusters: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[Part]]:
+def changed_parts(clusters: Iterable[Mapping[str, Any]]) -> dict[Place, frozenset[Part]]:
     """Return the changed parts of each task of a result in JSON's types.
 
     Tokens depend on the tokenizer and do not count; nor do names of columns, which do not change their content, nor
     changes that only variants of docs show.
     """
-    found: dict[str, frozenset[Part]] = {}
+    found: dict[Place, frozenset[Part]] = {}
     for cluster in clusters:
         for member in cluster["members"] if cluster["category"] == "changed" else ():
             titles = {title for title in member.get("sections", ()) if not title.startswith(_UNCERTAIN)}
             parts = {_SECTIONS.get(_OF_SECTION.sub("", title), "metric") for title in titles}
-            found[member["task"]] = found.get(member["task"], frozenset()) | parts
+            place = member["file"], member["task"]
+            found[place] = found.get(place, frozenset()) | parts
     return found
 
 
 def version_gate(
     before: Path,
     after: Path,
-    changed: Mapping[str, Collection[Part]],
+    changed: Mapping[Place, Collection[Part]],
     *,
     files: Mapping[str, str],
     counts: Collection[str],
     differences: Iterable[SourceDifference] = (),
-    unknown: Collection[str] = (),
-    unrendered: Collection[str] = (),
+    unknown: Collection[Place] = (),
+    unrendered: Collection[Place] = (),
 ) -> tuple[VersionFinding, ...]:
     """Return how versions and changes fit together, forgotten versions first. No code is run.
 
-    `before` and `after` are folders with both revisions. `changed` are the parts that rendering found, by `name` or
-    `name@format`; `files` maps the task files of `after` to their names in `before`; `counts` are the parts that count
+    `before` and `after` are folders with both revisions. `changed` are the parts that rendering found, by file with `name`
+    or `name@format`; `files` maps the task files of `after` to their names in `before`; `counts` are the parts that count
     as a change. `differences` are the tasks that are written differently, `unknown` those for which rendering could not
     decide whether they changed, `unrendered` those that were not rendered.
     """
-    old, new = (
-        {task.name: _read(task) for name in names for task in written_in(tree, name).values()}
-        for tree, names in ((before, files.values()), (after, files))
-    )
-    written = {each.new.name: each for each in differences}
+    sides = [
+        [(name, task) for name, own in paths.items() for task in written_in(tree, own).values()]
+        for tree, paths in ((before, files), (after, {name: name for name in files}))
+    ]
+    several = {name for side in sides for name in repeated((file, task.name) for file, task in side)}
+
+    def place_of(file: str, name: str) -> Place:
+        return file if name in several else "", name
+
+    old, new = ({place_of(file, task.name): _read(task) for file, task in side} for side in sides)
+
+    def known_place(file: str, id_: str) -> Place:
+        place = place_of(file, id_)
+        return place if place in new else place_of(file, id_.rpartition("@")[0] or id_)
+
+    written = {place_of(each.file, each.new.name): each for each in differences}
     found: dict[tuple[Kind, Position | None, str, str], tuple[list[str], set[Part], _Read, _Read]] = {}
 
-    def add(kind: Kind, name: str, parts: Collection[Part] = ()) -> None:
-        key = (kind, new[name].place, str(old[name].version), str(new[name].version))
-        names, known, _, _ = found.setdefault(key, ([], set(), old[name], new[name]))
-        names.append(name)
+    def add(kind: Kind, place: Place, parts: Collection[Part] = ()) -> None:
+        key = (kind, new[place].place, str(old[place].version), str(new[place].version))
+        names, known, _, _ = found.setdefault(key, ([], set(), old[place], new[place]))
+        if place[1] not in names:
+            names.append(place[1])
         known.update(parts)
 
-    shown: dict[str, set[Part]] = {}
-    for id_, sections in changed.items():
-        shown.setdefault(_name(id_, new), set()).update(sections)
-    unseen = {_name(id_, new) for id_ in unknown}
+    shown: dict[Place, set[Part]] = {}
+    for (file, id_), sections in changed.items():
+        shown.setdefault(known_place(file, id_), set()).update(sections)
+    unseen, unrendered = ({known_place(*each) for each in places} for places in (unknown, unrendered))
     touched: set[str] = set()
-    for name in sorted(old.keys() & new.keys()):
-        one, other = old[name], new[name]
+    for place in sorted(old.keys() & new.keys(), key=lambda place: place[::-1]):
+        name, one, other = place[1], old[place], new[place]
         is_regrouped = (one.scoring, one.members) != (other.scoring, other.members)
-        parts = {*shown.get(name, ())}
+        parts = {*shown.get(place, ())}
         if is_regrouped:
             parts.add("metric")
-        keys = {change.key for change in written[name].changes} if name in written else set()
+        keys = {change.key for change in written[place].changes} if place in written else set()
         is_own = bool(keys - {_OWN_DOCS}) or is_regrouped
         is_seen = bool(parts)
-        if not parts and name in unseen:
+        if not parts and place in unseen:
             parts = {_KEYS.get(key, "text") for key in keys} or {"text"}
         parts = {part for part in parts if part in counts}
         if parts:
             touched |= {name, *other.tags}
         if one.version != other.version:
-            if parts or (name not in unrendered and name not in unseen):
-                add("raised" if parts else "alone", name, parts)
+            if parts or (place not in unrendered and place not in unseen):
+                add("raised" if parts else "alone", place, parts)
         elif parts and (is_seen or other.version is not None):
             kind: Kind = "missing" if other.version is None else "unsure" if not is_seen else "elsewhere"
-            add("kept" if kind == "elsewhere" and is_own else kind, name, parts)
-    for name in sorted(_groups_of(touched, new) & old.keys() - touched):
-        if old[name].version is not None and old[name].version == new[name].version:
-            add("members", name)
+            add("kept" if kind == "elsewhere" and is_own else kind, place, parts)
+    for place in sorted(_groups_of(touched, new) & old.keys()):
+        is_same = old[place].version is not None and old[place].version == new[place].version
+        if place[1] not in touched and is_same:
+            add("members", place)
     order = get_args(Kind)
     findings = [
         VersionFinding(
@@ -196,15 +211,18 @@ def version_gate(
     return tuple(sorted(findings, key=lambda finding: (order.index(finding.kind), finding.tasks)))
 
 
-def _name(task_id: str, known: Collection[str]) -> str:
-    return task_id if task_id in known else task_id.rpartition("@")[0] or task_id
+def repeated(places: Iterable[Place]) -> frozenset[str]:
+    """Return the names that several files define; a class with the name of a YAML file's task is that task."""
+    counts = Counter(name for file, name in {*places} if not file.endswith(".py"))
+    return frozenset(name for name, count in counts.items() if count > 1)
 
 
-def _groups_of(names: Collection[str], known: Mapping[str, _Read]) -> set[str]:
+def _groups_of(names: Collection[str], known: Mapping[Place, _Read]) -> set[Place]:
     """Return the groups that hold one of these names, directly or through other groups."""
-    found: set[str] = set()
-    while more := {name for name in known.keys() - found if not known[name].members.isdisjoint({*names, *found})}:
+    found, held = set[Place](), {*names}
+    while more := {place for place in known.keys() - found if not known[place].members.isdisjoint(held)}:
         found |= more
+        held |= {name for _, name in more}
     return found
 
 

@@ -57,7 +57,7 @@ def test_a_task_that_could_not_be_rendered_before_is_told_apart_from_a_new_one(l
 
 
 def test_both_names_of_a_renamed_task_are_shown_and_it_is_neither_new_nor_removed() -> None:
-    renamed = cluster("renamed", member("new_name"), title="renamed __prompts__/a/old_name/plain.txt \u2192 x")
+    renamed = cluster("renamed", member("new_name"), title="renamed tasks/__prompts__/a/old_name/plain.txt \u2192 x")
     result = compared(renamed, removed=[member("old_name"), member("gone")])
     same, removed = result["clusters"]
     assert (same["category"], same["title"]) == ("renamed", "the same prompts under another name")
@@ -68,7 +68,7 @@ def test_both_names_of_a_renamed_task_are_shown_and_it_is_neither_new_nor_remove
 
 
 def test_a_change_of_a_renamed_task_names_both_and_its_sides_are_the_revisions() -> None:
-    followed = [{**member("new_name"), "old": "old_name"}]
+    followed = [{**member("new_name"), "old": "old_name", "old_file": "tasks/a.yaml"}]
     changed = cluster("changed", member("new_name"), title="a title", detail="a title\n\n--- stored\n+++ now\n-x\n+y")
     header = cluster("header-only", member("new_name"))
     [only] = compared(changed, header, followed=followed)["clusters"]
@@ -77,10 +77,13 @@ def test_a_change_of_a_renamed_task_names_both_and_its_sides_are_the_revisions()
 
 
 def test_a_renamed_task_whose_prompts_are_the_same_is_told_unless_it_failed() -> None:
-    followed = [{**member(name, file="tasks/a.yaml"), "old": f"old_{name}"} for name in ("a", "b", "c", "d")]
+    followed = [
+        {**member(name, file="tasks/a.yaml"), "old": f"old_{name}", "old_file": "tasks/a.yaml"}
+        for name in ("a", "b", "c", "d")
+    ]
     defined = {"tasks/a.yaml": ["a", "b", "d"]}
     failing = cluster("error", member("b"))
-    result = compared(failing, followed=followed, defined=defined, unrendered={"x": ["d"]})
+    result = compared(failing, followed=followed, defined=defined, unrendered={"tasks/a.yaml": ["d"]})
     error, same = result["clusters"]
     assert error["category"] == "error"
     assert [each["task"] for each in same["members"]] == ["old_a \u2192 a"]
@@ -116,7 +119,7 @@ def test_prompts_of_some_tasks_are_left_out_of_clusters_of_one_category() -> Non
         cluster("changed", member("a")),
         cluster("new", member("a")),
     ]
-    left, new = without(clusters, ["a"])
+    left, new = without(clusters, [("tasks/a.yaml", "a")])
     assert [each["task"] for each in left["members"]] == ["b"]
     assert (left["items"], left["tasks"]) == (1, 1)
     assert new == clusters[2]

@@ -171,7 +171,7 @@ def test_a_task_whose_file_has_another_name_has_moved(repository: Path, compared
     (repository / "tasks/deep").mkdir()
     (repository / "tasks/alone.yaml").rename(repository / "tasks/deep/single.yaml")
     moved = Renaming("tasks/alone.yaml", "tasks/deep/single.yaml", "alone")
-    assert renamings(compared()) == {"alone": moved}
+    assert renamings(compared()) == {("tasks/alone.yaml", "alone"): moved}
 
 
 def test_the_work_tree_has_the_ids_of_a_commit_with_the_same_content(repository: Path) -> None:

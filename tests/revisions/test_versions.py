@@ -36,14 +36,14 @@ def gate(
     ("edit", "changed", "options", "expected"),
     [
         ((), {}, {}, []),
-        ((), {"a": {"text"}}, {}, [("elsewhere", ("text",))]),
-        ((), {"a@mcqa": {"target", "text"}}, {}, [("elsewhere", ("text", "target"))]),
-        ((), {"a": {"text"}}, {"counts": ["stops"]}, []),
-        ((), {}, {"unknown": ["a"]}, [("unsure", ("text",))]),
-        (("version: 2", "version: 3"), {"a": {"text"}}, {}, [("raised", ("text",))]),
+        ((), {("a.yaml", "a"): {"text"}}, {}, [("elsewhere", ("text",))]),
+        ((), {("a.yaml", "a@mcqa"): {"target", "text"}}, {}, [("elsewhere", ("text", "target"))]),
+        ((), {("a.yaml", "a"): {"text"}}, {"counts": ["stops"]}, []),
+        ((), {}, {"unknown": [("a.yaml", "a")]}, [("unsure", ("text",))]),
+        (("version: 2", "version: 3"), {("a.yaml", "a"): {"text"}}, {}, [("raised", ("text",))]),
         (("version: 2", "version: 3"), {}, {}, [("alone", ())]),
-        (("version: 2", "version: 3"), {}, {"unknown": ["a"]}, [("raised", ("text",))]),
-        (("version: 2", "version: 3"), {}, {"unrendered": ["a"]}, []),
+        (("version: 2", "version: 3"), {}, {"unknown": [("a.yaml", "a")]}, [("raised", ("text",))]),
+        (("version: 2", "version: 3"), {}, {"unrendered": [("a.yaml", "a")]}, []),
     ],
 )
 def test_each_change_is_set_against_the_version(
@@ -54,7 +54,7 @@ def test_each_change_is_set_against_the_version(
 
 def test_a_change_without_a_version_is_missing_one_and_no_error(tmp_path: Path) -> None:
     bare = TASK.replace("metadata: {version: 2}\n", "")
-    assert gate(tmp_path, bare, bare, {"a": {"text"}}) == [("missing", ("text",))]
+    assert gate(tmp_path, bare, bare, {("a.yaml", "a"): {"text"}}) == [("missing", ("text",))]
 
 
 def test_groups_inside_a_group_pass_a_change_on_to_it(tmp_path: Path) -> None:
@@ -66,15 +66,17 @@ def test_groups_inside_a_group_pass_a_change_on_to_it(tmp_path: Path) -> None:
             task = f"task: {name}\noutput_type: generate_until\ndoc_to_text: x\nmetadata: {{version: 2}}\n"
             (tmp_path / side / f"{name}.yaml").write_text(task, "utf-8")
     files = {name: name for name in ("all.yaml", "a.yaml", "b.yaml", "c.yaml")}
-    found = version_gate(tmp_path / "before", tmp_path / "after", {"b": {"text"}}, files=files, counts=PARTS)
+    found = version_gate(
+        tmp_path / "before", tmp_path / "after", {("b.yaml", "b"): {"text"}}, files=files, counts=PARTS
+    )
     assert [(finding.kind, finding.tasks) for finding in found] == [("elsewhere", ("b",)), ("members", ("all",))]
 
 
 def test_the_sections_of_a_result_are_parts_and_tokens_and_columns_are_none() -> None:
     sections = ["prompt, line 2", "generate", "tokens of chat", "columns", "continuations 2 of 4"]
-    members = [{"task": "a", "sections": [each.partition(",")[0] for each in sections]}]
+    members = [{"task": "a", "file": "a.yaml", "sections": [each.partition(",")[0] for each in sections]}]
     clusters = [{"category": "changed", "members": members}, {"category": "new", "members": [{"task": "b"}]}]
-    assert changed_parts(clusters) == {"a": {"text", "stops", "request"}}
+    assert changed_parts(clusters) == {("a.yaml", "a"): {"text", "stops", "request"}}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ def test_a_changed_class_that_kept_its_version_is_an_error_and_is_raised(tmp_pat
         (side / "classes.py").write_text(text, "utf-8")
     files = {"classes.py": "classes.py"}
     found_by = differences(before, after, files)
-    [found] = version_gate(before, after, {"Capitals": {"text"}}, files=files, counts=PARTS, differences=found_by)
+    [found] = version_gate(
+        before, after, {("classes.py", "Capitals"): {"text"}}, files=files, counts=PARTS, differences=found_by
+    )
     assert (found.kind, found.tasks, str(found.place)) == ("kept", ("Capitals",), "classes.py:5:15")
     [bump], refused = bumps([found], after, tmp_path)
     assert (bump.after.decode(), refused) == (changed.replace("VERSION = 1", "VERSION = 2"), [])
@@ -42,5 +44,7 @@ def test_the_version_of_a_base_class_in_another_file_counts_for_a_class_that_yam
         (side / "capitals.yaml").write_text("class: capitals:Capitals\ndocs: rows.jsonl\n", "utf-8")
     files = {"capitals.yaml": "capitals.yaml"}
     found_by = differences(before, after, files)
-    [found] = version_gate(before, after, {"Capitals": {"text"}}, files=files, counts=PARTS, differences=found_by)
+    [found] = version_gate(
+        before, after, {("capitals.yaml", "Capitals"): {"text"}}, files=files, counts=PARTS, differences=found_by
+    )
     assert (found.kind, found.tasks, str(found.place)) == ("kept", ("Capitals",), "package/base.py:2:15")

@@ -104,11 +104,12 @@ def _comparisons(config: pytest.Config, items: list[pytest.Item]) -> Iterator[py
     yield from (node.make(CommandItem, "comparison", work=_compared) for node in found if node in chosen)
 
 
-def _renderings(items: list[pytest.Item], plans: Mapping[str, Any]) -> Iterator[pytest.Item]:
+def _renderings(items: list[pytest.Item], plans: Mapping[str, Mapping[str, Any]]) -> Iterator[pytest.Item]:
     for item, following in zip(items, [*items[1:], None], strict=True):
         yield item
         node = item.parent
         is_last = following is None or following.parent is not node
-        if is_last and isinstance(node, TaskNode) and node.error is None and node.task.name in plans:
-            work = partial(_rendered, RenderingPlan(**plans[node.task.name]))
-            yield node.make(CommandItem, "rendering", work=work)
+        if is_last and isinstance(node, TaskNode) and node.error is None:
+            plan = plans.get(str(item.path), {}).get(node.task.name)
+            if plan is not None:
+                yield node.make(CommandItem, "rendering", work=partial(_rendered, RenderingPlan(**plan)))
