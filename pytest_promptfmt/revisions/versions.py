@@ -137,10 +137,10 @@ def version_gate(
 ) -> tuple[VersionFinding, ...]:
     """Return how versions and changes fit together, forgotten versions first. No code is run.
 
-    `before` and `after` are folders with both revisions. `changed` are the parts that rendering found, by file with `name`
-    or `name@format`; `files` maps the task files of `after` to their names in `before`; `counts` are the parts that count
-    as a change. `differences` are the tasks that are written differently, `unknown` those for which rendering could not
-    decide whether they changed, `unrendered` those that were not rendered.
+    `before` and `after` are folders with both revisions. `changed` are the parts that rendering found, by file with
+    `name` or `name@format`; `files` maps the task files of `after` to their names in `before`; `counts` are the parts
+    that count as a change. `differences` are the tasks that are written differently, `unknown` those for which
+    rendering could not decide whether they changed, `unrendered` those that were not rendered.
     """
     sides = [
         [(name, task) for name, own in paths.items() for task in written_in(tree, own).values()]

@@ -6,6 +6,7 @@ import os
 import re
 from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
 import pytest
 from promptfmt_command import git, promptfmt, write_task
@@ -283,3 +284,92 @@ def test_of_a_group_only_the_members_that_may_have_changed_are_rendered(tmp_path
     (tmp_path / "tasks/outer.yaml").write_text(outer.replace("D", "E"), "utf-8")
     done = promptfmt(tmp_path, "diff", "HEAD", "--profile", "plain")
     assert "HEAD → the work tree: 2 changed; 0 prompts unchanged, 2 files untouched" in done.stdout
+
+
+# -- two files that define one name ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_one_name(tmp_path: Path) -> Path:
+    for folder in ("a", "b"):
+        write_task(tmp_path / folder, "same", f"{folder}: {{{{question}}}}", metadata="{version: 1}")
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    return tmp_path
+
+
+def changed_places(data: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {
+        (cluster["category"], member["task"], member["file"])
+        for cluster in data["clusters"]
+        for member in cluster["members"]
+    }
+
+
+HIDDEN = "{% if question == 'a' and answer == 'b' %}Rarely {% endif %}"
+
+
+@pytest.mark.parametrize(("first", "second"), ["ab", "ba"])
+def test_a_change_in_one_file_hides_none_in_another_that_defines_its_name(
+    of_one_name: Path, first: str, second: str
+) -> None:
+    write_task(of_one_name / first, "same", f"{first}, {{{{question}}}}", metadata="{version: 1}")
+    write_task(of_one_name / second, "same", f"{second}: {{{{question.strip()}}}}", metadata="{version: 1}")
+    data = json.loads(promptfmt(of_one_name, "diff", "HEAD", "--json", "--profile", "plain").stdout)
+    assert changed_places(data) == {("changed", "same", f"{folder}/tasks/same.yaml") for folder in "ab"}
+    titles = {cluster["members"][0]["file"][0]: cluster["title"] for cluster in data["clusters"]}
+    assert titles[second].startswith("docs with spaces at the ends: ")
+    assert f"from {first}/tasks/same.yaml:4:1 doc_to_text" in titles[first]
+    assert [(each["kind"], each["place"]["file"][0]) for each in data["versions"]] == [
+        ("kept", first),
+        ("unsure", second),
+    ]
+    write_task(of_one_name / second, "same", f"{HIDDEN}{second}: {{{{question}}}}", metadata="{version: 1}")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--json", "--profile", "plain")
+    data = json.loads(done.stdout)
+    assert changed_places(data) == {("changed", "same", f"{first}/tasks/same.yaml")}
+    [unknown] = data["unknown"]
+    assert unknown["file"] == f"{second}/tasks/same.yaml"
+    assert unknown["reason"] == '"Rarely " changed, but appears in no prompt'
+
+
+@pytest.mark.parametrize(("edited", "kept"), ["ab", "ba"])
+def test_of_two_files_with_one_name_only_the_edited_one_is_judged(of_one_name: Path, edited: str, kept: str) -> None:
+    file = write_task(of_one_name / edited, "same", f"{HIDDEN}{edited}: {{{{question}}}}", metadata="{version: 1}")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--json", "--profile", "plain")
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["clusters"]) == (3, [])
+    assert [each["file"] for each in data["unknown"]] == [f"{edited}/tasks/same.yaml"]
+    write_task(of_one_name / edited, "same", f"{edited}: {{{{ question }}}}", metadata="{version: 1}")
+    assert promptfmt(of_one_name, "diff", "HEAD", "--profile", "plain").returncode == 0
+    write_task(of_one_name / edited, "same", f"{edited}: {{{{ question|string }}}}", metadata="{version: 1}")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--profile", "plain", "--json")
+    assert json.loads(done.stdout)["same"].keys() == {f"same ({edited}/tasks/same.yaml)"}
+    file.write_text(file.read_text("utf-8").replace(f"{edited}: ", f"{edited}, "), "utf-8")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--json", "--profile", "plain")
+    assert changed_places(json.loads(done.stdout)) == {("changed", "same", f"{edited}/tasks/same.yaml")}
+
+
+@pytest.mark.parametrize(("raised", "kept"), ["ab", "ba"])
+def test_a_raised_version_is_that_of_its_own_file(of_one_name: Path, raised: str, kept: str) -> None:
+    write_task(of_one_name / raised, "same", f"{raised}, {{{{question}}}}", metadata="{version: 2}")
+    assert promptfmt(of_one_name, "diff", "HEAD", "--versions", "--profile", "plain").returncode == 0
+    write_task(of_one_name / kept, "same", f"{kept}, {{{{question}}}}", metadata="{version: 1}")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--versions", "--profile", "plain")
+    assert done.returncode == 1
+    assert f"{kept}/tasks/same.yaml:6:12: changed (text), version still 1; 1 task: same" in done.stdout
+    assert f"{raised}/tasks/same.yaml:6:12: changed (text), version 1 → 2; 1 task: same" in done.stdout
+
+
+@pytest.mark.parametrize(("removed", "other"), ["ab", "ba"])
+def test_a_removed_task_is_told_where_another_file_has_its_name(of_one_name: Path, removed: str, other: str) -> None:
+    (of_one_name / f"{removed}/tasks/same.yaml").unlink()
+    gone = ("obsolete", "same", f"{removed}/tasks/same.yaml")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--json", "--profile", "plain")
+    assert (done.returncode, changed_places(json.loads(done.stdout))) == (1, {gone})
+    file = of_one_name / f"{other}/tasks/same.yaml"
+    file.write_text(file.read_text("utf-8").replace("task: same", "task: renamed"), "utf-8")
+    done = promptfmt(of_one_name, "diff", "HEAD", "--json", "--profile", "plain")
+    renamed = ("renamed", "same → renamed", f"{other}/tasks/same.yaml")
+    assert (done.returncode, changed_places(json.loads(done.stdout))) == (1, {gone, renamed})

@@ -26,6 +26,7 @@ doc_to_target: answer
 metadata: {{promptfmt: {{docs: {ROWS}}}}}
 """
 CODED = TASK.replace('"Q: {{question}}\\nA:"', "!function code.text")
+PLACE = ("who.yaml", "who")
 SYNTHETIC = TASK.partition("metadata")[0] + "dataset_path: nowhere/docs\n"
 CODE = """\
 def text(doc):
@@ -87,8 +88,8 @@ def test_the_same_text_on_all_docs_states_how_many_they_are(tmp_path: Path) -> N
     other = TASK.replace("{{question}}", "{{question|string}}")
     found = judged(tmp_path, (TASK, ""), (other, ""))
     assert (found.changed, found.unknown) == ([], [])
-    assert found.same["who"].startswith("doc_to_text: the same text for ")
-    assert int(found.same["who"].split()[-2]) > 4, "with shots and with variants"
+    assert found.same[PLACE].startswith("doc_to_text: the same text for ")
+    assert int(found.same[PLACE].split()[-2]) > 4, "with shots and with variants"
 
 
 def test_a_text_that_only_variants_of_docs_show_is_a_change_on_some_docs(tmp_path: Path) -> None:
@@ -133,13 +134,13 @@ def test_code_that_only_reports_is_no_change(line: str, tmp_path: Path) -> None:
     code = head + CODE.replace("def text(doc):\n", f"def text(doc):\n    {line}\n")
     found = judged(tmp_path, (CODED, head + CODE), (CODED, code))
     assert (found.changed, found.unknown) == ([], [])
-    assert "who" in found.same
+    assert PLACE in found.same
 
 
 def test_columns_that_synthetic_docs_do_not_have_are_a_change_of_names(tmp_path: Path) -> None:
     found = judged(tmp_path, (SYNTHETIC, ""), (SYNTHETIC.replace("{{question}}", "{{query}}"), ""))
     assert titles(found) == [("other columns are read (doc_to_text: question became doc_to_text: query)", "columns")]
-    assert found.only_names == {"who"}
+    assert found.only_names == {PLACE}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_task_that_cannot_be_rendered_is_unknown_with_what_stops_it(reason: st
 
 def test_docs_from_elsewhere_are_named_and_the_same_docs_are_compared(tmp_path: Path) -> None:
     found = judged(tmp_path, (SYNTHETIC, ""), (SYNTHETIC.replace("nowhere/docs", "other/docs"), ""))
-    assert found.other_docs == {"who": 'dataset_path: "nowhere/docs" became "other/docs"'}
+    assert found.other_docs == {PLACE: 'dataset_path: "nowhere/docs" became "other/docs"'}
     assert found.changed == []
 
 
