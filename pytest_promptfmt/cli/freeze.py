@@ -15,6 +15,7 @@ from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
+from pytest_promptfmt.results.wording import counted
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import Doc
@@ -133,7 +134,8 @@ class _Asked:
 
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
-        failed = f"; code fails on row {found.failed[0]} and {len(found.failed) - 1:,} others" if found.failed else ""
+        count = counted(len(found.failed), "row")
+        failed = f"; code fails on {count}, first on row {found.failed[0]}" if found.failed else ""
         taken = f"{len(found.rows)} of {len(first):,} rows run {found.taken:,} of {found.steps:,} steps of code"
         note(f"{task.name}: {taken}{failed}")
         return found.rows

@@ -21,6 +21,7 @@ from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.source_imports import syntax_tree
+from pytest_promptfmt.results.wording import counted
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tasks import Harness
@@ -105,6 +106,7 @@ def _init(
     baseline: bool | None,
     editor: bool,
 ) -> None:
+    from pytest_promptfmt.plugin.collected import settings_around
     from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
     from pytest_promptfmt.systems import recognized
     from pytest_promptfmt.tasks import harness_around, looks_like_task
@@ -117,14 +119,18 @@ def _init(
     chosen = kind or _asked(_guessed(folder, tasks, templates, harness))
     has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
     wants_baseline = chosen in (RepositoryKind.FORK, RepositoryKind.TRAINING) if baseline is None else baseline
-    settings = list(_settings(folder, chosen, tasks, templates))
-    if wants_baseline:
-        settings.append(f"baseline: {_BASELINE} # what it accepts does not fail")
+    rootdir = settings_around(folder, ["--noconftest"]).rootdir
+    is_rootdir = rootdir == folder.resolve()
+    if not is_rootdir and chosen is RepositoryKind.TRAINING:
+        raise SettingsError(f"the rootdir of pytest is {rootdir}", hint="run `promptfmt init` there")
+    settings = list(_settings(folder, chosen, tasks, templates, is_rootdir=is_rootdir))
+    if wants_baseline and is_rootdir:
+        settings.append(f"baseline: {_BASELINE} # findings listed there do not fail")
     if settings and not (folder / "promptfmt.yml").exists():
         _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
-    file = find_settings_file(folder) if wants_baseline else None
-    is_named = file is None or "baseline" in read_settings_file(file, is_at_rootdir=True).values
-    arguments = [] if is_named else [f"--promptfmt-baseline={_BASELINE}"]
+    file = find_settings_file(folder) if wants_baseline and is_rootdir else None
+    is_named = file is not None and "baseline" in read_settings_file(file, is_at_rootdir=True).values
+    arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline and not is_named else []
     action = action or _action_reference()
     if workflow:
         _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
@@ -172,8 +178,10 @@ def _guessed(folder: Path, tasks: Sequence[Path], templates: Sequence[Path], har
     return RepositoryKind.BENCHMARKS
 
 
-def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templates: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines of `promptfmt.yaml`; none where the defaults are right."""
+def _settings(
+    folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templates: Sequence[Path], *, is_rootdir: bool
+) -> Iterator[str]:
+    """Yield the lines of `promptfmt.yaml`; none where the defaults are right. Some keys are for the rootdir only."""
     if kind is RepositoryKind.MODEL:
         return
     yield "# Settings of pytest-promptfmt for this folder; `promptfmt init --editor` lets editors complete them."
@@ -183,7 +191,7 @@ def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templat
         return
     yield "default_profiles: [plain, chat-chatml]"
     paths = _tops(folder, tasks)
-    if paths and len(paths) <= _MOST_PATHS:
+    if is_rootdir and paths and len(paths) <= _MOST_PATHS:
         yield f"paths: {json.dumps(paths)} # where task files are"
     if kind is RepositoryKind.FORK:
         yield "snapshots: adopted # files without snapshots are skipped, until their first --snapshot-update"
@@ -337,7 +345,8 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError("no baseline was written: the run ended early (see above)")
     entries = len(gate.read_bytes(file).splitlines()) - 1
-    say(f"{display_path(file)} written, {entries:,} entries" + (f": {counted_by_effect(file)}" if entries else ""))
+    effects = f": {counted_by_effect(file)}" if entries else ""
+    say(f"{display_path(file)} written, {counted(entries, 'entry', 'entries')}{effects}")
 
 
 def _offer(folder: Path) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pytest_promptfmt.revisions.versions import VersionFinding
 
 _SENTENCES: Final = {
-    "kept": "changed, version still {before}",
-    "unsure": "unknown whether the task changed, version still {before}",
-    "elsewhere": "changed because of docs, settings or templates, version still {before}",
+    "kept": "changed{parts}, version still {before}",
+    "unsure": "unknown whether the task changed{parts}, version still {before}",
+    "elsewhere": "changed{parts} because of docs, settings or templates, version still {before}",
     "members": "tasks of the group changed, but its version is still {before}",
-    "missing": "changed, but has no version",
-    "raised": "changed, version {before} → {after}",
+    "missing": "changed{parts}, but has no version",
+    "raised": "changed{parts}, version {before} → {after}",
     "alone": "version {before} → {after}, nothing else changed",
 }
 _SHOWN: Final = 12
@@ -90,5 +90,4 @@ def _with_version(findings: Sequence[VersionFinding]) -> list[VersionFinding]:
 def _sentence(finding: VersionFinding) -> str:
     parts = f" ({', '.join(finding.parts)})" if finding.parts else ""
     before, after = ("none" if each is None else str(each)[:40] for each in (finding.before, finding.after))
-    head, comma, rest = _SENTENCES[finding.kind].format(before=before, after=after).partition(",")
-    return f"{head}{parts}{comma}{rest}"
+    return _SENTENCES[finding.kind].format(parts=parts, before=before, after=after)

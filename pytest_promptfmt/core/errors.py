@@ -126,7 +126,7 @@ class PromptWildcardError(UnavailableError):
 class EarlyChatError(UnavailableError):
     """A chat prompt that lm-eval 0.4.3 refuses, for an earlier release, which has no chat templates."""
 
-    reason = "chat templates before lm-eval 0.4.3, which has no prompts for them without shots"
+    reason = "chat prompts of releases before lm-eval 0.4.3, which have no chat templates"
 
 
 class MissingResource(NamedTuple):

@@ -71,7 +71,7 @@ class RecordedPrompts:
         """Return one line."""
         total = self.equal + self.cut + self.different
         if not total:
-            return f"none of the {self.states:,} HELM request states has a recorded prompt"
+            return f"no recorded prompt in {self.states:,} recorded request{'s' * (self.states != 1)}"
         if self.different:
             return f"{self.different:,} of {total:,} recorded prompts differ from the rendered ones"
         cut = f", {self.cut:,} of them cut by a window" if self.cut else ""

@@ -166,6 +166,7 @@ def read_outputs(written: SettingLookup) -> Outputs:
     if baseline is not None and update != "write" and not baseline.exists():
         raise SettingsError(
             f"no such baseline: {baseline}",
+            position=written.position("baseline"),
             hint="`--promptfmt-baseline-update write` writes one with the current findings",
         )
     left_out = written.value("left_out")

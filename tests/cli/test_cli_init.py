@@ -62,6 +62,19 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
 
 
+def test_below_a_rootdir_init_writes_no_key_of_the_rootdir(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", "utf-8")
+    folder = tmp_path / "evals"
+    folder.mkdir()
+    write_task(folder, "bad", "{{question")
+    done = promptfmt(folder, "init", "--no-workflow", "--baseline")
+    assert "promptfmt-baseline.jsonl written, 1 entry: 1 error\n" in done.stdout
+    [line] = (folder / "promptfmt-baseline.jsonl").read_text("utf-8").splitlines()[1:]
+    assert "tasks/bad.yaml" in line
+    assert "template" in json.loads(line)["message"]
+    assert status(folder, "--promptfmt-baseline=promptfmt-baseline.jsonl") == 0
+
+
 def test_a_baseline_of_init_holds_for_pytest_called_by_its_name(tmp_path: Path) -> None:
     write_task(tmp_path, "coded", "TEXT")
     file = tmp_path / "tasks/coded.yaml"

@@ -17,7 +17,7 @@ def test_a_difference_is_shown_with_the_text_around_it_and_counted_from_one() ->
 
 def test_prompts_are_counted_by_what_became_of_them() -> None:
     found = RecordedPrompts(states=4)
-    assert found.summary == "none of the 4 HELM request states has a recorded prompt"
+    assert found.summary == "no recorded prompt in 4 recorded requests"
     found.add(None, is_cut=False)
     found.add(None, is_cut=True)
     assert found.summary == "reproduces all 2 recorded prompts, 1 of them cut by a window"

@@ -484,11 +484,14 @@ def test_a_conftest_of_a_folder_is_an_input_of_all_tasks_below(tree: Project, na
 
 
 def test_an_include_of_a_file_without_a_task_may_name_one(tree: Project) -> None:
+    tree.write("pytest.ini", "[pytest]\naddopts = -o promptfmt_lint=true\n")
     tree.write("tasks/shared/more.yaml", "include: _more\noutput_type: generate_until\ndoc_to_text: '{{question}}'\n")
     tree.write("tasks/shared/_more", "doc_to_target: answer\n")
     warm(tree)
     tree.edit("tasks/shared/_more", "doc_to_target", "task: arc\ndoc_to_target")
-    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    found = result(tree)
+    assert found == result(tree, "--promptfmt-no-cache")
+    assert "already used by a task" in json.dumps(found)
 
 
 def test_a_profile_that_is_gone_elsewhere_makes_snapshots_obsolete_in_each_run(tree: Project) -> None:

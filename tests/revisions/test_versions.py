@@ -22,7 +22,7 @@ TASK = "task: a\noutput_type: generate_until\ndoc_to_text: x\nmetadata: {version
 
 
 def gate(
-    tmp_path: Path, old: str, new: str, changed: dict[str, Any], **options: Any
+    tmp_path: Path, old: str, new: str, changed: dict[tuple[str, str], Any], **options: Any
 ) -> list[tuple[str, tuple[str, ...]]]:
     for side, text in (("before", old), ("after", new)):
         (tmp_path / side).mkdir()
@@ -47,7 +47,11 @@ def gate(
     ],
 )
 def test_each_change_is_set_against_the_version(
-    tmp_path: Path, edit: tuple[str, str], changed: dict[str, Any], options: dict[str, Any], expected: list[Any]
+    tmp_path: Path,
+    edit: tuple[str, str],
+    changed: dict[tuple[str, str], Any],
+    options: dict[str, Any],
+    expected: list[Any],
 ) -> None:
     assert gate(tmp_path, TASK, TASK.replace(*edit) if edit else TASK, changed, **options) == expected
 

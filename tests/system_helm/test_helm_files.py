@@ -394,7 +394,7 @@ def test_a_large_file_that_breaks_off_is_reported_with_its_place_even_without_re
     assembly = found.tasks[0].assembly
     assert assembly.has_recorded_prompts
     result = assembly.recorded_prompts()
-    assert result.summary == "none of the 49 HELM request states has a recorded prompt"
+    assert result.summary == "no recorded prompt in 49 recorded requests"
     (error,) = result.bad
     assert f"long.json:51:{len(lines[-1]) - 8}: the text ends before it is complete" in str(error)
 
