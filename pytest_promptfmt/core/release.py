@@ -43,6 +43,8 @@ class Release:
     """The generation arguments of a task without any, without `until`."""
     ignored_shot_keys: frozenset[str] = frozenset()
     """Keys of `fewshot_config` that have no effect."""
+    unknown_keys: frozenset[str] = frozenset()
+    """Keys that stop a task, and that 0.4.13 takes."""
     keeps_newline: bool = True
     """Whether templates keep a newline at their end."""
     delimits_empty: bool = False
@@ -81,9 +83,9 @@ def releases() -> Sequence[Release]:
     """Return the rows by rising version, the last of them `LATEST`."""
 
     def row(version: str, written: Mapping[str, Any]) -> Release:
-        ignored = frozenset(written["ignored_shot_keys"])
+        keys = {name: frozenset(written.get(name, ())) for name in ("ignored_shot_keys", "unknown_keys")}
         generation = tuple(written.get("generation", dict(LATEST.generation)).items())
-        return Release(version=version, **{**written, "ignored_shot_keys": ignored, "generation": generation})
+        return Release(version=version, **{**written, **keys, "generation": generation})
 
     return *(row(*each) for each in reversed([*data_table("releases").items()])), LATEST
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, SyntheticDocsError
+from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, RenderError, SyntheticDocsError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.release import LATEST, Release, numbers_of, releases
 from pytest_promptfmt.core.task import Task
@@ -56,6 +56,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "delimits_empty": "whether the delimiters around a shot's answer are written if it is empty",
     "chat_arguments": "what classes get to know of the chat template",
     "chats_question": "how the question is put into a chat",
+    "unknown_keys": "which keys a task may have",
     "ignored_shot_keys": "which keys of fewshot_config have an effect",
 }
 """What differs between releases, by field of `Release`."""
@@ -219,12 +220,14 @@ def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -
             release = replace(old, **{name: getattr(new, name) for name in changes})
             return _result(_requests_by, release, task, docs, shots, profile)
 
+        if any(each.unknown_keys & task.config.keys() for each in (old, new)):
+            return CAUSES["unknown_keys"]
         before = changed()
         return next((CAUSES[name] for name in names if name in CAUSES and changed(name) != before), "several changes")
 
     reason = "" if study.given.system == _LM_EVAL and study.renders_fields else _OTHER_SYSTEM
     draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
-    made = _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
+    made = _compared(study, profiles, reason, (_taking(old), _taking(new)), cause, draws_own)
     return replace(made, scores=() if reason else tuple(_score_changes(study.given, old, new)))
 
 
@@ -249,6 +252,17 @@ def _by(release: Release) -> Side:
             with suppress(PromptfmtError):
                 own = with_pool(followed, docs, shots)
         return lambda profile: _ours(followed, own, profile, shots)
+
+    return make
+
+
+def _taking(release: Release) -> Side:
+    """Return the side of a release, which fails for tasks with keys that it does not know."""
+
+    def make(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
+        for key in sorted(release.unknown_keys & task.config.keys()):
+            raise task.error(RenderError, f"lm-eval {release.version} has no key {key!r}", key)
+        return _by(release)(task, docs, shots)
 
     return make
 

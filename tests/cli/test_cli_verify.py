@@ -221,6 +221,13 @@ def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None
     assert "which keys of fewshot_config have an effect, 1 task: keyed" in back.stdout
 
 
+def test_keys_that_a_release_does_not_know_are_a_change(tmp_path: Path) -> None:
+    write_task(tmp_path, "keyed", generation_kwargs="{until: [x]}", gen_prefix="'So:'")
+    done = promptfmt(tmp_path, "diff", "--harness", "0.4.7..0.4.12", "--profile", "plain")
+    assert "which keys a task may have, 1 task: keyed" in done.stdout
+    assert "lm-eval 0.4.7 has no key 'gen_prefix'" in done.stdout
+
+
 def test_filters_that_score_otherwise_in_a_release_are_named(tmp_path: Path) -> None:
     write_task(tmp_path, "stripped", **STRIPPED)
     done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
