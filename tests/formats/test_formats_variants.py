@@ -111,7 +111,7 @@ def test_format_without_labels_has_no_axis_of_labels() -> None:
     names = [varied.name for varied in variants_of(known_formats()["cloze"])]
     assert not [name for name in names if "enumerator" in name or "label_style" in name]
     assert variants_of(known_formats()["cloze"], ["enumerator"]) == ()
-    with pytest.raises(FormatError, match=r"'enumerator-roman' changes .*, but format"):
+    with pytest.raises(FormatError, match="'enumerator-roman' has no effect in format 'cloze'"):
         apply_format(TASK, "cloze+enumerator-roman")
 
 
