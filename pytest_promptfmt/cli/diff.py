@@ -150,7 +150,7 @@ def diff(
     output.require_valid()
     if bump and new is not None:
         raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
-    options = pytest_options(profiles=profile, no_code=no_code) + (["-n", str(jobs)] if jobs > 1 else [])
+    options = pytest_options(profiles=profile, no_code=no_code) + (["-p", "xdist", "-n", str(jobs)] if jobs > 1 else [])
     given = {"--path": paths, "--task": task, "--profile": profile}
     words = [word for name, values in given.items() for value in values or () for word in (name, value)]
     flags = [name for name, is_on in {"--findings": findings, "--no-code": no_code}.items() if is_on]

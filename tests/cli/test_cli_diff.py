@@ -42,6 +42,13 @@ def test_each_kind_of_change_is_told_once_and_nothing_else(repository: Path) -> 
     assert git(repository, "status", "--short") == ""
 
 
+def test_several_processes_find_what_one_does(repository: Path) -> None:
+    pytest.importorskip("xdist")
+    arguments = ("diff", "HEAD~1", "HEAD", "--json", "--profile", "plain")
+    one, two = (promptfmt(repository, *arguments, *jobs) for jobs in ((), ("--jobs", "2")))
+    assert (two.returncode, two.stderr, json.loads(two.stdout)) == (1, "", json.loads(one.stdout))
+
+
 def test_a_revision_is_compared_with_the_work_tree_as_it_is(repository: Path) -> None:
     assert promptfmt(repository, "diff", "HEAD", "--profile", "plain").returncode == 0
     write_task(repository, "t0", "Q: {{question}}\\nAnswer: ")
