@@ -21,7 +21,6 @@ from pytest_promptfmt.rules.page import (
     task,
     with_shots,
 )
-from pytest_promptfmt.rules.prompt_text import TOPICS
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     around,
@@ -44,7 +43,6 @@ _SENTENCE: Final = 6
 """Words of an answer that is a sentence."""
 
 _FEWEST_ALIKE: Final = 2
-_FEWEST_LETTERS: Final = 8
 _FEW: Final = 3
 """Words of an answer without any reasoning."""
 
@@ -294,26 +292,6 @@ def _choices_in_other_order(study: Study) -> Iterator[Finding]:
     are_lists = isinstance(of_shots, list) and isinstance(choices, list) and not study.written.fewshot.doc_to_target
     if are_lists and of_shots != choices and sorted(map(str, of_shots)) == sorted(map(str, choices)):
         yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
-
-
-@query("PF807", "a few-shot example is in another script than the others", given_shots)
-def _other_script(page: Page) -> Iterator[str]:
-    printed = [[span.text for span in shot.messages[0].content if span.origin.field] for shot in page.shots]
-    texts = [" ".join(each) for each in printed]
-    latin = [text for text in texts if text.isascii() and len(re.findall("[A-Za-z]", text)) > _FEWEST_LETTERS]
-    others = [text for text in texts if text not in latin]
-    if len(latin) == 1 <= len(others) and all(re.search(r"[^\W\d_\0-\u024f]", text) for text in others):
-        yield latin[0][:40]
-
-
-@query("PF807", "few-shot examples are about another subject than the question", given_shots)
-def _other_subject(page: Page) -> Iterator[Finding]:
-    docs = page.study.docs
-    shown = {span.origin.field for span in page.message.content if span.origin.field is not None}
-    for name in sorted(shown) if docs is not None else ():
-        sides = [{str(doc.get(name)) for doc in side} for side in (docs.evaluated, docs.fewshot)]  # type: ignore[union-attr]
-        if name in TOPICS and [len(side) for side in sides] == [1, 1] and sides[0] != sides[1]:
-            yield finding("", f"{min(sides[1])}, but {min(sides[0])} is evaluated", field=name)
 
 
 def _compared(study: Study) -> Sequence[Page]:

@@ -267,11 +267,11 @@ def _gold_option_not_listed(page: Page) -> Iterator[str]:
     is_fixed = isinstance(choices, list) and len(golds) == len(page.scored) and sum(golds) == 1
     if not is_fixed or not follow_each_other(page.scored) or page.study.is_multimodal:
         return
-    shown = [label for label in page.scored if re.search(_LISTED.format(label), page.text)]
-    gold = page.scored[golds.index(True)]
-    is_listed = re.search(rf"(?<!\w){gold}(?!\w)|{gold}[)\].:：．、]", page.text) is not None
-    if shown and shown == page.scored[: len(shown)] and not is_listed:
-        yield f"{gold} is gold, but {', '.join(shown)} are listed"
+    gold, listed = page.scored[golds.index(True)], [one.label for one in page.layout.listed if one.mark != ":"]
+    is_known = re.search(rf"(?i)(?<![a-z]){gold}(?![a-z])", page.instance.prompts[0].text) is not None
+    # digits number steps as well, and letters with a colon are speakers
+    if gold.isalpha() and len(listed) > 1 and listed == page.scored[: len(listed)] and not is_known:
+        yield f"{gold} is gold, but {', '.join(listed)} are listed"
 
 
 def _letters_written(study: Study) -> list[str]:

@@ -15,6 +15,7 @@ from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, first, own, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, words, written_texts
+from pytest_promptfmt.study.layout import layout_of
 
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
@@ -34,7 +35,7 @@ _OF_ANSWERS: Final = frozenset(
 )
 _NOTE: Final = pattern("prompt_text", "note")
 _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE|IMG|AUDIO|VIDEO)\]", re.IGNORECASE)
-TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
+_TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
 """Columns that are the same for all docs of a task."""
 
 _SHORTEST: Final = 3
@@ -153,7 +154,7 @@ def _bracketed_column(text: str) -> re.Match[str] | None:
 
 
 def _column_in_braces(text: str, doc: Doc, count: str) -> re.Match[str] | None:
-    names = "|".join(re.escape(str(name)) for name in {*doc, *(TOPICS if count != "{2}" else ())})
+    names = "|".join(re.escape(str(name)) for name in {*doc, *(_TOPICS if count != "{2}" else ())})
     return re.search(rf"(?<![{{\\\w])\{{{count} ?(?:{names}) ?\}}{count}(?!\}})", text) if names else None
 
 
@@ -176,7 +177,9 @@ def _note_left(study: Study) -> Iterator[Finding]:
 
 @query("PF812", "the task sends an image, but the prompt has no placeholder for it", own)
 def _image_without_place(page: Page) -> Iterator[str]:
-    if page.study.config.get("doc_to_image") and "<image" not in page.instance.prompts[0].text:
+    columns = page.study.config.get("doc_to_image")
+    images = [page.instance.doc.get(name) for name in (columns if isinstance(columns, list) else [columns])]
+    if all(images) and "<image" not in page.instance.prompts[0].text:
         yield page.text[:SHOWN]
 
 
@@ -239,9 +242,11 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
 
 @query("PF240", "a letter of a label is missing, or two are swapped")
 def _label_misspelt(page: Page) -> Iterator[str]:
-    for label in page.layout.labels:
+    labels, known = layout_of(page.constant).labels, words("prompt_labels")
+    is_english = any(label.name.casefold() in known for label in labels)
+    for label in labels if is_english else ():
         name = label.name.casefold()
-        for right in words("prompt_labels") if len(name) > _SHORTEST and name not in page.instance.doc else ():
+        for right in known if len(name) > _SHORTEST and name not in page.instance.doc else ():
             is_swapped = name != right and name[0] == right[0] and sorted(name) == sorted(right)
             shorter = {right[:at] + right[at + 1 :] for at in range(len(right))}
             # `premis` and `respons` are words of other languages, `option` is one of English

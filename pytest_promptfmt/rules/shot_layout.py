@@ -206,15 +206,10 @@ def _empty_label(page: Page) -> Iterator[Finding]:
         if isinstance(value, str) and len(value.split()) > _FEW_WORDS and value.strip() not in page.text
         if not NOT_ASKED.search(name) and value not in page.scored
     ]
-    stems = {_stem(name) for name in unused}
-    for label, after in pairwise(page.layout.labels if unused and not page.shots else ()):
-        is_named = _stem(label.name) in stems or label.name.casefold() in words("passages")
-        if is_named and not page.text[label.end : after.start].strip() and after.value:
-            yield finding("", f"{label.name}{label.colon}", field=unused[0])
-
-
-def _stem(name: str) -> str:
-    return name.casefold()[:5]
+    for label, after in pairwise(page.layout.labels if not page.shots else ()):
+        named = next((name for name in unused if name.casefold() == label.name.casefold()), None)
+        if named is not None and not page.text[label.end : after.start].strip() and after.value:
+            yield finding("", f"{label.name}{label.colon}", field=named)
 
 
 @query("PF812", "a text that should be above is below, or the reverse")
@@ -222,7 +217,8 @@ def _pointer_to_other_side(page: Page) -> Iterator[str]:
     found = _POINTER.search(page.constant)
     if found is not None:
         noun, side = (found[1], found[2]) if found[1] else (found[4], found[3])
-        places = [one.start for one in layout_of(page.constant).labels if one.name.casefold() == noun.casefold()]
+        labels = [one for one in layout_of(page.constant).labels if COLUMN in one.value]
+        places = [one.start for one in labels if one.name.casefold() == noun.casefold()]
         if places and all((place > found.start()) == (side.casefold() == "above") for place in places):
             yield part_of(page.constant, found)
 
@@ -243,9 +239,12 @@ def _end_repeated(page: Page) -> Iterator[str]:
 
 @query("PF242", "solved examples in the question are repeated in every few-shot example", shown)
 def _examples_in_question(page: Page) -> Iterator[str]:
-    solved = [one for one in layout_of(page.constant).labels if one.value and COLUMN not in one.value]
-    if page.study.shots and page.cue is not None:
-        yield from (f"{one.name}{one.colon} {one.value}" for one in solved if one.name == page.cue.name)
+    labels = [one for one in layout_of(page.constant).labels if one.value]
+    solved = {one.name: one for one in labels if COLUMN not in one.value}
+    one = solved.get(page.cue.name) if page.study.shots and page.cue is not None else None
+    # without a question, the label of the answer shows its form
+    if one is not None and any(COLUMN in label.value and label.name in solved for label in labels):
+        yield f"{one.name}{one.colon} {one.value}"
 
 
 _EXAMPLES: Final = pattern("shot_layout", "count")

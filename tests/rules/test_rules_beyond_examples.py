@@ -475,3 +475,45 @@ def scored(doc, results):
     return {{"hit": float(doc["label"] == ("ja" if "ja" in results[0] else "{default}"))}}
 """
     assert ("PF605" in found_in(tmp_path, example)) == is_found
+
+
+UNLISTED = r"{{question}}\n{% for one in choices[:2] %}{{'ABC'[loop.index0]}}. {{one}}\n{% endfor %}Answer:"
+DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' + docs(
+    r'{question: "A: How much?\nB: Two.", answer: 2}', r'{question: "A: Who?\nB: I.", answer: 0}'
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "task"),
+    [
+        (
+            "that is not listed",
+            f'description: "C if no other fits. "\ndoc_to_text: "{UNLISTED}"\ndoc_to_choice: [A, B, C]',
+        ),
+        (
+            "that is not listed",
+            'doc_to_text: "1. Read.\\n2. Rate.\\n{{question}}\\nRating:"\ndoc_to_choice: ["1", "2", "3"]',
+        ),
+        ("that is not listed", DIALOGUE),
+        ("a letter of a label", 'doc_to_text: "Question: {{question}}\\nReponse:"'),
+        ("a letter of a label", docs(r'{question: "Hm.\nAnwser: no", choices: [a, b], answer: 0}')),
+        ("should be above", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
+        (
+            "solved examples",
+            r'doc_to_text: "Use this form.\nAnswer: a word\n\nQuestion: {{question}}\nAnswer:"' + "\nnum_fewshot: 1",
+        ),
+        (
+            "nothing after it",
+            r'doc_to_text: "Paragraph:\nTitle: {{question}}\nAnswer:"'
+            + "\n"
+            + docs("{question: Tin, remark: two people looked at it twice, choices: [a, b], answer: 0}"),
+        ),
+        (
+            "no placeholder",
+            "output_type: generate_until\ndoc_to_image: [picture]\n"
+            + docs("{picture: null, question: Which rusts?, choices: [iron], answer: 0}"),
+        ),
+    ],
+)
+def test_what_looks_like_a_slip_of_a_prompt_is_left_alone(tmp_path: Path, message: str, task: str) -> None:
+    assert not [each for each in reported_in(tmp_path, task) if message in each.message]
