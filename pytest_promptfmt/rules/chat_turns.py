@@ -25,7 +25,7 @@ from pytest_promptfmt.profiles.turn_layout import (
 )
 from pytest_promptfmt.rules import Family, rule
 from pytest_promptfmt.rules.chat_templates import on_trial
-from pytest_promptfmt.rules.rule_views import finding, info, warning
+from pytest_promptfmt.rules.rule_views import finding, info
 
 _AGAINST: Final = (
     "turn reasoning off with a template argument, or put few-shot examples into one turn (fewshot_as_turns: false)"
@@ -141,7 +141,7 @@ def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
     closing, opening = trial.markers(layout.gap or "")[:1], (layout.asked or "").partition(QUESTION)[0]
     if closing and closing[0] not in opening and is_for_chat(trial):
         saw = f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message"
-        yield warning("the last answer has no end token, though earlier ones have", saw, trial.place_of("loop.last"))
+        yield info("the last answer has no end token, though earlier ones have", saw, trial.place_of("loop.last"))
     else:
         yield info("no end token after a finished answer", layout.tail or "", trial.place())
 
@@ -175,7 +175,8 @@ def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> s
         return "the template's own turn before the first question is not closed"
     alone = [each for each in own if each != bos]
     text = (layout.asked or "").partition(alone[0])[2].partition(opening[0])[0] if len(alone) == 1 else ""
-    if len(text.split()) > _FEWEST_WORDS and closing not in own:  # the roles have markers of their own
+    given = trial.markers((trial.text("system") or "").partition(INSTRUCTION)[0])[-1:]
+    if len(text.split()) > _FEWEST_WORDS and closing not in own and given == alone:  # roles have markers of their own
         return "the template's own turn before the first question is not closed"
     return "an end token comes before the first turn" if alone == [closing] else None
 

@@ -281,16 +281,18 @@ def _first_label(message: Message) -> tuple[str, str] | None:
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
 def _one_answer_for_all(page: Page) -> Iterator[str]:
     answers = [(shot.answer or "").strip() for shot in page.shots]
-    is_written = page.study.shots and isinstance(page.study.written.fewshot.samples, list)
-    if is_written and len(answers) > _FEWEST_ALIKE and len(set(answers)) == 1 < len(set(page.scored)):
+    samples = page.study.written.fewshot.samples
+    is_same_for_all = page.study.shots and isinstance(samples, list) and len(samples) == len(answers)
+    if is_same_for_all and len(answers) > _FEWEST_ALIKE and len(set(answers)) == 1 < len(set(page.scored)):
         yield answers[0]
 
 
-@error_query("PF807", "the choices of few-shot examples are in another order", task)
+@query("PF807", "the choices of few-shot examples are in another order", task)
 def _choices_in_other_order(study: Study) -> Iterator[Finding]:
     of_shots, choices = study.written.fewshot.doc_to_choice, study.written.doc_to_choice
     are_lists = isinstance(of_shots, list) and isinstance(choices, list) and not study.written.fewshot.doc_to_target
-    if are_lists and of_shots != choices and sorted(map(str, of_shots)) == sorted(map(str, choices)):
+    is_own = study.written.fewshot.samples is not None  # whose labels may be for this order
+    if are_lists and not is_own and of_shots != choices and sorted(map(str, of_shots)) == sorted(map(str, choices)):
         yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
+from unicodedata import normalize
 
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.page import Page, Text, error_query, first, known, own, part_of, query, task, texts
@@ -258,7 +259,8 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
         message = "the scored labels are not those of the listed options"
     if message:
         saw = f"{', '.join(listed)} are listed, but {', '.join(labels)} are scored"
-        yield finding(message, saw, do=do, severity=Severity.WARNING if len(listed) < len(labels) else None)
+        is_minor = len(listed) < len(labels) or normalize("NFKC", "".join(listed)) == "".join(labels)  # full width
+        yield finding(message, saw, do=do, severity=Severity.WARNING if is_minor else None)
 
 
 @error_query("PF249", "the gold answer is the label of an option that is not listed", own, at="doc_to_text")

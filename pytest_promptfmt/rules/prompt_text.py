@@ -21,7 +21,7 @@ _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
 _ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
 _FOR_READERS: Final = pattern("prompt_text", "for_readers")
-_MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]|<NL>|<newline>")
+_MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
 _TURN: Final = pattern("prompt_text", "turn")
 _PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
 _MEANS_PYTHON: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
@@ -178,7 +178,7 @@ def _note_left(study: Study) -> Iterator[Finding]:
 @query("PF812", "the task sends an image, but the prompt has no placeholder for it", own)
 def _image_without_place(page: Page) -> Iterator[str]:
     columns = page.study.config.get("doc_to_image")
-    images = [page.instance.doc.get(name) for name in (columns if isinstance(columns, list) else [columns])]
+    images = [page.instance.doc.get(str(name)) for name in (columns if isinstance(columns, list) else [columns])]
     if all(images) and "<image" not in page.instance.prompts[0].text:
         yield page.text[:SHOWN]
 

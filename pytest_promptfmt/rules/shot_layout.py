@@ -231,8 +231,8 @@ def _written_shots(study: Study) -> Sequence[Page]:
 @query("PF242", "the answer of a few-shot example repeats the end of its question", _written_shots)
 def _end_repeated(page: Page) -> Iterator[str]:
     for shot in page.shots:
-        constant = shot.messages[0].content[-1:]
-        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", join(span for span in constant if not span.origin.field).rstrip())
+        constant = join(span for span in shot.messages[0].content[-1:] if not span.origin.field).rstrip()
+        end = re.search(r"[^\n.!?:]{12,}[.!?:]*\Z", constant[-200:])  # which takes the square of the length
         if end is not None and (shot.answer or "").strip().startswith(end[0].strip()):
             yield end[0].strip()
 

@@ -133,7 +133,7 @@ MISTAKES = {
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '<|nd|>\\n' if message.role == 'user' else '<|end|>\\n' }}\n{%- endfor",
         "PF447",
-        "a marker is misspelled: <|nd|>",
+        "a marker may be misspelled: <|nd|>",
     ),
     "a role without line break": (
         "message.role + '\\n'",
@@ -219,12 +219,6 @@ MISTAKES = {
         "PF434",
         "a tool call is written twice",
     ),
-    "a slice of another length": (
-        "message.content or ''",
-        "(message.content[6:] if message.content.startswith('Reply: ') else message.content) or ''",
-        "PF433",
-        "letters are removed from a text: [6:] does not cut 'Reply: ', which has 7",
-    ),
     "a result that is only closed": ("'<result>' +", "", "PF457", "tags are not balanced: a tool result"),
     "a last answer left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
@@ -264,6 +258,23 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     broken = messages(TEMPLATE.replace(right, wrong, 1), code)
     assert any(message in each for each in broken), broken
     assert not any(message in each for each in messages(TEMPLATE, code))
+
+
+@pytest.mark.parametrize(
+    ("right", "other", "message"),
+    [
+        ("{%- for message", "{{- '<|chat|>This is a talk between two.\\n' }}{%- for message", "own turn"),
+        (
+            "'<|begin|>' + message",
+            "{'user': '<|ask|>', 'system': '<|task|>'}.get(message.role, '<|begin|>') + message",
+            "misspelled",
+        ),
+    ],
+    ids=["a marker of no role", "two markers"],
+)
+def test_markers_that_only_look_like_others_are_left_alone(right: str, other: str, message: str) -> None:
+    assert right in TEMPLATE
+    assert not [each.message for each in check_template(TEMPLATE.replace(right, other, 1)) if message in each.message]
 
 
 def test_answers_in_a_row_that_become_one_turn_are_separated() -> None:

@@ -127,23 +127,8 @@ def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int
                 yield what, characters, each.lineno
 
 
-def wrong_slices(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int]]:
-    """Yield each slice of a text that cuts more or less than the word that the condition around it tests for."""
-    for branch in (each for each in tree if isinstance(each, nodes.If | nodes.CondExpr)):
-        for test in (branch.test, *branch.test.find_all(nodes.Call)):
-            match test:
-                case nodes.Call(node=nodes.Getattr(node=text, attr="startswith"), args=[nodes.Const(value=str(word))]):
-                    body = [nodes.Tuple([branch.expr1], "load")] if isinstance(branch, nodes.CondExpr) else branch.body
-                    for cut in (each for part in body for each in part.find_all(nodes.Getitem)):
-                        match cut:
-                            case nodes.Getitem(
-                                node=same, arg=nodes.Slice(start=nodes.Const(value=int(count)), stop=None)
-                            ) if same == text and count not in (0, len(word)):
-                                yield f"[{count}:] does not cut {word!r}, which has {len(word)}", word, cut.lineno
-
-
 def misspelled_markers(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int]]:
-    """Yield each marker that has a letter more or less than another one of the template, the other, and the line."""
+    """Yield each marker that has a letter more or less than one that is written more often, the other, and the line."""
     found: dict[str, list[int]] = {}
     for each in tree:
         text = each.data if isinstance(each, nodes.TemplateData) else getattr(each, "value", None)
@@ -156,7 +141,8 @@ def misspelled_markers(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, i
             and _is_slip(one.replace("/", ""), other.replace("/", ""))
         ):
             rare, usual = sorted((one, other), key=lambda each: len(found[each]))
-            yield rare, usual, found[rare][0]
+            if len(found[rare]) < len(found[usual]):  # else both are meant, as `ask` and `task`
+                yield rare, usual, found[rare][0]
 
 
 def _is_slip(one: str, other: str) -> bool:
