@@ -478,6 +478,7 @@ def scored(doc, results):
 
 
 UNLISTED = r"{{question}}\n{% for one in choices[:2] %}{{'ABC'[loop.index0]}}. {{one}}\n{% endfor %}Answer:"
+SAMPLE = "{question: Is it tin?, answer: 0}"
 DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' + docs(
     r'{question: "A: How much?\nB: Two.", answer: 2}', r'{question: "A: Who?\nB: I.", answer: 0}'
 )
@@ -498,6 +499,12 @@ DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' +
         ("a letter of a label", 'doc_to_text: "Question: {{question}}\\nReponse:"'),
         ("a letter of a label", docs(r'{question: "Hm.\nAnwser: no", choices: [a, b], answer: 0}')),
         ("should be above", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
+        ("should be above", 'doc_to_text: "Passage above the line.\\nPassage: {{question}}\\nAnswer:"'),
+        ("in another order", f"doc_to_choice: [a, b]\nfewshot_config: {{doc_to_choice: [b, a], samples: [{SAMPLE}]}}"),
+        (
+            "the same answer",
+            f"num_fewshot: 3\ndoc_to_choice: [a, b]\nfewshot_config: {{samples: [{', '.join([SAMPLE] * 4)}]}}",
+        ),
         (
             "solved examples",
             r'doc_to_text: "Use this form.\nAnswer: a word\n\nQuestion: {{question}}\nAnswer:"' + "\nnum_fewshot: 1",
@@ -517,3 +524,9 @@ DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' +
 )
 def test_what_looks_like_a_slip_of_a_prompt_is_left_alone(tmp_path: Path, message: str, task: str) -> None:
     assert not [each for each in reported_in(tmp_path, task) if message in each.message]
+
+
+def test_letters_of_full_width_are_those_that_are_scored(tmp_path: Path) -> None:
+    listed = 'doc_to_text: "{{question}}\\nＡ．{{choices[0]}}\\nＢ．{{choices[1]}}\\n答え："\n'
+    found = reported_in(tmp_path, listed + "doc_to_choice: [A, B]\ndoc_to_target: 0")
+    assert ["warning"] == [each.severity for each in found if "not those of the listed options" in each.message]
