@@ -529,4 +529,4 @@ def test_what_looks_like_a_slip_of_a_prompt_is_left_alone(tmp_path: Path, messag
 def test_letters_of_full_width_are_those_that_are_scored(tmp_path: Path) -> None:
     listed = 'doc_to_text: "{{question}}\\nＡ．{{choices[0]}}\\nＢ．{{choices[1]}}\\n答え："\n'
     found = reported_in(tmp_path, listed + "doc_to_choice: [A, B]\ndoc_to_target: 0")
-    assert ["warning"] == [each.severity for each in found if "not those of the listed options" in each.message]
+    assert [each.severity for each in found if "not those of the listed options" in each.message] == ["warning"]
