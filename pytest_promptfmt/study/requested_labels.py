@@ -104,7 +104,8 @@ def label_sets(text: str) -> Iterator[AskedForm]:
 def joined_by_or(text: str) -> Iterator[AskedForm]:
     """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
     for form in alternatives(text):
-        if len(form.labels) == LISTED and words_for("asking").search(sentence_around(text, form.start)) is not None:
+        is_pair = len(form.labels) == LISTED and " o " not in form.said  # which is no `or` in Portuguese and Polish
+        if is_pair and words_for("asking").search(sentence_around(text, form.start)) is not None:
             yield form
 
 
@@ -113,7 +114,7 @@ def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[
 
     The last is whether nothing is missing: `or` or slashes join them, or they follow `one of`.
     """
-    ors = _ors() if re.search(r"\bthe\b", text) else f"{_ors()}|of"  # of Dutch
+    ors = f"{_ors()}|of" if re.search(r"\b(?:het|een|niet)\b", text) else _ors()  # of Dutch
     folded = {one.casefold() for one in known if one}
     if not any(one in text.casefold() for one in folded):
         return

@@ -95,6 +95,32 @@ def test_labels_are_read_from_long_texts_in_linear_time() -> None:
         contract_of(text[:6_000])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hãy trả lời câu hỏi sau đây.",
+        "Cevap ver: ürün iyi ama pahalı mı?",
+        "Answer whether Muhammad Ali Jinnah is meant.",
+        "Answer whether a Jew lives there.",
+        "Rispondi se il testo dice dove vai domani.",
+        "Дайте відповідь, чи є текст довгим.",
+        "Odpowiedz, czy to opinia o hotelu.",
+        "Responda se o que vai acontecer é bom.",
+        "Odpovězte u otázky.",
+    ],
+)
+def test_words_that_are_or_in_another_language_join_no_labels(text: str) -> None:
+    assert list(joined_by_or(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("Type of question:", []), ("Kies: is het vraag of zin?", ["vraag", "zin"])]
+)
+def test_of_joins_labels_in_dutch_alone(text: str, named: list[str]) -> None:
+    found = enumerations(text, ["statement", "question", "vraag", "zin"])
+    assert [label for _, labels, _ in found for label in labels][-2:] == named
+
+
 def test_a_list_of_many_known_labels_without_or_is_read_at_once() -> None:
     labels = [f"label_{number}" for number in range(26)]
     ((_, named, is_closed),) = enumerations(f"Choose from this list: [{', '.join(labels[:20])}].", labels)
