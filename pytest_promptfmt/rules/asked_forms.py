@@ -243,7 +243,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
 
 
 def _none_of_alternatives(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield as many words that `or` joins, in any language, as choices are written, of which the prompt has none."""
+    """Yield words that `or` joins if they begin like the fixed choices, of which the prompt has none."""
     bare = [one.strip(" .,!()[]\"'").casefold() for one in scored]
     is_fixed = isinstance(study.written.doc_to_choice, list) and len(bare) > 1 and min(map(len, bare)) > 1
     if not is_fixed or any(len(one.split()) > _FEW_WORDS or has_word(study.own_text, one) for one in bare):
@@ -251,9 +251,7 @@ def _none_of_alternatives(study: Study, scored: Sequence[str]) -> Iterator[Findi
     for form in alternatives(study.own_text):
         asked = [label.casefold() for label in form.labels]
         is_like = sorted(one[:_FEW_WORDS] for one in asked) == sorted(one[:_FEW_WORDS] for one in bare)
-        is_like |= "".join(bare).isascii() and not any(map(str.isascii, asked))  # of another language
-        is_inside = any(has_word(one, label) for label in asked for one in bare)
-        if len(asked) == len(bare) and (len(bare) > _LEAST or is_like) and not is_inside:
+        if is_like and not any(has_word(one, label) for label in asked for one in bare):
             saw = f"{form.said[-60:]}; {', '.join(map(repr, scored))} are scored"
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
             return

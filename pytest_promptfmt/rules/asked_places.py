@@ -20,9 +20,12 @@ from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
 _EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
-_WITH_UNIT: Final = re.compile(
-    r"\b(?:for example|e\.g\.|such as|like),? [\"'“‘]-?[\d.,]+ ?[^\W\d]+[\"'”’]", re.IGNORECASE
+_QUOTED_WORD: Final = re.compile(
+    r"\b(?:answer|respond|reply|say|write|output|return)(?: only)?(?: with)? [\"“'`](\w[\w ]{0,30})[\"”'`]",
+    re.IGNORECASE,
 )
+"""`answer "unanswerable"`."""
+
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -122,9 +125,6 @@ def _gold_longer_than_asked(study: Study) -> Iterator[str]:
 def _gold_in_other_format(study: Study) -> Iterator[str]:
     golds = [str(instance.target).strip() for instance in study.real_instances]
     is_whole = scores_exact_match(study) and not looks_for_answers(study.task)
-    example = _WITH_UNIT.search(study.own_text) if is_whole else None
-    if example is not None and all(re.fullmatch(r"-?[\d.,]+", gold) for gold in golds):
-        yield f"{example[0]}; gold is {golds[0]!r}"
     for wording, written, *concerned in data_table("contract")["formats"] if is_whole else ():
         found = re.search(wording, study.own_text, re.IGNORECASE)
         golds = [gold for gold in golds if not concerned or re.search(concerned[0], gold)]
@@ -179,6 +179,14 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
 
 def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
     return study.task.metric_list or ()
+
+
+@query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")
+def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
+    if word is not None and word[1] not in golds:
+        yield f"{word[0]!r} is requested, but a gold answer is ''"
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

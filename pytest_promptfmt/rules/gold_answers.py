@@ -34,6 +34,7 @@ _GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
 _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 """A word or two with a full stop, which are no sentence, or anything in bold."""
 
+_MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label|target|answer)s?", re.IGNORECASE)
 _SEVERAL: Final = pattern("gold_answers", "several")
 """Words of a prompt that asks for several things, and scripts in which they are not known."""
 
@@ -186,19 +187,17 @@ def _several_correct_answers(page: Page) -> Iterator[Finding]:
     if sum(marked or ()) > 1:
         yield finding("", f"{marked} for {page.scored!r}")
     elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
-        message = "the gold choice is not the one that the doc marks"
-        yield finding(message, f"{marked} for {page.scored!r}", severity=Severity.ERROR)
+        yield finding("the gold choice is not the one that the doc marks", f"{marked} for {page.scored!r}")
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
     """Return the list of zeros and ones next to the choices in a doc, or in one of its mappings."""
     for fields in (doc, *(value for value in doc.values() if isinstance(value, Mapping))):
-        lists = [value for value in fields.values() if isinstance(value, list) and len(value) == len(choices)]
-        if not any([str(each).strip() for each in value] == list(choices) for value in lists):
-            continue
-        for value in lists:
-            if all(isinstance(each, int) and each in (0, 1) for each in value):
-                return [int(each) for each in value]
+        lists = {key: value for key, value in fields.items() if isinstance(value, list) and len(value) == len(choices)}
+        if any([str(each).strip() for each in value] == list(choices) for value in lists.values()):
+            for value in (value for key, value in lists.items() if _MARKS.fullmatch(str(key))):
+                if all(isinstance(each, int) and each in (0, 1) for each in value):
+                    return [int(each) for each in value]
     return None
 
 
@@ -282,8 +281,9 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
 @query("PF702", "the gold answer has letters with separate accents, and is compared as it is", own, at="doc_to_target")
 def _separate_accents(page: Page) -> Iterator[str]:
     gold, study = page.instance.target, page.study
-    composed = unicodedata.normalize("NFC", gold) if isinstance(gold, str) else gold
-    chain, trials = (scored_answers(study) if composed != gold else None) or (None, ())
+    composed = unicodedata.normalize("NFC", gold) if isinstance(gold, str) else None
+    is_shorter = composed is not None and len(composed) < len(gold)  # else NFC took letters apart, or reordered marks
+    chain, trials = (scored_answers(study) if is_shorter else None) or (None, ())
     for trial in trials:
         doc = trial.instance.doc
         if (

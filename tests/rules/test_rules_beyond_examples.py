@@ -530,3 +530,39 @@ def test_letters_of_full_width_are_those_that_are_scored(tmp_path: Path) -> None
     listed = 'doc_to_text: "{{question}}\\nＡ．{{choices[0]}}\\nＢ．{{choices[1]}}\\n答え："\n'
     found = reported_in(tmp_path, listed + "doc_to_choice: [A, B]\ndoc_to_target: 0")
     assert [each.severity for each in found if "not those of the listed options" in each.message] == ["warning"]
+
+
+GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "example"),
+    [
+        (
+            "PF714",
+            'doc_to_text: "You see a tweet, headline or comment.\\nText: {{question}}\\nSentiment:"\n'
+            "doc_to_choice: [positive, negative, neutral]",
+        ),
+        (
+            "PF714",
+            f"{GENERATES}doc_to_text: 'Write YYYY-MM-DD, or XX/XX/XXXX if nobody knows. {{{{question}}}}'\n"
+            + docs("{question: When?, answer: 2020-01-02}"),
+        ),
+        (
+            "PF714",
+            f"{GENERATES}doc_to_text: 'No unit such as \"5 km\". {{{{question}}}}'\n"
+            + docs('{question: a, answer: "12"}'),
+        ),
+        ("PF702", GENERATES + docs(r'{question: a, answer: "\u09b9\u09df"}')),
+        ("PF702", GENERATES + docs(r'{question: a, answer: "\u0645\u0651\u064e\u062f"}')),
+        ("PF701", "doc_to_target: answer\n" + docs("{question: a, choices: [x, y], seen: [0, 1], answer: 0}")),
+        (
+            "PF509",
+            f"{GENERATES}doc_to_text: 'Do not explain anything, then stop. {{{{question}}}}'\n"
+            + docs("{question: a, answer: x}"),
+        ),
+        ("PF908", "output_type: generate_until\ngeneration_kwargs: {do_sample: false, temperature: 0.7}"),
+    ],
+)
+def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
+    assert code not in found_in(tmp_path, example)
