@@ -114,7 +114,7 @@ def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[
 
     The last is whether nothing is missing: `or` or slashes join them, or they follow `one of`.
     """
-    ors = f"{_ors()}|of" if re.search(r"\b(?:het|een|niet)\b", text) else _ors()  # of Dutch
+    ors = f"{_ors()}|of" if re.search(r"\b(?:het|een|niet)\b|[Aa]ntwoord", text) else _ors()  # of Dutch
     folded = {one.casefold() for one in known if one}
     if not any(one in text.casefold() for one in folded):
         return
