@@ -209,9 +209,7 @@ def _out_of_range(study: Study) -> Iterator[Finding]:
 @query("PF908", "do_sample is true at a temperature of 0", generating, at=("generation_kwargs", "do_sample"))
 def _sampling_at_zero(study: Study) -> Iterator[str]:
     kwargs = study.task.generation_kwargs or {}
-    temperature = kwargs.get("temperature")
-    is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
-    if kwargs.get("do_sample") is True and is_zero:
+    if kwargs.get("do_sample") is True and str(kwargs.get("temperature")) in ("0", "0.0"):
         yield ""
 
 
