@@ -112,7 +112,7 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     In a `narrowed_run`, which rendered fewer docs than it usually would, stored docs that were not rendered are kept
     and not compared. Sections about the task are compared where both have them: another profile may have shown them. A
     snapshot without one of them is equal to one with it, and `text` has it for the next update; a run whose profiles
-    leave it out keeps it.
+    leave it out keeps it. A missing version is not written for its own sake.
     """
     text = write_document(rendered)
     if stored is None:
@@ -133,9 +133,11 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     # Few-shot examples are shown only where needed: a missing section is information, too.
     held = {FEW_SHOT, *(section.title for section in old.task)} if old.task else ()
     shown = replace(rendered, task=tuple(section for section in rendered.task if section.title in held))
+    if VERSION not in old.header:
+        shown = replace(shown, header={key: fact for key, fact in shown.header.items() if key != VERSION})
     text, compared = write_document(rendered), write_document(shown)
     if compared == known:
-        return SnapshotComparison(state="equal", text=text, stored=known)
+        return SnapshotComparison(state="equal", text=known if shown.task == rendered.task else text, stored=known)
     state: State = "header-only" if body_of(compared) == body_of(known) else "changed"
     return SnapshotComparison(state=state, text=text, stored=known, old=old, new=shown)
 

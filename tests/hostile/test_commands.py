@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def rows() -> dict[str, list[str]]:
     """Return the cells of the table, by command."""
     text = (ROOT / "docs/security.md").read_text("utf-8").partition("\n## Commands\n")[2].partition("\n## ")[0]
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
-    return {name.strip("`").removeprefix("promptfmt "): cells for name, *cells in found}
+    return {name.removeprefix("promptfmt "): cells for names, *cells in found for name in re.findall("`(.*?)`", names)}
 
 
 COMMANDS = {

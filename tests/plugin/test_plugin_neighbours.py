@@ -192,7 +192,7 @@ def test_the_debugger_opens_in_the_tasks_own_function(project: Project) -> None:
     project.write("arc.docs.jsonl", '{"question": "why", "answer": "so"}\n')
     arguments = ["--promptfmt", "--pdb", "-x", "--promptfmt-profile", "plain", "-m", "promptfmt_snapshot"]
     result = project.pytester.run(sys.executable, "-m", "pytest", *arguments, stdin=b"p found\nc\n")
-    result.stdout.fnmatch_lines(["*  hint: it failed at utils.py:3", "*utils.py(3)text()", "*'whywhy'*"])
+    result.stdout.fnmatch_lines(["*  hint: the function failed at utils.py:3", "*utils.py(3)text()", "*'whywhy'*"])
 
 
 def test_a_ci_server_sees_each_diff_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
