@@ -199,6 +199,12 @@ class FilterUnavailableError(ScoringError, UnavailableError):
     reason = "filters of a fork of lm-eval that is not installed"
 
 
+class ForkMetricError(ScoringError, UnavailableError):
+    """A metric of generated answers that a fork computes in its `api/task.py`, not in the metric."""
+
+    reason = "metrics that a fork of lm-eval computes in its api/task.py"
+
+
 class TokenizerError(PromptfmtError):
     """A tokenizer that cannot be found, read or loaded, or a text that it cannot encode."""
 

@@ -18,7 +18,7 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, info, words
 from pytest_promptfmt.rules.scores import gold_forms, scored_by, tried
 from pytest_promptfmt.study.gold import gold_kind
-from pytest_promptfmt.tasks import METRICS, score_doc
+from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
 _HIGHER: Final = words("higher_is_better") | {name for name, metric in METRICS.items() if metric.higher_is_better}
@@ -116,6 +116,9 @@ def unfit_aggregation(study: Study) -> Iterator[Finding]:
 
 def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
     """Return how the aggregation of an entry does not fit what lm-eval's own metric gives for a doc, "" if it does."""
+    around = harness_around(study.task.path.parent) if study.task.path is not None else None
+    if around is not None and entry.get("metric") in around.singled_out_metrics and not study.has_choices:
+        return ""  # a fork computes it in another way
     known = METRICS.get(str(entry.get("metric")))
     aggregation = entry.get("aggregation", known.aggregation if known is not None else None)
     if known is None or entry.get("hf_evaluate") or study.task.process_results is not None:

@@ -41,6 +41,9 @@ _GROUPS: Final = "evaluator_utils.py"
 _AGGREGATED: Final = re.compile(rb"""["']aggregation["']\]\s*==\s*["'](\w+)["']""")
 """The module that averages groups, and how it compares the name of an aggregation."""
 
+_COMPARED: Final = re.compile(rb"""\bmetric\s*==\s*["']([^"'\n]+)["']""")
+"""How `api/task.py` singles out a metric of generated answers."""
+
 _NAMED: Final = re.compile(rb"""(?m)^["']?(task|group|tag)["']?[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)""")
 _INCLUDE: Final = re.compile(rb"""(?m)^["']?include["']?[ \t]*:[ \t]*([^\n]*(?:\n[ \t]*-[ \t][^\n]*)*)""")
 _WORD: Final = re.compile(rb"""[^\s,\[\]{}#"']+""")
@@ -155,6 +158,11 @@ class Harness:
         """Return the names of aggregations that groups may have."""
         return frozenset({"mean", *map(bytes.decode, _AGGREGATED.findall(self._read(self.folder / _GROUPS)))})
 
+    @cached_property
+    def singled_out_metrics(self) -> frozenset[str]:
+        """Return the metrics of generated answers that its tasks treat otherwise than every release does."""
+        return frozenset(map(bytes.decode, _COMPARED.findall(self._read(self.folder / _CONFIGS[1])))) - {"exact_match"}
+
     def has_output_type(self, name: object) -> bool:
         """Return whether its tasks may have an output type."""
         source = self._read(self.folder / _CONFIGS[1])
@@ -207,7 +215,8 @@ class Harness:
     def description(self) -> list[Any]:
         """Return what tasks and groups use of it besides its names, in JSON's types."""
         keys, classes = sorted(self.task_keys), sorted(self.registrations("task"))
-        return [str(self.folder), self.release, keys, sorted(self.group_aggregations), classes]
+        names = sorted(self.group_aggregations), sorted(self.singled_out_metrics)
+        return [str(self.folder), self.release, keys, *names, classes]
 
     @property
     def _stating_release(self) -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
     DocsError,
     FilterUnavailableError,
+    ForkMetricError,
     FunctionError,
     Position,
     RenderError,
@@ -41,6 +43,7 @@ from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, render_task, unknown_keys
 from pytest_promptfmt.tasks.harness import found_release, harness_around, installed_harness
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
+from pytest_promptfmt.tasks.scoring.registered import with_registered
 from pytest_promptfmt.tasks.task_file import TaskFile
 from pytest_promptfmt.tasks.task_index import TaskIndex
 
@@ -326,6 +329,19 @@ def test_a_filter_of_a_fork_is_unavailable_and_a_misspelt_one_a_mistake(tmp_path
     assert not isinstance(caught.value, FilterUnavailableError)
     assert scoring_failure(study_of(named("ordered_regex"), tmp_path)) is None
     assert scoring_failure(study_of(named("take_frist"), tmp_path)) is not None
+
+
+@pytest.mark.parametrize("output_type", ["generate_until", "multiple_choice"])
+def test_a_metric_that_a_fork_computes_for_generated_answers_is_unavailable(tmp_path: Path, output_type: str) -> None:
+    tasks = fork(tmp_path)
+    (tmp_path / "lm_eval/api/task.py").write_text(
+        f"{CONFIG}\ndef score(metric):\n    return metric == 'acc'\n", "utf-8"
+    )
+    made = write(tasks, scored=f"task: scored\noutput_type: {output_type}\n{TASK}metric_list: [{{metric: acc}}]\n")
+    [task] = read(made / "scored.yaml").tasks
+    is_own = output_type == "generate_until"
+    with pytest.raises(ForkMetricError, match="computes 'acc'") if is_own else nullcontext():
+        with_registered(task, lambda *_: sys)
 
 
 # -- code of forks ----------------------------------------------------------------------------------------------------
