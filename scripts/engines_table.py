@@ -30,7 +30,8 @@ each. The engines are {versions}
 `scripts/engines_table.py` wrote this page.
 
 The first table counts renderings: each template renders each conversation once. The other tables list the most common
-causes of differences: error messages of the engine, and other texts. A template can have several causes.
+causes of differences: what the engine's error message says, or how its text differs from Jinja's. A template can
+have several causes.
 
 | engine | templates without a difference | same renderings | different renderings | refused by Jinja and the engine |
 |---|---|---|---|---|
