@@ -99,11 +99,9 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
             yield info(message, excerpt(lost[0]), trial.place_of(lost[0][:30]))
     defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:
-        message, place = (
-            "an empty system message does not switch off the default text",
-            trial.place_of(defaults[0][:30]),
-        )
-        yield trial.conversations["system-empty"].finding(message, excerpt(defaults[0]), place, Severity.INFO)
+        message, place = "an empty system message does not switch off the default text", defaults[0][:30]
+        conversation = trial.conversations["system-empty"]
+        yield conversation.finding(message, excerpt(defaults[0]), trial.place_of(place), Severity.INFO)
 
 
 @rule("PF402", "date-in-prompt", severity=Severity.ERROR, family=Family.CHAT, scope="template")
