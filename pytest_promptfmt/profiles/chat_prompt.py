@@ -148,7 +148,12 @@ def prompt_of_messages(
     if any(takes_media(profile, kind) for kind in kinds - {"text"}):
         contents = [(role, list(parts)) for role, parts in messages]
     text, _ = _rendered(profile, None, contents, messages[-1][0] == "assistant", where)
-    shown = tuple(Message(role, (Span(piece, origin),)) for role, pieces in texts for piece in pieces if piece)
+    return prompt_of_text(text, [(role, piece) for role, pieces in texts for piece in pieces], origin)
+
+
+def prompt_of_text(text: str, messages: Sequence[tuple[Any, str]], origin: Origin) -> Prompt:
+    """Return the prompt of a chat text and of the roles and contents that it was rendered from."""
+    shown = tuple(Message(role, (Span(content, origin),)) for role, content in messages if content)
     return Prompt.lazy(text, lambda: (_locate(text, shown), shown))
 
 

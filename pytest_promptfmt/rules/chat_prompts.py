@@ -214,6 +214,8 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
     if facts is None or facts.prefill == "refused":
         return
     for instance, prompt in view.prompts[:1]:
+        if not prompt.messages:  # of the installed lm-eval
+            return
         last = prompt.messages[-1]
         if last.role != "assistant" or not last.text:
             continue

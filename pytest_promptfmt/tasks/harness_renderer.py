@@ -35,7 +35,7 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FIELDS, UNSET, FieldAssembly, FunctionRef, Task
-from pytest_promptfmt.profiles.chat_prompt import takes_media, with_parts
+from pytest_promptfmt.profiles.chat_prompt import prompt_of_text, takes_media, with_parts
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.tasks.harness import installed_harness
 from pytest_promptfmt.tasks.renderer import LmEvalAssembler, gold_indices
@@ -96,6 +96,7 @@ class HarnessTask:
         self._task = task
         self._docs = docs
         self._random = OwnRandomness(task)
+        self.chats: dict[str, Sequence[tuple[str, str]]] = {}  # the roles and contents of each chat text
         base, own = _task_class(), getattr(task.assembly, "made", None)
         if own is not None:
             base = type(own).__mro__[1]  # of a `class:`, without what binds it here
@@ -103,14 +104,7 @@ class HarnessTask:
         kind = type(base.__name__, (base,), {"download": lambda made, *_, **__: setattr(made, "dataset", splits)})
         config = _config(task, written)
         config["num_fewshot"] = task.shots(num_fewshot)
-        try:
-            self._made = self._run("builds no task", lambda: kind(config=config))
-        except RenderError as error:
-            if own is None or docs.kind != "synthetic" or not isinstance(error.__cause__, KeyError):
-                raise
-            # The constructor of a class reads a column that no prompt shows.
-            message = f"lm-eval builds the task class with real docs only: it raises {described(error.__cause__)}"
-            raise SyntheticDocsError(message, position=error.position) from error
+        self._made = self._run("builds no task", lambda: kind(config=config))
         self._run("has no name", lambda: [getattr(self._made, "task_name", "") for _ in range(3)])
         self._built = self._random.states
         if own is not None:  # most classes take no configuration, and lm-eval sets this key
@@ -134,7 +128,7 @@ class HarnessTask:
             "system_instruction": profile.system_instruction,
             "apply_chat_template": is_chat,
             "fewshot_as_multiturn": profile.fewshot_as_turns,
-            "chat_template": _chat(profile, bool(self._task.config.get("doc_to_image"))) if is_chat else None,
+            "chat_template": self._chat(profile) if is_chat else None,
             "tokenizer_name": "",
         }
         build = made.build_all_requests
@@ -188,6 +182,28 @@ class HarnessTask:
         halves = answers[: len(answers) // 2], answers[len(answers) // 2 :]
         return [one for half in halves for one in self._filtered(pipeline, half)]
 
+    def _chat(self, profile: Profile) -> Callable[..., str]:
+        """Return `apply_chat_template` as lm-eval's wrapper of transformers has it."""
+        has_parts = bool(self._task.config.get("doc_to_image")) and takes_media(profile)
+
+        def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+            given: dict[str, Any] = {
+                "add_generation_prompt": add_generation_prompt,
+                "continue_final_message": not add_generation_prompt,
+                "tools": profile.template_args.get("tools"),
+                "documents": profile.template_args.get("documents"),
+            }
+            contents = [(each["role"], str(each["content"])) for each in messages]
+            messages = with_parts(messages) if has_parts else messages
+            try:
+                text = render_messages(profile, messages, **given)
+            except TemplateError:
+                text = render_messages(profile, [each for each in messages if each["role"] != "system"], **given)
+            self.chats[text] = contents
+            return text
+
+        return render
+
     def _tried(self, work: Callable[[], Any]) -> Any:
         try:
             with redirect_stderr(io.StringIO()), self._random.used(), time_limit(_SECONDS, "scoring with lm-eval"):
@@ -202,8 +218,12 @@ class HarnessTask:
             with redirect_stderr(io.StringIO()), self._random.used():  # a progress bar
                 return work()
         except Exception as error:
-            message = f"lm-eval {what} for {self._task.id!r}: it raises {described(error)}"
-            raise RenderError(message, position=self._task.position()).naming(repr(self._task.id)) from error
+            # Code of the task may read a column that no prompt shows, and no synthetic doc has.
+            is_column = isinstance(error, KeyError) and bool(error.args) and self._docs.kind == "synthetic"
+            kind = SyntheticDocsError if is_column else RenderError
+            docs = " with synthetic docs" if is_column else ""
+            message = f"lm-eval {what} for {self._task.id!r}{docs}: it raises {described(error)}"
+            raise kind(message, position=self._task.position()).naming(repr(self._task.id)) from error
 
 
 @dataclass(frozen=True)
@@ -250,10 +270,14 @@ class HarnessAssembler:
         return Instance(
             index=number,
             doc=doc,
-            prompts=tuple(Prompt((Span(text, Origin("question")),)) for text in contexts),
+            prompts=tuple(self._prompt(text) for text in contexts),
             requests=tuple(_request(each, at, contexts, golds) for at, each in enumerate(theirs)),
             target=layout.target if layout is not None else None,
         )
+
+    def _prompt(self, text: str) -> Prompt:
+        origin, chat = Origin("question"), self._made.chats.get(text)
+        return Prompt((Span(text, origin),)) if chat is None else prompt_of_text(text, chat, origin)
 
 
 def _request(arguments: Arguments, index: int, contexts: list[str], golds: Collection[int]) -> Request:
@@ -370,23 +394,3 @@ def _bound_names(written: Any, bound: Any) -> Any:
     if isinstance(written, list | tuple):
         return [_bound_names(*pair) for pair in zip(written, bound, strict=True)]
     return copy.deepcopy(written)
-
-
-def _chat(profile: Profile, has_images: bool) -> Callable[..., str]:
-    """Return `apply_chat_template` of a model of transformers, as lm-eval's own wrapper calls it."""
-    has_parts = has_images and takes_media(profile)
-
-    def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        given: dict[str, Any] = {
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt,
-            "tools": profile.template_args.get("tools"),
-            "documents": profile.template_args.get("documents"),
-        }
-        messages = with_parts(messages) if has_parts else messages
-        try:
-            return render_messages(profile, messages, **given)
-        except TemplateError:
-            return render_messages(profile, [each for each in messages if each["role"] != "system"], **given)
-
-    return render

@@ -141,7 +141,9 @@ def test_a_class_that_is_built_of_its_docs_is_compared_with_real_ones(tmp_path: 
     yaml.write_text("task: own\nclass: !function own.Own\n", "utf-8")
     done = promptfmt(tmp_path, "verify", "--profile", "plain")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "1 task: own: lm-eval builds the task class with real docs only: it raises KeyError: 'named'" in done.stdout
+    assert (
+        "1 task: own: lm-eval builds no task for 'own' with synthetic docs: it raises KeyError: 'named'" in done.stdout
+    )
     (tmp_path / "tasks/own.docs.jsonl").write_text('{"question": "one", "answer": "a", "named": "b"}\n', "utf-8")
     assert "1 task, 1 request compared, all equal" in promptfmt(tmp_path, "verify", "--profile", "plain").stdout
 

@@ -56,6 +56,13 @@ def test_a_fork_that_makes_other_requests_fails_the_snapshot(project: Project) -
     assert project.run(*FORK).ret == 0
 
 
+def test_the_chat_template_around_other_requests_is_not_text_of_the_task(project: Project) -> None:
+    edit(project, '(ctx, f"{target_delimiter}{cont}")', '(ctx, f"{target_delimiter}<{cont}>")')
+    result = project.run(*INSTALLED, *FORK, "-m", "promptfmt_lint", "-v", "-o", "promptfmt_lint=true")
+    assert any("::lint PASSED" in line for line in result.outlines), result.outlines
+    assert not any("PF003" in line or "PF425" in line for line in result.outlines)
+
+
 def test_an_output_type_of_a_fork_has_requests(project: Project) -> None:
     project.task("own.yaml", output_type="ordered_regex", generation_kwargs={"until": ["###"]})
     edit(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import RenderError
+from pytest_promptfmt.core.errors import RenderError, UnavailableError
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.release import LATEST, OLDEST, release_of
 from pytest_promptfmt.core.task import locate_nowhere
@@ -157,9 +157,9 @@ def test_mappings_of_fewshot_config_are_read_since_044() -> None:
     assert "S: " in first("0.4.4", **keys)
 
 
-def test_a_sampler_class_of_an_early_release_is_refused() -> None:
+def test_a_sampler_class_of_an_early_release_is_skipped() -> None:
     task = task_from_config({**QA}, path=None, locate=locate_nowhere)
     keys: dict[str, Any] = {"fewshot_config": {"sampler": lambda *_, **__: None}}
     assert task.following(release_of("0.4.13")) is task
-    with pytest.raises(RenderError, match=r"in lm-eval 0\.4\.9, the sampler of 't' writes the text"):
+    with pytest.raises(UnavailableError, match=r"in lm-eval 0\.4\.9, the sampler of 't' writes few-shot examples"):
         requests("0.4.9", shots=1, **keys)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
-from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Message, Place, Span, Turn, join
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts, text_or_none
 from pytest_promptfmt.tasks.rendering.field_mappings import Value
-from pytest_promptfmt.tasks.rendering.sampling import draw_shots, make_sampler
+from pytest_promptfmt.tasks.rendering.sampling import EarlySamplerError, draw_shots, make_sampler
 
 
 class EarlyContextBuilder(ContextBuilder):
@@ -23,11 +22,8 @@ class EarlyContextBuilder(ContextBuilder):
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
-            message = (
-                f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes the text of the shots itself"
-            )
-            hint = "set lm_eval to 0.4.10 or later in promptfmt.yaml"
-            raise task.error(RenderError, message, "fewshot_config", "sampler", hint=hint)
+            message = f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes few-shot examples itself"
+            raise task.error(EarlySamplerError, message, "fewshot_config", "sampler")
         super().__init__(task, docs, num_fewshot)
         self._draw_joined = make_sampler(task, self._pool)
 

@@ -124,9 +124,9 @@ _SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
 
 
 class EarlySamplerError(UnavailableError):
-    """A class of samplers that makes the text of shots itself, as before lm-eval 0.4.12."""
+    """A sampler class that writes the text of few-shot examples itself, as before lm-eval 0.4.12."""
 
-    reason = "sampler classes that need lm-eval before 0.4.12"
+    reason = "sampler classes of an earlier lm-eval: install it, and set `renderer: installed`"
 
 
 def _is_early(sampler: Any) -> bool:
