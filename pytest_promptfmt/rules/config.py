@@ -306,7 +306,8 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 
     Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is an info if the
     checkout or the installed harness has the key in its `TaskConfig`. It is also an info if there is no harness to
-    compare with. The prompts are tested without the key.
+    compare with, and for a key of `fewshot_config` next to a sampler class, which early releases let read it. The
+    prompts are tested without the key.
 
     Fix: remove the key; settings of your own belong under `metadata`.
 
@@ -318,7 +319,8 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
     harness = view.index.harness if keys else None
     for at in keys:
         key = at[-1]
-        is_of_fork = harness is None or not harness.task_keys or key in harness.task_keys
+        is_read = len(at) > 1 and isinstance(view.config[at[0]].get("sampler"), FunctionRef)
+        is_of_fork = is_read or harness is None or not harness.task_keys or key in harness.task_keys
         message = "a key that only a fork of lm-eval has" if is_of_fork else "a key that lm-eval does not have"
         severity = Severity.INFO if is_of_fork else None
         do = did_you_mean(key, value_kinds()) or ""

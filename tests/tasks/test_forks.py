@@ -291,6 +291,10 @@ def test_a_key_is_an_info_where_the_checkout_has_it(tmp_path: Path) -> None:
     write(tasks, seen=f"task: seen\n{TASK}doc_to_visual: image\n", odd=f"task: odd\n{TASK}few_shots: 2\n")
     assert severities(tasks / "seen.yaml") == {"PF117": Severity.INFO}
     assert severities(tasks / "odd.yaml") == {"PF117": Severity.WARNING}
+    shots = "fewshot_config: {query: q, sampler: !function samplers.Own}\n"
+    write(tasks, read=f"task: read\n{TASK}{shots}", unread=f"task: unread\n{TASK}fewshot_config: {{query: q}}\n")
+    assert severities(tasks / "read.yaml") == {"PF117": Severity.INFO}
+    assert severities(tasks / "unread.yaml") == {"PF117": Severity.WARNING}
 
 
 def test_a_task_in_old_sets_is_a_task_with_tags(tmp_path: Path) -> None:
