@@ -1,34 +1,39 @@
 """The command `promptfmt`: eight subcommands for daily work, and more. Each is a function in a module here.
 
-Commands import the packages they need when they run, so that `promptfmt --help` is fast.
+A module is imported when one of its commands runs, so that `promptfmt --help` is fast.
 """
 
 from __future__ import annotations
 
 import gc
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module, resources
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from pytest_promptfmt.cli.cache import cache, why
-from pytest_promptfmt.cli.check import check
-from pytest_promptfmt.cli.compare import compare, outdated
-from pytest_promptfmt.cli.diff import diff
-from pytest_promptfmt.cli.explain import explain, formats, profiles, schema
-from pytest_promptfmt.cli.fix import convert, fix
-from pytest_promptfmt.cli.freeze import freeze
-from pytest_promptfmt.cli.init import init
 from pytest_promptfmt.cli.output import note
-from pytest_promptfmt.cli.record import record
-from pytest_promptfmt.cli.review import accept, reject, review
-from pytest_promptfmt.cli.show import show
-from pytest_promptfmt.cli.verify import verify
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
+
+_DAILY: Final = ("check", "show", "diff", "fix", "review", "accept", "explain", "init")
+_MORE: Final = (
+    *("reject", "verify", "why", "cache", "compare", "convert", "freeze", "outdated", "record"),
+    *("formats", "profiles", "schema"),
+)
+COMMANDS: Final = (*_DAILY, *_MORE)
+
+_MODULES: Final = dict.fromkeys(("formats", "profiles", "schema"), "explain") | {
+    **dict.fromkeys(("accept", "reject"), "review"),
+    "convert": "fix",
+    "outdated": "compare",
+    "why": "cache",
+}
+"""The modules of commands that are not called like their command."""
 
 _ELSEWHERE: Final = {
     "test": "pytest --promptfmt",
@@ -53,13 +58,26 @@ class _Group(TyperGroup):
         with _as_message():
             return super().make_context(*args, **more)
 
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, _ctx: Any, name: str) -> Any:
+        """Return what the help shows of a command, None for an unknown name."""
+        if name not in COMMANDS:
+            return None
+        source = (resources.files(__name__) / f"{_MODULES.get(name, name)}.py").read_text("utf-8")
+        summary = re.search(rf'^def {name}\(.*?\) -> None:\n    """(.*?)(?:"""|$)', source, re.DOTALL | re.MULTILINE)
+        return TyperCommand(name, help=summary and summary[1], rich_help_panel="More" if name in _MORE else None)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        command, *rest = args
-        if command in self.commands or command.startswith("-"):
+        name, *rest = args
+        if name in COMMANDS:
+            return name, command(name), rest
+        if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        other = _ELSEWHERE.get(command)
-        hint = shlex.join([*other.split(), *rest]) if other else did_you_mean(command, self.commands)
-        raise SettingsError(f"unknown command {command!r}", hint=hint or "`promptfmt --help` lists all commands")
+        other = _ELSEWHERE.get(name)
+        hint = shlex.join([*other.split(), *rest]) if other else did_you_mean(name, COMMANDS)
+        raise SettingsError(f"unknown command {name!r}", hint=hint or "`promptfmt --help` lists all commands")
 
     def invoke(self, ctx: Any) -> Any:
         with _as_message():
@@ -99,26 +117,28 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_STYLE: Final[dict[str, Any]] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "markdown",  # paragraphs flow with the terminal
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
 app = typer.Typer(
     name="promptfmt",
     cls=_Group,
     help="Check, show and compare the prompts of language-model evaluations. Start with `promptfmt check`.",
     epilog="Tests run with `pytest --promptfmt`. Exit code: 0 success, 1 refused or different, 2 usage error.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # paragraphs flow with the terminal
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **_STYLE,
 )
-_Commands = Sequence[Callable[..., None]]
-_DAILY: Final[_Commands] = (check, show, diff, fix, review, accept, explain, init)
-_MORE: Final[_Commands] = (
-    *(reject, verify, why, cache, compare, convert, freeze, outdated, record, formats, profiles, schema),
-)
-for _command in _DAILY:
-    app.command()(_command)
-for _command in _MORE:
-    app.command(rich_help_panel="More")(_command)
+
+
+def command(name: str) -> Any:
+    """Return the command of that name."""
+    alone = typer.Typer(**_STYLE)
+    alone.command(name)(getattr(import_module(f"{__name__}.{_MODULES.get(name, name)}"), name))
+    return typer.main.get_command(alone)
 
 
 @app.callback()

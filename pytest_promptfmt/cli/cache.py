@@ -11,6 +11,8 @@ import typer
 from pytest_promptfmt.cli.options import NoCode, Paths, pytest_options
 from pytest_promptfmt.cli.output import say
 from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
+from pytest_promptfmt.plugin.collected import decisions
 
 _MOST_REASONS = 20
 
@@ -20,8 +22,6 @@ def why(
     no_code: NoCode = False,
 ) -> None:
     """Print for each task file whether the next run tests it, and why."""
-    from pytest_promptfmt.plugin.collected import decisions
-
     _, found = decisions(paths, pytest_options(no_code=no_code))
     for path, decision in found.items():
         say(f"{display_path(path)}: {decision}")
@@ -37,9 +37,6 @@ def cache(
     It also counts why the other task files are tested again. No test runs. `promptfmt why FILE` prints the reason for
     each file.
     """
-    from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
-    from pytest_promptfmt.plugin.collected import decisions
-
     store, found = decisions(paths or [], pytest_options(no_code=no_code))
     if store is None:
         say("nothing is cached: there is no cache folder outside the repository")

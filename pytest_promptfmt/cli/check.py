@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -18,12 +18,14 @@ from pytest_promptfmt.cli.output import note, print_json, say
 from pytest_promptfmt.cli.version_lines import version_lines
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.plugin.collected import CheckSummary, check as checked_by_pytest
+from pytest_promptfmt.results.lint_lines import concise_lines, github_annotation, github_annotations
+from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.sarif import sarif_report, sarif_result
+from pytest_promptfmt.results.terminal import finding_lines, sections, statistics_lines
 from pytest_promptfmt.results.wording import counted
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collected import CheckSummary
-    from pytest_promptfmt.results.run_result import RunResult
-    from pytest_promptfmt.revisions.versions import VersionFinding
+from pytest_promptfmt.results.writers import json_report
+from pytest_promptfmt.revisions.versions import VersionFinding
 
 _SHOWN_DETAILS: Final = 10
 _PASSED_OVER: Final = (".git", ".pytest_cache", "__pycache__")
@@ -74,8 +76,6 @@ def check(
         from pytest_promptfmt.cli.fix import fix_files
 
         fix_files(paths or [], pytest_options(select=select, allow_code=allow_code, no_code=no_code), write=True)
-    from pytest_promptfmt.plugin.collected import check as checked_by_pytest
-
     options = pytest_options(tasks=task, profiles=profile, select=select, allow_code=allow_code, no_code=no_code)
     checked = checked_by_pytest(paths or [], [*options, *(["--promptfmt-no-cache"] if no_cache else [])])
     if checked.result.unmatched and not checked.files:
@@ -89,8 +89,6 @@ def check(
         options = pytest_options(profiles=profile, no_code=no_code)
         versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
     if statistics:
-        from pytest_promptfmt.results.terminal import statistics_lines
-
         for counted in statistics_lines(result.findings):
             typer.echo(counted)
     else:
@@ -109,26 +107,18 @@ def _print(
 ) -> None:
     """Print the result; `versions` is None where no revision is compared."""
     if output_format is OutputFormat.JSON:
-        from pytest_promptfmt.results.writers import json_report
-
         found = {"versions": [finding.to_json() for finding in versions]} if versions is not None else {}
         print_json(json.loads(json_report(result)) | found)
     elif output_format is OutputFormat.SARIF:
-        from pytest_promptfmt.results.sarif import sarif_report, sarif_result
-
         more = [
             sarif_result("version", "error", text, [(file, line, None)], [*([file] if file else []), *tasks])
             for file, line, text, tasks in _forgotten(versions or ())
         ]
         typer.echo(sarif_report(result, more), nl=False)
     elif output_format is OutputFormat.CONCISE:
-        from pytest_promptfmt.results.lint_lines import concise_lines
-
         for shown in (*concise_lines(result), *version_lines(versions or (), verbose=True)):
             say(shown)
     elif output_format is OutputFormat.GITHUB:
-        from pytest_promptfmt.results.lint_lines import github_annotation, github_annotations
-
         for annotation in github_annotations(result):
             typer.echo(annotation)
         for file, line, text, _ in _forgotten(versions or ()):
@@ -141,8 +131,6 @@ def _print(
 
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
     """Yield the findings, then each distinct problem of snapshots and answers in full, and a summary of those."""
-    from pytest_promptfmt.results.terminal import finding_lines, sections
-
     yield from finding_lines(result.findings, is_verbose=verbose, result=result)
     details = [cluster.detail for cluster in result.unexplained if cluster.detail]
     for number, detail in enumerate(details if verbose else details[:_SHOWN_DETAILS]):

@@ -6,21 +6,24 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Protocol, runtime_checkable
 
 import typer
 
+from pytest_promptfmt.answers.run_comparison import TaskComparison, compared_runs, comparison_lines
+from pytest_promptfmt.answers.run_samples import FinishedRun, is_run, read_run
 from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options
 from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.plugin.collected import CollectedPrompts, with_collected
 from pytest_promptfmt.results.wording import listed
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.answers.run_comparison import TaskComparison
-    from pytest_promptfmt.answers.run_samples import FinishedRun
-    from pytest_promptfmt.plugin.collected import CollectedPrompts
-    from pytest_promptfmt.revisions.upstream import Followed
+from pytest_promptfmt.revisions.git import Repository
+from pytest_promptfmt.revisions.upstream import Followed, changed_tasks, content_of, followed, is_same
+from pytest_promptfmt.snapshots.lock import FILE_NAME, Locked, LockedOrigin, read_lock, write_lock
+from pytest_promptfmt.systems import system_with
+from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks import TaskIndex
 
 _DIGITS: Final = 12
 _SHOWN: Final = 12
@@ -60,9 +63,6 @@ def compare(
     and why? With --repository, the line of the key that differs is named, and the commits that changed it. --repository
     and --json are for runs only.
     """
-    from pytest_promptfmt.answers.run_samples import is_run
-    from pytest_promptfmt.systems import system_with
-
     for path in (first, second):
         if not path.exists():
             raise SettingsError(f"no such file or folder: {path}", hint=gate.missing_hint(path))
@@ -96,9 +96,6 @@ def outdated(
     `promptfmt.lock` has the repository and commit of tokenizers; `--origin` notes them for a file or folder of yours.
     The newest files are downloaded into the cache; yours do not change. No other command looks for revisions.
     """
-    from pytest_promptfmt.revisions.upstream import content_of, followed, is_same
-    from pytest_promptfmt.snapshots.lock import FILE_NAME, Locked, LockedOrigin, read_lock, write_lock
-
     root = Path.cwd()
     locked = read_lock(root / FILE_NAME)
     origins = dict(locked.origins)
@@ -133,9 +130,6 @@ def outdated(
 
 def _compare_runs(first: Path, second: Path, repository: Path | None, *, as_json: bool) -> None:
     """Print how two runs compare; exits with 1 unless both asked the same and no file was edited."""
-    from pytest_promptfmt.answers.run_comparison import compared_runs, comparison_lines
-    from pytest_promptfmt.answers.run_samples import read_run
-
     runs = read_run(first), read_run(second)
     tasks = compared_runs(*runs)
     places = {each.task: dict(_places(each, runs, repository)) if repository is not None else {} for each in tasks}
@@ -158,10 +152,6 @@ def _places(
     task: TaskComparison, runs: tuple[FinishedRun, FinishedRun], repository: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield for each key of the task that differs where it is written now, and the commits between both runs."""
-    from pytest_promptfmt.revisions.git import Repository
-    from pytest_promptfmt.systems.task_files import read_task_file
-    from pytest_promptfmt.tasks import TaskIndex
-
     index = TaskIndex([repository])
     entry = index.find(task.task)
     file = read_task_file(entry.path, index) if entry is not None and entry.path is not None else None
@@ -192,8 +182,6 @@ def _name(path: Path, root: Path) -> str:
 
 def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:
     """Print how the newest commit differs; return it, and its files if they are not those here."""
-    from pytest_promptfmt.revisions.upstream import is_same
-
     newest = one.newest()
     there = one.there(newest) if one.revision != newest or one.copy is not None else None
     if there is None or is_same(one.here(), there):
@@ -208,8 +196,6 @@ def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:
 
 def _differences(here: Path, there: Path) -> list[str]:
     """Return what changes in the prompts of all conversations, in findings and in tokens."""
-    from pytest_promptfmt.systems import system_with
-
     system = system_with(ComparesFiles)
     if system is None:
         return ["comparing prompts and tokens needs the system for chat templates, which this installation lacks"]
@@ -217,9 +203,6 @@ def _differences(here: Path, there: Path) -> list[str]:
 
 
 def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:
-    from pytest_promptfmt.plugin.collected import with_collected
-    from pytest_promptfmt.revisions.upstream import changed_tasks
-
     lines: list[str] = []
 
     def use(found: Sequence[CollectedPrompts]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
+import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,22 +12,27 @@ from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from pytest_promptfmt.cli.display import cluster_lines, waiting
 from pytest_promptfmt.cli.options import AsJson, NoCode, Profiles, Tasks, Verbose, pytest_options, repeatable
 from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_file
 from pytest_promptfmt.cli.verify import diff_releases
+from pytest_promptfmt.cli.version_lines import raise_versions, version_block, version_lines
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
+from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.results.clusters import Cluster, FindingGroup, grouped
+from pytest_promptfmt.results.html import html_comparison
+from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
+from pytest_promptfmt.results.terminal import finding_lines
 from pytest_promptfmt.results.wording import counted, listed
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from pytest_promptfmt.results.clusters import Cluster, FindingGroup
-    from pytest_promptfmt.revisions import RevisionComparison, Unknown
+from pytest_promptfmt.revisions import RevisionComparison, Unknown, compare_revisions
+from pytest_promptfmt.revisions.git import WORK_TREE, Repository
+from pytest_promptfmt.revisions.task_changes import short_name
 
 COMMENT_LIMIT = 65_000
 """Bytes of Markdown: a comment on GitHub takes 65,536 characters."""
@@ -167,19 +174,11 @@ def compared(
     old: str, new: str | None, paths: Sequence[str], tasks: Sequence[str], options: Sequence[str], *, findings: bool
 ) -> RevisionComparison:
     """Return the comparison of two revisions; raises SettingsError where it fails."""
-    from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.revisions import compare_revisions
-    from pytest_promptfmt.revisions.git import WORK_TREE
-    from pytest_promptfmt.revisions.task_changes import short_name
-
     with _as_settings_errors(), waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
         return compare_revisions(old, new, paths=paths, tasks=tasks, options=options, findings=findings)
 
 
 def _default_base(*, prints_data: bool) -> str:
-    from pytest_promptfmt.revisions.git import Repository
-    from pytest_promptfmt.revisions.task_changes import short_name
-
     with _as_settings_errors():
         base, why = Repository.around(Path.cwd()).default_base()
     typer.echo(f"comparing the work tree with {short_name(base)}: {why}", err=prints_data)
@@ -212,8 +211,6 @@ def _show(report: _Report, output: _Output) -> None:
 
 def _exit_code(report: _Report, output: _Output) -> int:
     """Return the exit code; with --bump, raise the versions first."""
-    from pytest_promptfmt.cli.version_lines import raise_versions
-
     versions = report.compared.versions
     if output.versions:
         is_wrong = any(each.is_error for each in versions) if not output.bump else not raise_versions(versions)
@@ -234,14 +231,10 @@ class _Report:
 
     @cached_property
     def clusters(self) -> Sequence[Cluster]:
-        from pytest_promptfmt.results.clusters import Cluster
-
         return [Cluster.from_json(cluster) for cluster in self.compared.result["clusters"]]
 
     @cached_property
     def findings(self) -> Sequence[FindingGroup]:
-        from pytest_promptfmt.results.clusters import FindingGroup
-
         return [FindingGroup.from_json(group) for group in self.compared.result["findings"]]
 
     @property
@@ -251,8 +244,6 @@ class _Report:
     @property
     def unknown(self) -> Iterator[tuple[str, str, Sequence[str]]]:
         """Yield reasons why tasks are unknown, the most frequent first: with the step of the first, and the names."""
-        from pytest_promptfmt.results.clusters import grouped
-
         groups = grouped(self.compared.unknown, lambda each: each.reason)
         for reason, tasks in sorted(groups.items(), key=lambda pair: -len(pair[1])):
             yield reason, tasks[0].step, _names(tasks)
@@ -262,8 +253,6 @@ class _Report:
 
         At most `most` tasks are named.
         """
-        from pytest_promptfmt.results.clusters import grouped
-
         for keys, tasks in grouped(self.compared.other_docs.items(), lambda pair: pair[1]).items():
             yield f"other docs, {counted(len(tasks), 'task')}: {listed([name for name, _ in tasks], most)}: {keys}", ()
         for reason, step, names in self.unknown:
@@ -273,15 +262,11 @@ class _Report:
 
     @property
     def sides(self) -> tuple[str, str]:
-        from pytest_promptfmt.revisions.task_changes import short_name
-
         return short_name(self.compared.old), short_name(self.compared.new)
 
     @property
     def summary(self) -> str:
         """Return how many prompts and tasks changed, are unknown, and are the same."""
-        from pytest_promptfmt.core.outcome import CATEGORIES
-
         counts = self.compared.result["counts"]
         changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
         if self.errors:
@@ -300,8 +285,6 @@ class _Report:
     @property
     def next_steps(self) -> Iterator[str]:
         """Yield commands that show more or settle a problem, as sentences of Markdown."""
-        from pytest_promptfmt.revisions.git import WORK_TREE
-
         failing = [cluster.members[0].file for cluster in self.clusters if cluster.category == "error"]
         for file in dict.fromkeys(failing):
             yield f"The file has a new error: `pytest --promptfmt {shlex.quote(file)}` shows it."
@@ -330,10 +313,6 @@ class _Report:
 
     def lines(self, *, verbose: bool) -> Iterator[Text]:
         """Yield the comparison as lines for a terminal."""
-        from pytest_promptfmt.cli.display import cluster_lines
-        from pytest_promptfmt.cli.version_lines import version_lines
-        from pytest_promptfmt.results.terminal import finding_lines
-
         most = None if verbose else SHOWN_UNKNOWN
         for cluster in self.clusters:
             yield from cluster_lines(cluster, verbose=verbose)
@@ -354,9 +333,6 @@ class _Report:
 
     def markdown(self) -> str:
         """Return the comparison as a comment on a pull request of at most `COMMENT_LIMIT` bytes."""
-        from pytest_promptfmt.cli.version_lines import version_block
-        from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
-
         head = f"## Prompts\n\n{' → '.join(map(code, self.sides))}: {self.summary}\n"
         blocks = cluster_blocks(self.clusters, "prompt")
         for title, details in self.notes(SHOWN_UNKNOWN):
@@ -373,9 +349,6 @@ class _Report:
 
     def page(self) -> str:
         """Return the HTML page: each change with the example that the comparison has of it, and new findings."""
-        from pytest_promptfmt.cli.version_lines import version_lines
-        from pytest_promptfmt.results.html import html_comparison
-
         old, new = self.sides
         notes = [f"{old} → {new}: {self.summary}"]
         notes += ["; ".join([title, *details]) for title, details in self.notes(SHOWN_UNKNOWN)]
@@ -394,9 +367,6 @@ def _names(tasks: Iterable[Unknown]) -> list[str]:
 
 def _open_in_browser(page: str) -> str:
     """Write the page to a temporary file that stays, show it in the browser, and return a line that names the file."""
-    import tempfile
-    import webbrowser
-
     with tempfile.NamedTemporaryFile("wb", prefix="promptfmt-diff-", suffix=".html", delete=False) as file:
         file.write(page.encode("utf-8", "backslashreplace"))
     path = Path(file.name)

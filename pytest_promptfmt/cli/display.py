@@ -7,21 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
-from pytest_promptfmt.core.text import END, escape_controls, show_inner
+from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+from pytest_promptfmt.core.text import END, escape_controls, show, show_inner
+from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles.encoding import EncodedPair
+from pytest_promptfmt.results.clusters import Cluster
 from pytest_promptfmt.results.wording import listed
+from pytest_promptfmt.snapshots.content import to_json
 from pytest_promptfmt.snapshots.hunks import marked_lines
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.core.prompt import Instance, Prompt, Request
-    from pytest_promptfmt.profiles import Tokenizer
-    from pytest_promptfmt.profiles.encoding import EncodedPair
-    from pytest_promptfmt.results.clusters import Cluster
-
 
 STYLES: Final[Mapping[str, str]] = {
     "system instruction": "magenta",
@@ -141,9 +139,6 @@ def request_lines(
 
     Requests come with their numbers; those in `pairs` are shown in the tokens that are scored.
     """
-    from pytest_promptfmt.core.text import show
-    from pytest_promptfmt.snapshots.content import to_json
-
     for number, request in requests:
         if request.kind == "generate_until":
             for name, value in (request.generation_kwargs or {}).items():
@@ -158,8 +153,6 @@ def request_lines(
 
 def as_data(instance: Instance) -> dict[str, Any]:
     """Return a rendered doc as data: prompts with their spans, and the requests."""
-    from pytest_promptfmt.snapshots.content import to_json
-
     return {
         "doc": instance.index + 1,
         "prompts": [

@@ -8,20 +8,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.markdown import Markdown
 
 from pytest_promptfmt.cli.options import AsJson, RuleFiles
 from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, builtin_profile, resolve_profiles
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import escape_controls
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.core.profile import Profile
-    from pytest_promptfmt.formats.format import Format
-    from pytest_promptfmt.profiles.template_facts import TemplateFacts
+from pytest_promptfmt.formats.apply import lay_out
+from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format, make_scorer
+from pytest_promptfmt.formats.format_registry import FOLDER, known_formats, published_format, published_names
+from pytest_promptfmt.formats.labels import label_count
+from pytest_promptfmt.profiles.profile_loading import load_profile, profile_trial
+from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
+from pytest_promptfmt.results.clusters import grouped
+from pytest_promptfmt.rules.documentation import documentation_of, page
+from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
+from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
+from pytest_promptfmt.settings.profiles import defined_profiles
+from pytest_promptfmt.tasks import synthetic_docs, task_schema
 
 WIDTH: Final = 100
 """Longer lines are hard to read."""
@@ -48,9 +60,6 @@ def explain(
 
     Without a code, list all rules with what each reports.
     """
-    from pytest_promptfmt.rules.documentation import documentation_of, page
-    from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
-
     files = tuple(rules or ())
     found = [find_rule(code, files)] if code is not None else [*known_rules(files).values()]
     if as_json:
@@ -79,9 +88,6 @@ def formats(
 
     The list has the built-in ones, those from the literature, and your own.
     """
-    from pytest_promptfmt.formats.format_registry import known_formats
-    from pytest_promptfmt.results.clusters import grouped
-
     if not tasks.is_dir():
         raise SettingsError(f"there is no folder {display_path(tasks)}", hint="--tasks takes the folder of task files")
     known = known_formats(tasks)
@@ -111,10 +117,6 @@ def profiles(
 
     The settings are those of this folder and the folders above it.
     """
-    from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, builtin_profile, resolve_profiles
-    from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
-    from pytest_promptfmt.settings.profiles import defined_profiles
-
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))
     defined: dict[str, Profile] = {}
@@ -153,20 +155,13 @@ def schema(
 
     Editors read it, with yaml-language-server and others.
     """
-    if kind is SchemaKind.TASK:
-        from pytest_promptfmt.tasks import task_schema as make
-    else:
-        from pytest_promptfmt.settings.file import settings_schema as make
-    print_json(make())
+    print_json(task_schema() if kind is SchemaKind.TASK else settings_schema())
 
 
 def _print_page(text: str) -> None:
     """Print Markdown, formatted on a terminal."""
     shown = escape_controls(text)
     if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
         console = Console()
         console.print(Markdown(shown), width=min(console.width, WIDTH))
     else:
@@ -178,12 +173,6 @@ def _print_page(text: str) -> None:
 
 def sample(format_: Format) -> str:
     """Return the prompt of a doc followed by its answer, as in a few-shot example."""
-    from pytest_promptfmt.core.docs import TaskDocs
-    from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.formats.apply import lay_out
-    from pytest_promptfmt.formats.labels import label_count
-    from pytest_promptfmt.tasks import synthetic_docs
-
     asked = Task(name="sample", doc_to_text="question", doc_to_choice="choices", doc_to_target="answer")
     task = lay_out(asked, format_)
     count = label_count(format_.choice_labels) or len(_CHOICES)
@@ -201,8 +190,6 @@ def sample(format_: Format) -> str:
 
 def catalogue(formats: Iterable[Format]) -> str:
     """Return formats as a section of a Markdown page: what each is, a sample, and where it comes from."""
-    from pytest_promptfmt.formats.format import make_scorer
-
     blocks = []
     for format_ in formats:
         scorer = make_scorer(format_.scorer, format_.choice_labels)
@@ -217,8 +204,6 @@ def catalogue(formats: Iterable[Format]) -> str:
 
 def _kind(format_: Format, folder: Path) -> str:
     """Return where a format comes from, as a heading."""
-    from pytest_promptfmt.formats.format_registry import FOLDER, published_format, published_names
-
     for kind, names in published_names().items():
         if format_.name in names and format_ == published_format(format_.name):
             return kind
@@ -228,8 +213,6 @@ def _kind(format_: Format, folder: Path) -> str:
 
 
 def _format_as_data(format_: Format, kind: str) -> Mapping[str, Any]:
-    from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, make_scorer
-
     scorer = make_scorer(format_.scorer, format_.choice_labels)
     shown = [field.name for field in fields(format_) if field.name not in ("name", *DOCUMENTATION_FIELDS)]
     return {
@@ -266,9 +249,6 @@ def _facts_of(profile: Profile) -> TemplateFacts | None:
 
     Where the template is not available, its facts hold the reason.
     """
-    from pytest_promptfmt.profiles.profile_loading import load_profile, profile_trial
-    from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
-
     if not profile.is_chat:
         return None
     try:

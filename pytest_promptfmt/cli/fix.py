@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pytest_promptfmt.cli.display import diff_lines
 from pytest_promptfmt.cli.options import AllowCode, NoCode, Paths, Select, pytest_options
 from pytest_promptfmt.cli.output import note, print_lines
 from pytest_promptfmt.core import gate, writing
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FormatError,
@@ -21,14 +24,21 @@ from pytest_promptfmt.core.errors import (
     SourceError,
     display_path,
 )
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.yaml_rewriting import with_keys
+from pytest_promptfmt.formats.apply import has_template
+from pytest_promptfmt.formats.conversion import (
+    Conversion,
+    convert_layout,
+    convert_layout_to_template,
+    convert_template_key,
+)
+from pytest_promptfmt.plugin.collected import CollectedPrompts, settings_around, with_collected
 from pytest_promptfmt.results.wording import counted, listed
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.core.docs import TaskDocs
-    from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.formats.conversion import Conversion
-    from pytest_promptfmt.plugin.collected import CollectedPrompts
-    from pytest_promptfmt.rules.fixing import Fixed
+from pytest_promptfmt.rules.fixing import Fixed, find_fixes, write_fixes
+from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
+from pytest_promptfmt.tasks import bind_functions, load_docs, read_yaml
 
 PROOF_SECONDS = 60.0
 PROOF_DOCS = 20
@@ -58,9 +68,6 @@ def fix(
 
 def fix_files(paths: Sequence[Path], options: Sequence[str], *, write: bool) -> Sequence[Fixed]:
     """Find, print and, with `write`, make the fixes of these paths with options of pytest; return them."""
-    from pytest_promptfmt.plugin.collected import with_collected
-    from pytest_promptfmt.rules.fixing import find_fixes, write_fixes
-
     found: list[Fixed] = []
 
     def use(collected: Sequence[CollectedPrompts]) -> None:
@@ -93,8 +100,6 @@ def convert(
     a hand-written doc_to_text into `formats:`. Hand-written layouts are converted only if every prompt and request
     stays the same. All else in the file stays as it is, comments included.
     """
-    from pytest_promptfmt.core.yaml_rewriting import with_keys
-
     if (to is None) == (format_name is None):
         raise SettingsError("missing --to or --format", hint="add --to mcq, --to cloze or --format NAME")
     if to not in (None, "mcq", "cloze"):
@@ -126,10 +131,6 @@ def convert(
 
 def _print_difference(before: str, after: str, name: str, change: str) -> None:
     """Print what differs between a file and what it will be as a unified diff, in colours on a terminal."""
-    import difflib
-
-    from pytest_promptfmt.cli.display import diff_lines
-
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} ({change})", lineterm="")
     print_lines(diff_lines([*lines], most=None))
 
@@ -159,9 +160,6 @@ def _print_fixes(fixed: Fixed, *, written: bool) -> None:
 
 def _only_task(path: Path, *, allow_code: bool) -> Task:
     """Return the task of a file that defines exactly one. Raises SourceError."""
-    from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
-    from pytest_promptfmt.tasks import bind_functions
-
     if path.is_dir():
         raise SourceError("this is a folder; one file is converted at a time", position=Position(path))
     found = read_task_file(path) if path.exists() else None
@@ -188,12 +186,6 @@ def _conversion(
     task: Task, to: str | None, format_name: str | None, options: Sequence[str]
 ) -> tuple[Conversion, Sequence[str]]:
     """Return what to write and remove, and notes: on which docs it was proved."""
-    from pytest_promptfmt.core.limits import time_limit
-    from pytest_promptfmt.formats.apply import has_template
-    from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
-    from pytest_promptfmt.plugin.collected import settings_around
-    from pytest_promptfmt.tasks import load_docs
-
     if to is not None and has_template(task):
         return convert_template_key(task, to), ("the prompts change, because the template is of another kind now",)
     if task.path is not None:
@@ -212,8 +204,6 @@ def _conversion(
 
 def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
     """Return the conversion of a hand-written layout; the hint of a refusal names another way."""
-    from pytest_promptfmt.formats.conversion import convert_layout_to_template
-
     try:
         return convert_layout_to_template(task, kind, docs)
     except FormatError as error:
@@ -224,8 +214,6 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
 
 def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> None:
     """Raise FormatError for a key that is to change and was not written in this file's own lines."""
-    from pytest_promptfmt.tasks import read_yaml
-
     file = read_yaml(path)
     for key in (*conversion.written, *conversion.removed):
         owner = file.owner(key)

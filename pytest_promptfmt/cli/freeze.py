@@ -7,21 +7,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate, writing
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.plugin.collected import settings_around
 from pytest_promptfmt.results.wording import counted
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.core.docs import Doc
-    from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.settings import Settings
-    from pytest_promptfmt.tasks import Redaction, Rows
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.systems.task_files import load_tasks
+from pytest_promptfmt.tasks import (
+    LOOKED_AT,
+    Redaction,
+    Rows,
+    as_lines,
+    covering_rows,
+    freeze as frozen_docs,
+    read_data_file,
+    redacted,
+    shot_split,
+)
 
 ORIGIN: Final = ".docs.origin.json"
 """The suffix of the file that describes where frozen docs come from; it is never read as docs."""
@@ -51,10 +61,6 @@ def freeze(
     A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Given a folder,
     freezes every task without docs, lists those that failed, and exits with 1 if there are any.
     """
-    from pytest_promptfmt.plugin.collected import settings_around
-    from pytest_promptfmt.systems.task_files import load_tasks
-    from pytest_promptfmt.tasks import Redaction, Rows
-
     tasks = load_tasks(file)
     if not file.is_dir() and len(tasks) != 1:
         hint = "give a file that defines a single task"
@@ -118,8 +124,6 @@ class _Asked:
 
     def splits(self, task: Task) -> Iterator[_Asked]:
         """Yield the rows of each split of a task: of that of its shots one row more, for one may be left out."""
-        from pytest_promptfmt.tasks import shot_split
-
         yield self
         split = shot_split(task) if self.shots and task.assembly.renders_fields else None
         if split is not None and split != task.dataset.evaluation_split:
@@ -130,8 +134,6 @@ class _Asked:
         return replace(self.rows, choose=partial(self._covering, task)) if self.cover else self.rows
 
     def _covering(self, task: Task, docs: Sequence[Doc]) -> Sequence[int]:
-        from pytest_promptfmt.tasks import LOOKED_AT, covering_rows
-
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
         count = counted(len(found.failed), "row")
@@ -151,8 +153,6 @@ class _Asked:
 
 
 def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None:
-    from pytest_promptfmt.tasks import as_lines, freeze as frozen_docs, redacted
-
     target, note_file = asked.places(task)
     if target.exists() and not (force or stdout):
         raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces the docs")
@@ -184,8 +184,6 @@ def _check_one(task: Task, asked: _Asked, target: Path, origin: Path) -> bool:
 
     Raises PromptfmtError where the dataset cannot be had: then it is unknown.
     """
-    from pytest_promptfmt.tasks import Rows, freeze as frozen_docs, read_data_file
-
     known = json.loads(gate.read_text(origin))
     if asked.source is None and "file" in known:
         raise DocsError(f"the docs were frozen from {known['file']}", hint="give that file with --from")

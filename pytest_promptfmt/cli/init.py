@@ -7,13 +7,16 @@ import enum
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import resources
+from importlib.metadata import PackageNotFoundError, distribution, metadata, packages_distributions, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+import click
 import typer
 
 from pytest_promptfmt.cli.options import NoCode, pytest_options
@@ -21,10 +24,13 @@ from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.source_imports import syntax_tree
+from pytest_promptfmt.plugin.collected import settings_around
+from pytest_promptfmt.results.baseline import counted_by_effect
 from pytest_promptfmt.results.wording import counted
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.tasks import Harness
+from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
+from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
+from pytest_promptfmt.systems import recognized
+from pytest_promptfmt.tasks import Harness, harness_around, looks_like_task, task_schema
 
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
 _IGNORED: Final = ".promptfmt-*.tmp"
@@ -106,11 +112,6 @@ def _init(
     baseline: bool | None,
     editor: bool,
 ) -> None:
-    from pytest_promptfmt.plugin.collected import settings_around
-    from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
-    from pytest_promptfmt.systems import recognized
-    from pytest_promptfmt.tasks import harness_around, looks_like_task
-
     tasks = list(_files(folder, ("*.yaml",), lambda path: looks_like_task(gate.read_bytes(path))))
     templates = list(_files(folder, _TEMPLATES, lambda path: recognized(path) is not None))
     harness = harness_around(folder.resolve())
@@ -164,8 +165,6 @@ def _asked(guess: RepositoryKind) -> RepositoryKind:
         return guess
     for kind in RepositoryKind:
         typer.echo(f"  {kind}: {_ABOUT[kind]}")
-    import click
-
     return RepositoryKind(typer.prompt("What is this repository", default=str(guess), type=click.Choice(list(_ABOUT))))
 
 
@@ -210,9 +209,6 @@ def _tops(folder: Path, files: Iterable[Path]) -> list[str]:
 
 def _write_editor_files(folder: Path, tops: Iterable[str]) -> None:
     """Write the schemas of task files and settings with VS Code's settings for them, and a task that runs the check."""
-    from pytest_promptfmt.settings.file import settings_schema
-    from pytest_promptfmt.tasks import task_schema
-
     globs = {"task": [f"{top}/**/*.yaml" for top in tops], "settings": ["**/promptfmt.yaml", "promptfmt.yaml"]}
     for kind, schema in (("task", task_schema()), ("settings", settings_schema())):
         _write(folder / f"promptfmt-{kind}.schema.json", json.dumps(schema, indent=1, ensure_ascii=False) + "\n")
@@ -224,8 +220,6 @@ def _write_editor_files(folder: Path, tops: Iterable[str]) -> None:
 
 def _workflow(action: str | None, packages: Sequence[str], arguments: Sequence[str]) -> str:
     """Return the workflow with an action, or with a package of the index where none is known."""
-    from importlib.metadata import version
-
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if action is None:
         installed = " ".join([f"pytest-promptfmt=={version('pytest-promptfmt')}", *packages])
@@ -250,8 +244,6 @@ def _packages(tasks: Sequence[Path]) -> list[str]:
 
     They decide whether a task can be rendered: CI needs the versions that are installed here.
     """
-    from importlib.metadata import PackageNotFoundError, metadata, packages_distributions, version
-
     files = {path for folder in {task.parent for task in tasks} for path in folder.glob("*.py")}
     by_module = packages_distributions()
     known = {name for file in files for module in _imports(file) for name in by_module.get(module, ())[:1]}
@@ -279,8 +271,6 @@ def _action_reference() -> str | None:
 
     A package that pip took from a repository is that commit of it (PEP 610), one of the index the tag of its version.
     """
-    from importlib.metadata import distribution
-
     dist = distribution("pytest-promptfmt")
     written = dist.read_text("direct_url.json")
     origin = json.loads(written) if written is not None else {}
@@ -328,11 +318,6 @@ def _add_line(path: Path, line: str) -> None:
 
 
 def _write_baseline(folder: Path, options: Sequence[str]) -> None:
-    import subprocess
-
-    from pytest_promptfmt.results.baseline import counted_by_effect
-    from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
-
     note("checking every task once (about a hundred tasks per second)")
     # -P, as the action has it: what a module can import decides about errors that are accepted.
     # Snapshots are the next step: that they are missing is not a failure of this run.

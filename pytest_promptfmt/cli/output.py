@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.text import escape_controls
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 
 def say(text: object) -> None:
@@ -29,15 +28,11 @@ def note(text: object) -> None:
 
 def styled(text: object, style: str = "") -> Text:
     """Return a line for `print_lines`, control characters escaped."""
-    from rich.text import Text
-
     return Text(escape_controls(str(text)), style)
 
 
 def print_lines(lines: Iterable[Text]) -> None:
     """Print styled lines, in colours on a terminal, and leave breaking them to the terminal."""
-    from rich.console import Console
-
     console = Console(soft_wrap=True, highlight=False)
     for line in lines:
         console.print(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
@@ -12,10 +12,10 @@ from pytest_promptfmt.cli.options import NoCode, Paths, Profiles, pytest_options
 from pytest_promptfmt.cli.output import note
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import SettingsError
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collected import CollectedPrompts
-    from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.core.profile import RECORDED
+from pytest_promptfmt.plugin.collected import CollectedPrompts, with_collected
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.systems import system_with
 
 
 @runtime_checkable
@@ -48,10 +48,6 @@ def record(
     With `--parser`, an installed vLLM or SGLang reads the answers that each chat template writes. The recording is next
     to the template (`NAME.answers.jsonl`), and every run uses it.
     """
-    from pytest_promptfmt.core.profile import RECORDED
-    from pytest_promptfmt.plugin.collected import with_collected
-    from pytest_promptfmt.systems import system_with
-
     if bool(engine) == bool(parser):
         hint = "--engine llama.cpp:URL, --engine vllm:URL, --parser vllm/NAME or --parser sglang/NAME"
         raise SettingsError("one of --engine and --parser is required", hint=hint)

@@ -11,20 +11,32 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
+from rich.text import Text
 
+from pytest_promptfmt.cli.display import diff_lines, waiting
 from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, print_json, print_lines, say, styled, write_file
 from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import SettingsError, SnapshotError, did_you_mean, display_path
+from pytest_promptfmt.results.clusters import grouped
+from pytest_promptfmt.results.pending import (
+    Edit,
+    LastRun,
+    Problem,
+    accept_edit,
+    keep_last_run,
+    last_run_around,
+    read_edits,
+    write_pending,
+)
 from pytest_promptfmt.results.wording import counted, listed
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from pytest_promptfmt.results.pending import Edit, LastRun, Problem
+from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
+from pytest_promptfmt.snapshots.changes import unified_diff
+from pytest_promptfmt.snapshots.document import Document, read_document
+from pytest_promptfmt.snapshots.expected import is_snapshot_location
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
 _KEYS_OF_MANY: Final = f"{_KEYS}   capital letter: this and {{same:,}} more with the same change"
@@ -58,8 +70,6 @@ def review(
     pending snapshots; skipped ones stay there for the next review. No other file is touched.
     Exit code: 0 all were accepted, 1 some were not.
     """
-    from pytest_promptfmt.results.pending import read_edits, write_pending
-
     top = writing.top_of(Path.cwd())
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
@@ -163,8 +173,6 @@ def _chosen(pending: Sequence[_Pending], globs: Sequence[str], *, option: str = 
 
 def _rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
     """Yield what is to be fixed, each cause once with its tasks."""
-    from pytest_promptfmt.results.clusters import grouped
-
     for first, *others in grouped(rejected, lambda each: (each.category, each.key or each.title)).values():
         yield f"rejected; fix this: {first.title or first.category}"
         yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], _SHOWN_TASKS)}"
@@ -175,10 +183,6 @@ def _rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
 
 def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
-    from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.results.pending import read_edits
-    from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
-
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
         quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-o", "promptfmt_lint=false"]
@@ -195,8 +199,6 @@ def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
 
 def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
     """Return the last run around the working directory, and its problems that the globs match, all without any."""
-    from pytest_promptfmt.results.pending import last_run_around
-
     run = last_run_around(Path.cwd())
     if run is None:
         hint = "run `pytest --promptfmt` or `promptfmt check` first, or `promptfmt review`, which runs the tests itself"
@@ -209,8 +211,6 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
 
 def _keep_left(left: Sequence[Edit]) -> None:
     """Keep the changes that a review left open as those of the last run."""
-    from pytest_promptfmt.results.pending import last_run_around
-
     run = last_run_around(Path.cwd())
     if run is not None:
         known = {_identity(edit) for edit in left}
@@ -218,15 +218,11 @@ def _keep_left(left: Sequence[Edit]) -> None:
 
 
 def _settle(run: LastRun, settled: Sequence[Problem]) -> None:
-    from pytest_promptfmt.results.pending import keep_last_run
-
     keep_last_run(replace(run, problems=tuple(each for each in run.problems if each not in settled)))
 
 
 def _rendered(run: LastRun, problems: Sequence[Problem], options: Sequence[str]) -> list[Edit]:
     """Return what accepting would do now to the snapshots of the files concerned."""
-    from pytest_promptfmt.snapshots.expected import is_snapshot_location
-
     paths: dict[str, None] = {}
     for problem in problems:
         file = Path(problem.path)
@@ -308,10 +304,6 @@ def _lines(edit: Edit, number: int, count: int) -> Iterator[Text]:
 
 def _difference(edit: Edit) -> Iterator[Text]:
     """Yield the diff that a failure prints; a side that is missing or damaged counts as empty."""
-    from pytest_promptfmt.cli.display import diff_lines
-    from pytest_promptfmt.snapshots.changes import unified_diff
-    from pytest_promptfmt.snapshots.document import Document, read_document
-
     sides = [Document({}, ()), Document({}, ())]
     for number, content in enumerate((edit.old, edit.new)):
         with suppress(UnicodeDecodeError, SnapshotError):
@@ -321,8 +313,6 @@ def _difference(edit: Edit) -> Iterator[Text]:
 
 def _accept(edit: Edit) -> bool:
     """Write or delete the file; return False, and print why, where that is not possible."""
-    from pytest_promptfmt.results.pending import accept_edit
-
     problem = accept_edit(edit)
     if problem:
         note(f"{display_path(edit.path)}{problem}")

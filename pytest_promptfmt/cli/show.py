@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.text import Text
 
+from pytest_promptfmt.cli.display import as_data, legend, prompt_lines, request_lines, token_lines
 from pytest_promptfmt.cli.options import AllowCode, AsJson, NoCode, Profiles, pytest_options
 from pytest_promptfmt.cli.output import note, print_json, print_lines, styled
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError, did_you_mean
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.results.item_views import scored_pairs
 from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.settings.file import FILE_NAMES
+from pytest_promptfmt.snapshots.paths import DIRECTORY
+from pytest_promptfmt.study import Study
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from pytest_promptfmt.core.finding import Reported
-    from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.plugin.collected import CollectedPrompts
-    from pytest_promptfmt.study import Study
 
 _MOST_NAMES: Final = 12
 _SUFFIXES: Final = (".yaml", ".yml", ".json", ".py", ".jinja")
@@ -136,8 +139,6 @@ class _Shown:
 
     def _lines(self, prompts: CollectedPrompts, instances: Sequence[Instance]) -> Iterator[Text]:
         """Yield the prompts; on demand with their tokens, where the profile has a tokenizer."""
-        from pytest_promptfmt.cli.display import legend
-
         yield styled(f"{prompts.task.id} [{prompts.profile_id}]", "bold underline")
         yield styled(prompts.task.position("task") or prompts.path, "dim")
         findings = prompts.findings()
@@ -157,9 +158,6 @@ class _Shown:
         self, prompts: CollectedPrompts, instance: Instance, findings: Sequence[Reported]
     ) -> Iterator[Text]:
         """Yield the lines of a doc: its prompts, tokens and requests."""
-        from pytest_promptfmt.cli.display import prompt_lines, request_lines, token_lines
-        from pytest_promptfmt.results.item_views import scored_pairs
-
         tokenizer = prompts.seen.tokenizer if self.tokens else None
         pairs = scored_pairs(instance, prompts.seen.pairs) if self.tokens else {}
         requests = list(enumerate(instance.requests))
@@ -213,9 +211,6 @@ def _narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, 
 
 def _candidates(paths: Iterable[Path], name: str) -> Iterator[str]:
     """Yield the files that may define a task, in the order of their folders; some systems name tasks after files."""
-    from pytest_promptfmt.settings.file import FILE_NAMES
-    from pytest_promptfmt.snapshots.paths import DIRECTORY
-
     for root in paths:
         if not root.is_dir():
             yield str(root)
@@ -233,8 +228,6 @@ def _is_root(folder: Path) -> bool:
 
 
 def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[str, Any]:
-    from pytest_promptfmt.cli.display import as_data
-
     return {
         "task": prompts.task.id,
         "profile": prompts.profile_id,

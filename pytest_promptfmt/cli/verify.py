@@ -11,17 +11,24 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pytest_promptfmt.cli.display import waiting
 from pytest_promptfmt.cli.options import AllowCode, AsJson, NoCode, Paths, Profiles, Tasks, Verbose, pytest_options
 from pytest_promptfmt.cli.output import print_json
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.release import release_of
+from pytest_promptfmt.core.text import show_inner
+from pytest_promptfmt.plugin.collected import check
+from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.results.wording import counted, listed
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference, ScoreChange
+from pytest_promptfmt.revisions.release_scores import COMPARISON, release_scores, with_scores
+from pytest_promptfmt.settings.setting_values import RELEASE
+from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference, ScoreChange
+from pytest_promptfmt.systems import known_systems
+from pytest_promptfmt.tasks import installed_harness, package_in, use_package
 
 _SHOWN_TASKS = 6
 
@@ -49,9 +56,6 @@ def verify(
     their datasets. Every byte counts. Exit code: 0 all are equal, 1 some differ, 2 the command was used wrongly, 3 none
     differs, and none could be compared.
     """
-    from pytest_promptfmt.study.request_comparison import AsksHarness
-    from pytest_promptfmt.systems import known_systems
-
     asked = [each for each in known_systems().values() if isinstance(each, AsksHarness)]
     folders = {"lm-eval": lm_eval, "eval-framework": eval_framework, "helm": helm}
     for system in asked:
@@ -74,8 +78,6 @@ def verify(
 
 def _use(folder: Path, packages: Sequence[str]) -> None:
     """Import packages from a checkout or environment, and what they need from there where it is not installed."""
-    from pytest_promptfmt.tasks import package_in, use_package
-
     root = package_in(folder, packages[0]).parent
     for package in packages:
         use_package(root / package)
@@ -84,8 +86,6 @@ def _use(folder: Path, packages: Sequence[str]) -> None:
 
 def _title(system: AsksHarness) -> str:
     """Return the name and release of the harness of a system, "" without one."""
-    from pytest_promptfmt.tasks import installed_harness
-
     if find_spec(system.packages[0]) is None:
         return ""
     found = installed_harness()
@@ -110,11 +110,6 @@ def diff_releases(
     Scores are computed by releases that are installed, or in one of the folders. Exits as `diff`; raises SettingsError
     for anything else.
     """
-    from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.core.release import release_of
-    from pytest_promptfmt.revisions.release_scores import release_scores, with_scores
-    from pytest_promptfmt.settings.setting_values import RELEASE
-
     old, dots, new = releases.partition("..")
     try:
         known = [release_of(RELEASE.parse(each)).is_compared for each in (old, new)]
@@ -150,10 +145,6 @@ class _Result:
 
 def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
     """Return the result of each task, in the order of files; raises SettingsError if the run does not start."""
-    from pytest_promptfmt.plugin.collected import check
-    from pytest_promptfmt.revisions.release_scores import COMPARISON
-    from pytest_promptfmt.study.request_comparison import Compared
-
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         summary = check(paths, [*COMPARISON, f"--promptfmt-comparisons={folder}", *options])
         read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
@@ -184,9 +175,6 @@ def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_
 
 
 def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, verbose: bool) -> Iterator[str]:
-    from pytest_promptfmt.core.text import show_inner
-    from pytest_promptfmt.results.clusters import grouped
-
     def text(side: str, shown: str) -> str:
         return f"    {side:8} {show_inner(shown).replace(chr(10), '⏎')}"
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from rich.text import Text
 
 from pytest_promptfmt.cli.output import note, say, styled
 from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.results.markdown import code, fenced
 from pytest_promptfmt.results.wording import counted, listed
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from pytest_promptfmt.revisions.versions import VersionFinding
+from pytest_promptfmt.revisions.git import Repository
+from pytest_promptfmt.revisions.versions import VersionFinding, bumps, next_version, write_bumps
 
 _SENTENCES: Final = {
     "kept": "changed{parts}, version still {before}",
@@ -38,9 +38,6 @@ def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Itera
 
 def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     """Yield the section of the Markdown: what was forgotten, and lines for a changelog."""
-    from pytest_promptfmt.results.markdown import code, fenced
-    from pytest_promptfmt.revisions.versions import next_version
-
     findings = _with_version(findings)
     if not findings:
         return
@@ -66,9 +63,6 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
 
 def raise_versions(findings: Sequence[VersionFinding]) -> bool:
     """Write the edits into the work tree and show them; return whether every forgotten version was raised."""
-    from pytest_promptfmt.revisions.git import Repository
-    from pytest_promptfmt.revisions.versions import bumps, write_bumps
-
     here = Path.cwd().resolve()
     made, refused = bumps(findings, here, Repository.around(here).top)
     try:

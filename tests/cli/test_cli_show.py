@@ -125,7 +125,7 @@ def test_an_unknown_name_is_an_error_before_what_collects_is_imported(folder: Pa
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
     assert done.returncode == 2
     assert "no task matches 'nobody'" in done.stderr
-    assert "pytest_promptfmt.cli.show" in done.stderr
+    assert "pytest_promptfmt.cli.options" in done.stderr
     assert "pytest_promptfmt.plugin.collected" not in done.stderr
 
 

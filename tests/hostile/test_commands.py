@@ -12,11 +12,10 @@ from pathlib import Path
 
 import forked_runs
 import pytest
-import typer
 from loopback_hub import LoopbackHub
 from promptfmt_command import git, promptfmt, write_task
 
-from pytest_promptfmt.cli import app
+from pytest_promptfmt.cli import COMMANDS, command
 
 pytestmark = pytest.mark.slow
 
@@ -62,19 +61,12 @@ def rows() -> dict[str, list[str]]:
     return {name.removeprefix("promptfmt "): cells for names, *cells in found for name in re.findall("`(.*?)`", names)}
 
 
-COMMANDS = {
-    str(command.name or command.callback.__name__): command for command in app.registered_commands if command.callback
-}
-
-
 def has_option(name: str) -> bool:
-    group = typer.main.get_command(app)
-    command = group.commands[name]  # type: ignore[attr-defined]
-    return any("--no-code" in parameter.opts for parameter in command.params)
+    return any("--no-code" in parameter.opts for parameter in command(name).params)
 
 
 def test_the_table_has_a_row_for_each_command() -> None:
-    assert {*rows()} - {"pytest --promptfmt"} == EXAMPLES.keys() == COMMANDS.keys()
+    assert {*rows()} - {"pytest --promptfmt"} == EXAMPLES.keys() == {*COMMANDS}
 
 
 def test_a_command_has_no_code_exactly_where_it_runs_code() -> None:
