@@ -19,6 +19,7 @@ from pytest_promptfmt.cli.display import waiting
 from pytest_promptfmt.cli.options import AllowCode, AsJson, NoCode, Paths, Profiles, Tasks, Verbose, pytest_options
 from pytest_promptfmt.cli.output import print_json
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.json_values import data_of, value_of
 from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.core.text import show_inner
 from pytest_promptfmt.plugin.collected import check
@@ -148,7 +149,7 @@ def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         summary = check(paths, [*COMPARISON, f"--promptfmt-comparisons={folder}", *options])
         read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
-    results = [_Result(data.pop("file"), Compared.from_json(data)) for data in read]
+    results = [_Result(data.pop("file"), value_of(Compared, data)) for data in read]
     done = {(each.file, each.name) for each in results}
     results += [
         _Result(outcome.file, Compared(task=outcome.task, unknown="no test ran; `promptfmt check` reports why"))
@@ -164,7 +165,7 @@ def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_
     differing = [each for each in results if each.compared.is_different]
     unknown = [each for each in results if each.compared.unknown]
     if as_json:
-        print_json([{"file": display_path(Path(each.file)), **each.compared.to_json()} for each in results])
+        print_json([{"file": display_path(Path(each.file)), **data_of(each.compared)} for each in results])
     else:
         for line in _lines(results, title, sides, verbose=verbose):
             typer.echo(line)

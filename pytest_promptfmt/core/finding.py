@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 from hashlib import sha256
 from html import escape
-from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
+from pytest_promptfmt.core.json_values import data_of
 from pytest_promptfmt.core.text import show
 
 SAW_CHARACTERS: Final = 100
@@ -149,50 +147,11 @@ class Reported(Finding):
         return self.code, self.severity, self.message
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping that JSON knows; `where`, `profile` and `key` are for readers, `from_json` needs none."""
+        """Return a mapping for readers of JSON, with `where`, `profile` and `key`."""
         position = self.position
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            **values,
-            "severity": self.severity.value,
-            "effect": self.effect.value,
-            "position": None if position is None else [str(position.path), position.line, position.column],
-            "where": self.where,
-            "profile": ", ".join(self.profiles),
-            "key": self.stable_keys[0],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Reported:
-        """Return the finding that `to_json` wrote; raises KeyError, TypeError or ValueError for other data."""
-        return cls(**{name: read(data[name]) for name, read in _READ.items()})
-
-
-def _position(value: Any) -> Position:
-    path, line, column = value
-    return Position(_path(text(path)), if_any(number)(line), if_any(number)(column))
-
-
-def _span(value: Any) -> tuple[int, int]:
-    first, end = value
-    return number(first), number(end)
-
-
-_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys((each.name for each in fields(Reported)), text),
-    "keys": lambda keys: listed(keys, lambda key: key if isinstance(key, str) else number(key)),
-    "position": if_any(_position),
-    "doc": if_any(number),
-    "field": if_any(text),
-    "span": if_any(_span),
-    "severity": Severity,
-    "stable_keys": listed,
-    "profiles": listed,
-    "effect": Effect,
-    "is_fixable": flag,
-}
-
-_path = lru_cache(maxsize=4096)(Path)  # many findings are about one file
+        place = None if position is None else [str(position.path), position.line, position.column]
+        extra = {"where": self.where, "profile": ", ".join(self.profiles), "key": self.stable_keys[0]}
+        return {**data_of(self), "position": place, **extra}
 
 
 def merged(findings: Iterable[Reported]) -> list[Reported]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.core.errors import PromptfmtError, TokenizerError, UnavailableError, without_task
 from pytest_promptfmt.core.finding import Reported, Severity
-from pytest_promptfmt.core.json_values import flag, if_any, listed, number, text
+from pytest_promptfmt.core.json_values import data_of, value_of
 
 Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
@@ -134,50 +134,12 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that JSON knows, without what is as usual: it travels with every report."""
-        given = {name: value for name in _USUAL if (value := getattr(self, name)) != _USUAL[name]}
-        return {name: _WRITE[name](value) if name in _WRITE else value for name, value in given.items()}
+        return {name: data_of(value) for name in _USUAL if (value := getattr(self, name)) != _USUAL[name]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
         """Return the outcome that `to_json` wrote; raises KeyError, TypeError or ValueError for other data."""
-        return cls(**{name: _READ[name](value) for name, value in data.items()})
+        return value_of(cls, data)
 
 
 _USUAL: Final = {each.name: each.default for each in fields(Outcome)}
-
-_WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "findings": lambda findings: [finding.to_json() for finding in findings],
-    "accepted": lambda accepted: [asdict(each) for each in accepted],
-    "tokenizer": asdict,
-}
-_CATEGORY: Final = frozenset((*CATEGORIES, "passed", "skipped", "finding", "accepted"))
-
-
-def _category(value: Any) -> str:
-    if value not in _CATEGORY:
-        raise ValueError(f"unknown category {value!r}")
-    return text(value)
-
-
-def _accepted(value: Any) -> Accepted:
-    entry = {name: text(written) for name, written in value["entry"].items()}
-    return Accepted(BaselineEntry(**entry), text(value["met"]))
-
-
-def _figure(value: Any) -> tuple[str, str]:
-    name, cell = value
-    return text(name), text(cell)
-
-
-_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(_USUAL, text),
-    **dict.fromkeys(("globs", "used_globs", "linted", "asked", "sections"), listed),
-    **dict.fromkeys(("rendered", "scored", "is_synthetic", "is_unloaded"), flag),
-    "category": _category,
-    "docs": number,
-    "new_text": if_any(text),
-    "findings": lambda findings: listed(findings, Reported.from_json),
-    "accepted": lambda accepted: listed(accepted, _accepted),
-    "figures": lambda figures: listed(figures, _figure),
-    "tokenizer": if_any(lambda used: UsedTokenizer(**{name: text(written) for name, written in used.items()})),
-}

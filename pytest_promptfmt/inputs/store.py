@@ -22,7 +22,7 @@ from pytest_promptfmt.core.writing import top_of
 from pytest_promptfmt.inputs.contents import OTHER, Contents, Input
 from pytest_promptfmt.inputs.places import Places, digest_of, identity_of
 
-VERSION: Final = 12
+VERSION: Final = 13
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26

@@ -21,6 +21,7 @@ from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
 from pytest_promptfmt.results.wording import LISTED_BY_V, below, counted, first_of
 from pytest_promptfmt.rules.rule_registry import Scope, effect_of, known_rules
@@ -37,6 +38,7 @@ MISREAD: Final = "misread"
 _AFFECTS: Final = {effect: f"affect {effect}" for effect in Effect}
 _ORDER: Final = (ERROR, MISREAD, *_AFFECTS.values(), "others")
 """What entries of a file are ordered by, and counted by: those first that matter most to the score."""
+_NAMES: Final = ("code", "file", "key", "message", "task")
 _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?")
 """The lines of other files in a message: `utils.py:12`, `_base.yaml:3:1`."""
 
@@ -343,12 +345,11 @@ def _parsed(line: str, path: Path, number: int) -> Any:
 
 
 def _entry(row: Any, path: Path, number: int) -> BaselineEntry:
-    names = {"file", "task", "code", "message", "key"}
-    if not isinstance(row, dict) or not names <= row.keys() <= names | {"profile"}:
-        raise _no_baseline(path, number, f"an entry must have the keys {', '.join(sorted(names))}")
-    if not all(isinstance(value, str) for value in row.values()):
-        raise _no_baseline(path, number, "the values of an entry must be strings")
-    return BaselineEntry(**row)
+    try:
+        return value_of(BaselineEntry, row)
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"an entry must have the keys {', '.join(_NAMES)}, and only strings as values"
+        raise _no_baseline(path, number, reason) from error
 
 
 def _no_baseline(path: Path, number: int, message: str) -> SettingsError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from pytest_promptfmt.core.errors import without_task
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.core.json_values import data_of, value_of
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
 from pytest_promptfmt.results.wording import below, counted
 
@@ -115,9 +116,8 @@ class Cluster:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
         """Return the cluster that `to_json` wrote; it has no key."""
-        members = tuple(Member(**{**each, "sections": tuple(each.get("sections", ()))}) for each in data["members"])
-        values = {name: data[name] for name in ("category", "title", "detail", "docs")}
-        return cls(**values, key="", members=members, tokens=data.get("tokens", {}))
+        names = ("category", "title", "detail", "docs", "members", "tokens")
+        return value_of(cls, {name: data[name] for name in names} | {"key": ""})
 
 
 def clusters_of(outcomes: Iterable[Outcome]) -> tuple[Cluster, ...]:
@@ -190,16 +190,13 @@ class FindingGroup:
 
     def to_json(self, rootdir: Path) -> dict[str, Any]:
         """Return a mapping for JSON, with paths below the rootdir."""
-        places = [{**asdict(place), "file": below(place.file, rootdir)} for place in self.places]
-        return {**asdict(self), "places": places}
+        places = [{**data_of(place), "file": below(place.file, rootdir)} for place in self.places]
+        return {**data_of(self), "places": places}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FindingGroup:
         """Return the group that `to_json` wrote."""
-        places = tuple(FindingPlace(**{**place, "tasks": tuple(place["tasks"])}) for place in data["places"])
-        severity, effect = Severity(data["severity"]), Effect(data.get("effect", Effect.SOME_DOCS))
-        lists = {name: tuple(data.get(name, ())) for name in ("tasks", "profiles")}
-        return cls(**{**data, **lists, "severity": severity, "effect": effect, "places": places})
+        return value_of(cls, data)
 
     @property
     def cluster(self) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from difflib import diff_bytes, unified_diff
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, display_path
 from pytest_promptfmt.core.files import private_directory
+from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.snapshots.expected import is_snapshot_location
 from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link, write_snapshot
@@ -224,11 +225,7 @@ def last_run_around(here: Path) -> LastRun | None:
         return None
     for rootdir in (here, *here.parents):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads((folder / _name(rootdir)).read_bytes())
-            problems = tuple(Problem(**each) for each in data["problems"])
-            run = LastRun(**{**data, "options": tuple(data["options"]), "problems": problems})
-            texts = (run.rootdir, run.folder, *run.options, *(text for each in problems for text in astuple(each)))
-            return run if all(isinstance(text, str) for text in texts) else None
+            return value_of(LastRun, json.loads((folder / _name(rootdir)).read_bytes()))
     return None
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
+from pytest_promptfmt.core.json_values import data_of, text, value_of
 from pytest_promptfmt.core.outcome import UsedTokenizer
 from pytest_promptfmt.core.release import LATEST, Release, release_of
 from pytest_promptfmt.core.yaml_parser import parse_file
@@ -80,29 +81,18 @@ def read_lock(path: Path) -> Locked:
     is_ours = isinstance(release, str) and all(isinstance(section, Mapping) for section in sections.values())
     if not is_ours or not {_TOP} <= set(parsed.values) <= {*sections, _RELEASE}:
         raise SnapshotError("not a lock file of pytest-promptfmt", position=Position(path, 1), hint=_RENEW)
-    for section, keys in _KEYS.items():
-        for name, entry in sections[section].items():
-            if not isinstance(name, str) or not _is_entry(entry, *keys):
+    found: dict[str, dict[str, Any]] = {_TOP: {}, _ORIGINS: {}}
+    for section, entries in sections.items():
+        for name, entry in entries.items():
+            try:
+                named = {"name": name, **entry} if section == _TOP else entry
+                found[section][text(name)] = value_of(UsedTokenizer if section == _TOP else LockedOrigin, named)
+            except (KeyError, TypeError, ValueError):
                 position = parsed.locate((section, name)) or Position(path, 1)
-                raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW)
-    return Locked(
-        {name: UsedTokenizer(name=name, **entry) for name, entry in sections[_TOP].items()},
-        {name: LockedOrigin(**entry) for name, entry in sections[_ORIGINS].items()},
-        release,
-    )
+                raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW) from None
+    return Locked(found[_TOP], found[_ORIGINS], release)
 
 
-def _is_entry(entry: object, needed: frozenset[str], known: frozenset[str]) -> bool:
-    return (
-        isinstance(entry, Mapping)
-        and needed <= set(entry) <= known
-        and all(isinstance(value, str) for value in entry.values())
-    )
-
-
-_NEEDED: Final = frozenset({"loader", "content"})
-_WHOLE: Final = frozenset({"repository", "revision", "content"})
-_KEYS: Final = {_TOP: (_NEEDED, _NEEDED | {"origin"}), _ORIGINS: (_WHOLE, _WHOLE)}
 _RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
 
 
@@ -110,30 +100,27 @@ def lock_text(locked: Locked) -> str:
     """Return the text of the file: the entries, sorted by name."""
     entries, origins = locked.tokenizers, locked.origins
     lines = [_HEAD, f"{_TOP}:" if entries else f"{_TOP}: {{}}"]
-    for name in sorted(entries):
-        entry = entries[name]
-        lines += [f"  {json.dumps(name)}:"]
-        lines += [f"    loader: {json.dumps(entry.loader)}"]
-        lines += [f"    content: {json.dumps(entry.content)}"]
-        lines += [f"    origin: {json.dumps(entry.origin)}"] if entry.origin else []
-    lines += [f"{_ORIGINS}:"] if origins else []
-    for name in sorted(origins):
-        lines += [f"  {json.dumps(name)}:"]
-        lines += [f"    {key}: {json.dumps(value)}" for key, value in asdict(origins[name]).items()]
+    for section in (entries, origins):
+        lines += [f"{_ORIGINS}:"] if section is origins and origins else []
+        for name, entry in sorted(section.items()):
+            facts = {
+                key: fact for key, fact in data_of(entry).items() if key != "name" and (fact or section is origins)
+            }
+            lines += [f"  {json.dumps(name)}:", *(f"    {key}: {json.dumps(fact)}" for key, fact in facts.items())]
     lines += [f"{_RELEASE}: {json.dumps(locked.lm_eval)}"] if locked.lm_eval else []
     return "\n".join([*lines, ""])
 
 
 def write_lock(path: Path, locked: Locked) -> None:
     """Write the file; raises SnapshotError."""
-    is_new, text = not path.exists(), lock_text(locked)
+    is_new, written = not path.exists(), lock_text(locked)
     try:
-        writing.write(path, text)
+        writing.write(path, written)
     except OSError as error:
         what = f"the file cannot be written: {error.strerror or error}"
         raise SnapshotError(what, position=Position(path)) from error
     if is_new:  # no outcome of the run depends on it
-        note_written(path, text)
+        note_written(path, written)
 
 
 def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:

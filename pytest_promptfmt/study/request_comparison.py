@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from itertools import zip_longest
 from typing import Any, Final, Protocol, runtime_checkable
@@ -117,16 +117,6 @@ class Compared:
     def is_different(self) -> bool:
         """Return whether requests or scores differ, or may."""
         return bool(self.differences or self.scores or self.changed_scores)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON has it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Compared:
-        """Return the result; raises TypeError for another mapping."""
-        made = {"differences": tuple(Difference(**each) for each in data["differences"])}
-        return cls(**{**data, **made, "changed_scores": tuple(ScoreChange(**each) for each in data["changed_scores"])})
 
 
 Side = Callable[[Task, TaskDocs, int], Callable[[Profile], Requests]]

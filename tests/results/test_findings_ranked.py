@@ -9,6 +9,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.core.json_values import data_of, value_of
 from pytest_promptfmt.results.clusters import FindingGroup, finding_groups
 from pytest_promptfmt.results.terminal import cause_lines, finding_lines
 from pytest_promptfmt.rules.rule_registry import effect_of, known_rules
@@ -78,7 +79,7 @@ def test_effect_follows_from_family_and_severity_or_is_listed(code: str, severit
 
 def test_effect_survives_json() -> None:
     [found] = of("PF126", Effect.EVERY_DOC)
-    assert Reported.from_json(found.to_json()) == found
+    assert value_of(Reported, data_of(found)) == found
     [group] = finding_groups([found])
     assert FindingGroup.from_json(group.to_json(Path())).effect is Effect.EVERY_DOC
 

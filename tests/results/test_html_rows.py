@@ -12,6 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.json_values import data_of, value_of
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
@@ -98,7 +99,7 @@ def test_a_finding_about_a_template_is_in_the_row_of_its_conversation() -> None:
     item = Outcome(task="arc", file=FILE, category="finding", findings=(of_call, FINDING))
     found = {profile: codes for _, profile, _, codes in rows(*passed, item)}
     assert found == {"question": ["PF201"], "call": ["PF201"], "parts": []}
-    assert Reported.from_json(of_call.to_json()) == of_call
+    assert value_of(Reported, data_of(of_call)) == of_call
 
 
 def test_one_finding_of_many_tasks_is_one_cause_and_no_reason_of_a_skip_is_its_title() -> None:

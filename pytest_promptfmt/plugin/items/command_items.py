@@ -16,6 +16,7 @@ import pytest
 
 from pytest_promptfmt.answers.tried_answers import scores_by_harness
 from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.json_values import data_of
 from pytest_promptfmt.core.release import release_of
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.plugin.items.item import LoadItem, TaskItem
@@ -47,9 +48,9 @@ def _compared(item: CommandItem) -> tuple[Path, Any]:
     if item.config.getoption("promptfmt_scored_by"):
         found = _scores(item.study)
     elif release:
-        found = compared_releases(item.study, profiles, release_of(release)).to_json()
+        found = data_of(compared_releases(item.study, profiles, release_of(release)))
     else:
-        found = compared_with_harness(item.study, profiles).to_json()
+        found = data_of(compared_with_harness(item.study, profiles))
     name = digest_of(item.nodeid.encode("utf-8", "backslashreplace"))
     folder: Path = item.config.getoption("promptfmt_comparisons")
     return folder / f"{name}.json", {"file": str(item.path), **found}
