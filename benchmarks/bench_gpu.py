@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from model_questions import questions, random_llama, with_tokens
 
-from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.model import ModelOptions
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 COMPARED = 32
 

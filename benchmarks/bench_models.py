@@ -20,8 +20,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from model_questions import MAX_TOKENS, STOP, questions, random_llama, with_tokens
 
-from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.model import Ask, ModelOptions
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 
 def naive_likelihoods(model: Any, asks: list[Ask]) -> list[float]:

@@ -78,7 +78,6 @@ ELSEWHERE: Final = {
     "tasks/docs/frozen_docs.py": "tests/cli/test_cli_freeze.py",
     "tasks/harness*.py": "tests/tasks/test_forks.py",
     "tasks/rendering/*.py": "tests/tasks/test_rendering_tasks.py tests/tasks/test_rendering_jinja.py",
-    "tasks/prompt_library.py": "tests/tasks/test_sources_lm_eval.py",
     "tasks/scoring/*.py": "tests/answers/test_scoring_metrics.py tests/answers/test_scoring_battery.py",
     "tasks/synthetic/*.py": "tests/tasks/test_synthetic_docs.py tests/tasks/test_synthetic_code.py",
     "tasks/task_*.py": "tests/tasks/test_sources_lm_eval.py tests/tasks/test_sources_groups.py",

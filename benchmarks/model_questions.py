@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models import TINY_FOLDER
 from pytest_promptfmt.models.model import Ask, AskedQuestion, with_ids
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 WORDS = ["river", "lamp", "goat", "window", "paper", "stone", "cloud", "harbour", "engine", "violin"]
 STOP = "\n\n"

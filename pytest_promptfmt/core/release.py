@@ -32,7 +32,7 @@ class Release:
     reads_pool_twice: bool = False
     """Whether the few-shot docs are processed twice, which matters to a `process_docs` that draws at random."""
     makes_turns: bool = True
-    """Whether prompts are made of messages with delimiters; else of text, as described in `early_context.py`."""
+    """Whether prompts are made of messages with delimiters; else of text, as described at `EarlyContextBuilder`."""
     chat_delimiter: Literal["kept", "dropped", "with gen_prefix"] = "with gen_prefix"
     """Whether the target delimiter precedes a choice under a chat template."""
     delimits_unconditional: bool = True

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import ModelError, Position
-from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood
+from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood, ModelOptions
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -135,6 +135,11 @@ class ReplayModel:
     """
 
     tokenizer: Tokenizer | None = None
+
+    @classmethod
+    def read(cls, file: str, _options: ModelOptions) -> ReplayModel:
+        """Return the answers of a file; raises as the constructor."""
+        return cls(Path(file))
 
     def __init__(self, path: Path) -> None:
         """Read a recording; raises ModelError for a file that is not one, or of several models."""

@@ -9,18 +9,22 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models.loading import load_model
+from pytest_promptfmt.models.loading import import_torch, load_model
 from pytest_promptfmt.models.model import Ask, Finish, Generation, Likelihood, ModelOptions, cut
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_promptfmt.profiles import Tokenizer
+
+TINY_FOLDER: Final = Path(__file__).parent / "tiny"
+"""The bundled model, a Llama of some 360,000 weights (see its MODEL_CARD.md); transformers reads it like any other."""
 
 _CHUNKS: Final = 8
 """Batches that are sorted by length together; answers are yielded, and can be recorded, after each such part."""
@@ -75,10 +79,17 @@ class TransformersModel:
         self._size: int | None = getattr(embeddings, "num_embeddings", None)
 
     @classmethod
-    def load(cls, source: str, options: ModelOptions, *, name: str) -> TransformersModel:
+    def load(cls, source: str, options: ModelOptions, *, name: str = "") -> TransformersModel:
         """Return the model of a folder or hub id; raises ModelError for what is missing or cannot be loaded."""
         model, tokenizer = load_model(source, options)
-        return cls(model, tokenizer, name=name, batch_size=options.batch_size)
+        return cls(model, tokenizer, name=name or f"hf:{source}", batch_size=options.batch_size)
+
+    @classmethod
+    def load_tiny(cls, _source: str, options: ModelOptions) -> TransformersModel:
+        """Return the bundled model; raises ModelError without torch."""
+        import_torch().set_num_threads(1)  # more of them wait for each other longer than so small a model takes
+        dtype = "float32" if options.dtype == "auto" else options.dtype
+        return cls.load(str(TINY_FOLDER), replace(options, dtype=dtype), name="tiny")
 
     @property
     def facts(self) -> Mapping[str, str]:

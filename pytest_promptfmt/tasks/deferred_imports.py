@@ -153,6 +153,11 @@ def also_importable(package: Path | None, version: str = "") -> Iterator[None]:
         yield
 
 
+def use_package(folder: Path) -> None:
+    """Let this process import a package from its folder, even if another one is installed."""
+    sys.meta_path.insert(0, _OfCheckout(folder, None))
+
+
 @contextmanager
 def _found_by(finder: MetaPathFinder) -> Iterator[None]:
     sys.meta_path.append(finder)
@@ -297,8 +302,8 @@ class _Absent(MetaPathFinder, Loader):
 class _OfCheckout(_Absent):
     """Finds the modules of a package in the folder of a checkout."""
 
-    def __init__(self, package: Path, version: str) -> None:
-        super().__init__(frozenset(), {package.name: version})
+    def __init__(self, package: Path, version: str | None) -> None:
+        super().__init__(frozenset(), {} if version is None else {package.name: version})
         self._package = package
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:

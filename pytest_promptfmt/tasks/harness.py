@@ -8,13 +8,11 @@ from __future__ import annotations
 import ast
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
 from itertools import chain
@@ -400,21 +398,6 @@ def package_in(folder: Path, name: str) -> Path:
         hint = "name the top folder of a checkout or of an environment"
         raise SettingsError(f"{folder} has no folder {name}", hint=hint)
     return found.resolve()
-
-
-class _Named:
-    """Finds the package at `folder`, and no other one that is next to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        return PathFinder.find_spec(name, [str(self.folder.parent)]) if name == self.folder.name else None
-
-
-def use_package(folder: Path) -> None:
-    """Let this process import a package from its folder, even if another one is installed."""
-    sys.meta_path.insert(0, _Named(folder))
 
 
 @lru_cache(maxsize=4)

@@ -18,8 +18,7 @@ from pytest_promptfmt.core.prompt import Instance, Origin, Place, Prompt, Reques
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, OutputType, Task
 from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input, prompt_of_messages
-from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
-from pytest_promptfmt.tasks.rendering.early_context import EarlyContextBuilder
+from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts, EarlyContextBuilder
 from pytest_promptfmt.tasks.rendering.media import leading_media, media_notes, own_messages
 from pytest_promptfmt.tasks.rendering.sampling import drawable
 

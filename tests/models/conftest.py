@@ -15,9 +15,9 @@ import pytest
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models import TINY_FOLDER
 from pytest_promptfmt.models.model import Ask, AskedQuestion, Likelihood, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 from pytest_promptfmt.rules.rule_registry import known_rules
 
 needs_torch = "running a model needs torch, of the extra `model`"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 pytestmark = pytest.mark.parity
 

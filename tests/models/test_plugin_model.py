@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import pytest_promptfmt
-from pytest_promptfmt.models import TINY_FOLDER
 from pytest_promptfmt.models.model import Ask
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 

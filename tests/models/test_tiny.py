@@ -11,10 +11,10 @@ import pytest
 from pytest_promptfmt import PLAIN, Task, builtin_profile, load_tasks
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models import TINY_FOLDER
 from pytest_promptfmt.models.model import Ask, AskedQuestion, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers
 from pytest_promptfmt.models.model_run import TINY_FORMATS, ModelRun
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.model import Ask, Generation, Likelihood, ModelOptions
+from pytest_promptfmt.models.transformers import TINY_FOLDER
 
 torch = pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 

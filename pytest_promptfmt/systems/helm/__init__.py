@@ -26,7 +26,7 @@ class Helm(System):
     name = "helm"
     suffixes = (".json", ".json5")
     shape = "a HELM file `adapter_spec`"
-    rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.adapter_rules")
+    rules = ("pytest_promptfmt.systems.helm.helm_rules",)
     recordings = ("scenario_state.json",)
     metadata_keys = ("task", "metrics", "trials", "window")
     packages = ("helm",)

@@ -199,35 +199,31 @@ class _Reader:
         self._ended = False
 
     def items(self, array: str) -> Iterator[Item]:
-        self._expect("{")
-        if self._peek() == "}":
-            return
-        while True:
+        for _ in self._members("{", "}"):
             key = self._value()
             if not isinstance(key, str):
                 raise self._error("a key must be a text in quotes")
             self._expect(":")
             if key == array and self._peek() == "[":
-                yield from self._array(key)
+                yield from (self._item(key, index) for index in self._members("[", "]"))
             else:
-                position = self._position()
-                yield Item(key, self._value(), position)
-            if self._expect(",}") == "}":
-                return
+                yield self._item(key)
 
-    def _array(self, key: str) -> Iterator[Item]:
-        self._expect("[")
-        index = 0
-        if self._peek() == "]":
-            self._expect("]")
-            return
-        while True:
-            self._peek()
-            position = self._position()
-            yield Item(key, self._value(), position, index)
-            index += 1
-            if self._expect(",]") == "]":
+    def _members(self, opening: str, closing: str) -> Iterator[int]:
+        """Yield the number of each member of an object or array, which is to be read before the next one."""
+        self._expect(opening)
+        number = 0
+        while self._peek() != closing or number:
+            yield number
+            number += 1
+            if self._expect(f",{closing}") == closing:
                 return
+        self._expect(closing)
+
+    def _item(self, key: str, index: int | None = None) -> Item:
+        self._peek()
+        position = self._position()
+        return Item(key, self._value(), position, index)
 
     def _peek(self) -> str:
         while True:
