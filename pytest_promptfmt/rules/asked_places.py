@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.trials import AnswerTrial
@@ -19,13 +19,6 @@ from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
 _TEXT: Final = pattern("asked_places", "text")
-_EACH: Final = re.compile(r"\b(?:each|every|both|separate(?:ly)?|respectively)\b", re.IGNORECASE)
-_QUOTED_WORD: Final = re.compile(
-    r"\b(?:answer|respond|reply|say|write|output|return)(?: only)?(?: with)? [\"“'`](\w[\w ]{0,30})[\"”'`]",
-    re.IGNORECASE,
-)
-"""`answer "unanswerable"`."""
-
 _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 """A column of which an index or a slice is printed."""
 
@@ -75,30 +68,6 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     return any(chain.reads_right(one, text, trial.question, trial.instance.doc) for one in chain.pipelines)
 
 
-@query("PF525", "one answer is read where the prompt requests several", generating, at="filter_list", scores=True)
-def _one_of_several_read(study: Study) -> Iterator[Finding]:
-    wrapped = [*study.contract.of("boxed"), *study.contract.of("tagged")]
-    forms = [form for form in wrapped if _EACH.search(_sentence_of(study.own_text, form.said))]
-    if not forms or not looks_for_answers(study.task) or study.has_guessed_text or study.has_own_scorer:
-        return
-    chain, trials = scored_answers(study) or (None, ())
-    if chain is None:
-        return
-    for trial in trials[:1]:
-        text = " and ".join(map(forms[0].written, _NUMBERS))
-        read = [str(chain.read(one, text, trial.instance.doc, "two answers").extracted) for one in chain.pipelines]
-        is_one = any(number in one for one in read for number in _NUMBERS)
-        if is_one and not any(all(number in one for number in _NUMBERS) for one in read):
-            yield finding("", f"{text} is read as {read[0]}", doc=trial.instance)
-
-
-def _sentence_of(text: str, said: str) -> str:
-    """Return the sentence in which a form is requested."""
-    start = max(text.find(said), 0)
-    begin = max(text.rfind(mark, 0, start) for mark in ".?!\n") + 1
-    return text[begin : start + len(said)] + re.split(r"[.?!\n]", text[start + len(said) :], maxsplit=1)[0]
-
-
 @query(
     "PF525", "the token budget is too small for the length that the prompt requests", generating, at="generation_kwargs"
 )
@@ -112,13 +81,6 @@ def _golds_as_text(study: Study) -> Sequence[Study]:
     """Return a task whose gold answers are texts that a model has to write."""
     is_text = study.generates and not study.has_own_scorer and gold_kind(study) == "text"
     return (study,) if is_text and study.real_instances else ()
-
-
-@query("PF714", "the gold answers have more words than the prompt allows", _golds_as_text, at="doc_to_target")
-def _gold_longer_than_asked(study: Study) -> Iterator[str]:
-    most, golds = study.contract.most_words, [str(instance.target) for instance in study.real_instances]
-    if most is not None and all(len(gold.split()) > most for gold in golds):
-        yield f"{study.contract.length}; gold is {golds[0][:50]!r}"
 
 
 @query("PF714", "the gold answers do not have the format that the prompt requests", _golds_as_text, at="doc_to_target")
@@ -150,17 +112,6 @@ def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
     return ((study, [str(target).strip() for target in targets]),)
 
 
-@query("PF714", "the prompt and the scored answers differ in letter case", _compared_golds, at="doc_to_target")
-def _case_of_golds(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    study, golds = compared
-    words = set(re.findall(r"\w+", study.own_text))
-    folded = {word.casefold(): word for word in words}
-    named = {gold: folded[gold.casefold()] for gold in golds if gold not in words and gold.casefold() in folded}
-    minds = any("exact_match" in str(one.get("metric")) and one.get("ignore_case") for one in _metrics(study))
-    if len(named) >= _ASKED_TWICE and set(golds) == set(named) and not minds:
-        yield f"{', '.join(named.values())}; gold is {', '.join(map(repr, named))}"
-
-
 @query("PF509", "", generating, at="filter_list")
 def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     """Report a majority vote over one completion, or repeats that are all equal or not counted."""
@@ -175,18 +126,6 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
         yield finding("all repeats are equal, because the model does not sample", f"repeats is {repeats}", "repeats")
     elif repeats > 1 and words("reading_filters") >= {*named} and "take_first" in named and not study.has_own_scorer:
         yield finding("only the first of several completions is scored", f"repeats is {repeats}", "repeats")
-
-
-def _metrics(study: Study) -> Sequence[Mapping[str, Any]]:
-    return study.task.metric_list or ()
-
-
-@query("PF714", "the prompt requests a word, but a gold answer is empty", _compared_golds, at="doc_to_target")
-def _empty_for_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    study, golds = compared
-    word = _QUOTED_WORD.search(study.own_text) if "" in golds and any(golds) else None
-    if word is not None and word[1] not in golds:
-        yield f"{word[0]!r} is requested, but a gold answer is ''"
 
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")

@@ -32,8 +32,6 @@ _ALPHABETS: Final = pattern("characters", "alphabets")
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")
 _SHORT: Final = 24
-_LOOK_ALIKE: Final = frozenset("АВЕЅІЈКМНОРСТУХаеіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο")  # Cyrillic, Greek
-_LATIN: Final = re.compile(r"[A-Za-z]")
 _WIDE_PUNCTUATION: Final = re.compile(r"(?<=[A-Za-z]{2})([：；，？！（）])")
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
 _ODD: Final = pattern("characters", "odd")
@@ -177,24 +175,6 @@ def invisible_character(study: Study) -> Iterator[Finding]:
                 message = f"invisible character U+{ord(found[0]):04X} in a choice"
                 yield finding(message, text, "doc_to_choice", instance, do="delete the character in process_docs")
                 return
-
-
-@also("PF247")
-def look_alike_letters(study: Study) -> Iterator[Finding]:
-    """Report a Cyrillic or Greek letter that looks like a Latin one, among Latin labels."""
-    for instance in study.instances:
-        texts = [text.strip() for text in continuations(instance)]
-        labels = [text for text in texts if 0 < len(text) <= 3]
-        if len(labels) < len(texts):
-            continue
-        strange = [text for text in labels if any(letter in _LOOK_ALIKE for letter in text)]
-        if strange and any(_LATIN.search(text) for text in labels):
-            letter = next(letter for letter in strange[0] if letter in _LOOK_ALIKE)
-            saw = ", ".join(labels)
-            yield finding(
-                f"a label with {unicodedata.name(letter).title()} among Latin labels", saw, "doc_to_choice", instance
-            )
-            return
 
 
 @query(

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from jinja2 import Environment, TemplateError, nodes
-
-from pytest_promptfmt.core.errors import PromptfmtError, did_you_mean, is_misspelt
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query, own, query, task
+from pytest_promptfmt.rules.page import error_query, own, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
-from pytest_promptfmt.study.layout import follow_each_other
+from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, words
 from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
 COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
 
 _SHORTEST: Final = 5
-_LONG: Final = 4000
 _KEYS_AS_ANSWER: Final = "the answer consists of the keys of a mapping, not its values"
-_ELEMENT: Final = re.compile(r"\{\{ *(\w+) *\[ *\w+ *(?:\| *int *)?\] *\}\}")
-"""A template that is an element of a list, by an index of the doc."""
 
 
 @rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
@@ -51,20 +45,6 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
             yield finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
 
 
-@query("PF261", "the name of a split looks misspelt", task, every=True)
-def _misspelt_split(study: Study) -> Iterator[Finding]:
-    data = study.written.dataset
-    for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
-        intended = meant(str(getattr(data, key) or ""), ("train", "validation", "valid"))
-        if intended is not None:
-            yield finding("", str(getattr(data, key)), key, do=f"use {intended!r}, if that is the split")
-    written, known = study.config.get("dataset_kwargs"), words("dataset_arguments")
-    for name in written if isinstance(written, Mapping) and "custom_dataset" not in study.config else ():
-        if name not in known and is_misspelt(str(name), known):
-            message, do = "an argument of the dataset looks misspelt", did_you_mean(str(name), known) or ""
-            yield finding(message, str(name), ("dataset_kwargs", str(name)), do=do)
-
-
 def meant(name: str, known: Collection[str] = COMMON) -> str | None:
     """Return the known name of which a name has two letters swapped, or one inside lost or doubled; None otherwise."""
     if len(name) < _SHORTEST - 1 or name in known or not name.isascii():
@@ -84,54 +64,6 @@ def _is_misspelling(written: str, other: str) -> bool:
         return written == other[:start] + other[start + 1 :]
     doubled = len(written) == len(other) + 1 and written[start] == written[start - 1]
     return doubled and other == written[:start] + written[start + 1 :]
-
-
-@rule("PF284", "outer-name-in-loop", severity=Severity.WARNING, family=Family.PROMPT)
-def outer_name_in_loop(study: Study) -> Iterator[Finding]:
-    """Report a loop over examples that prints a column of the doc instead of the same column of the example.
-
-    Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example. An example
-    about a name is then marked as one about a date.
-
-    Fix: print the column of the example: `x.kind`.
-
-    Real: facebookresearch/multiloko #12 (Italian and Spanish).
-    """
-    for template in study.templates:
-        for name, looped in _loops(template.source):
-            for doc in study.real_docs:
-                items = doc.get(looped)
-                items = items if isinstance(items, Sequence) else ()
-                own = [one[name] for one in items if isinstance(one, Mapping) and name in one]
-                if name in doc and any(value != doc[name] for value in own):
-                    saw = f"{{{{{name}}}}} is the column, although each of {looped} has its own {name}"
-                    yield finding(
-                        "a loop over examples prints a column of the whole doc", saw, template.keys, field=name
-                    )
-                    return
-
-
-def _loops(source: str) -> Iterator[tuple[str, str]]:
-    """Yield each name that a loop over a column prints, with the column, where it prints parts of the item as well."""
-    if "for" not in source:
-        return
-    try:
-        tree = Environment().parse(source)  # parsed, never rendered
-    except TemplateError:
-        return
-    for loop in tree.find_all(nodes.For):
-        if not isinstance(loop.target, nodes.Name) or not isinstance(loop.iter, nodes.Name):
-            continue
-        item = loop.target.name
-        parts: list[nodes.Getattr | nodes.Getitem] = []
-        for body in loop.body:
-            parts.extend(body.find_all(nodes.Getattr))
-            parts.extend(body.find_all(nodes.Getitem))
-        if not any(isinstance(one.node, nodes.Name) and one.node.name == item for one in parts):
-            continue
-        for name in dict.fromkeys(one.name for body in loop.body for one in body.find_all(nodes.Name)):
-            if name not in (item, "loop", loop.iter.name):
-                yield name, loop.iter.name
 
 
 @also("PF702", severity=Severity.ERROR)
@@ -169,43 +101,6 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         yield finding(_KEYS_AS_ANSWER, saw, "doc_to_target", field=path[0])
 
 
-@query("PF723", "a template splits a column at a separator that occurs in no doc", task, every=True)
-def _split_at_nothing(study: Study) -> Iterator[Finding]:
-    for keys, spec in study.field_specs() if len(study.real_docs) > 1 else ():
-        for name, mark in re.findall(r"\{\{[^{}]*?\b(\w+)\.split\(['\"]([^'\"\\]+)['\"]", str(spec)):
-            texts = [doc.get(name) for doc in study.local_docs]
-            if not any(isinstance(text, str) and mark in text for text in texts) and isinstance(texts[0], str):
-                yield finding("", f"{name}.split({mark!r}); {texts[0][:40]!r}", keys, field=name)
-
-
-@error_query(
-    "PF723",
-    "a template takes elements of a list that is stored as text",
-    task,
-    name="list-kept-as-text",
-    family=Family.ANSWERS,
-)
-def _list_kept_as_text(study: Study) -> Iterator[Finding]:
-    """Report a list that is stored as text in a column, if a template takes elements from it.
-
-    Why: The elements of the text `"['iron', 'gold']"` are its characters. A loop prints `[`, `'` and `i`, and
-    `{{options[0]}}` is `[`.
-
-    Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
-
-    Real: MMMU and other datasets that keep their options as text.
-    """
-    columns = ((re.escape(str(name)), name, value) for doc in study.real_docs[:1] for name, value in doc.items())
-    for column, name, value in columns:
-        is_text = isinstance(value, str) and value.startswith("[") and len(value) <= _LONG
-        if not is_text or not isinstance(literal_of(value), list):
-            continue
-        taken = re.compile(rf"\bin +{column}\b|\b{column} *(?:\[ *\w|\| *(?:join|first))")
-        for keys, spec in study.field_specs():
-            if isinstance(spec, str) and taken.search(spec):
-                yield finding("", value[:60], keys, 0, field=name)
-
-
 @error_query("PF701", "the choices are names of columns", task, at="doc_to_choice", scores=True)
 def _column_names_as_choices(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
@@ -215,19 +110,6 @@ def _column_names_as_choices(study: Study) -> Iterator[Finding]:
         named = all(isinstance(choice, str) and choice in doc for choice in choices)
         if named and not all(_is_shown(instance, str(choice)) for choice in choices):
             yield finding("", ", ".join(choices), doc=0)
-
-
-@error_query(
-    "PF701", "the target is the text of an option, but labels are scored", task, at="doc_to_target", scores=True
-)
-def _option_text_as_label(study: Study) -> Iterator[str]:
-    target, choices, text = study.written.doc_to_target, study.written.doc_to_choice, study.written.doc_to_text
-    is_listed = isinstance(choices, list) and follow_each_other([str(choice) for choice in choices])
-    taken = _ELEMENT.fullmatch(target.strip()) if isinstance(target, str) and is_listed else None
-    if taken is None or not isinstance(text, str) or study.has_real_docs:
-        return
-    if len(re.findall(rf"^\W?\w\W+{{{{ *{taken[1]} *\[ *\d *\] *}}}}", text, re.MULTILINE)) > 1:
-        yield f"the target is {target}, but {', '.join(map(str, choices or ()))} are scored"
 
 
 def _is_shown(instance: Instance, name: str) -> bool:

@@ -14,8 +14,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.options import template_names
-from pytest_promptfmt.rules.page import Page, error_query, own, query, task
+from pytest_promptfmt.rules.page import Page, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern, warning
 from pytest_promptfmt.rules.task_code import definitions
@@ -161,29 +160,6 @@ def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
     return ()
 
 
-@error_query("PF701", "", task, at="process_docs")
-def _processed_otherwise(study: Study) -> Iterator[Finding]:
-    """Report `process_docs` that reorders options without changing the gold index, or counts letters from 1."""
-    rows, names = given_rows(study), template_names(study.written.doc_to_target)
-    gold = next(iter(names)) if len(names) == 1 and study.has_choices else ""
-    if str(study.written.doc_to_target).strip("{} ") != gold:
-        return  # a template may calculate with the column
-    values = [(row.get(gold), doc.get(gold)) for row, doc in rows]
-    for number, (row, doc) in enumerate(rows):
-        at = doc.get(gold)
-        if not isinstance(at, int) or at != row.get(gold):
-            continue
-        lists = [(name, one) for name, one in doc.items() if isinstance(one, list) and name in study.used_names]
-        for options in (one for one in row.values() if isinstance(one, list) and 0 <= at < len(one)):
-            for name, made in lists:
-                if sorted(map(str, made)) == sorted(map(str, options)) and made[at] != options[at]:
-                    saw = f"{name}: the gold index means {made[at]!r}, but meant {options[at]!r} before the code ran"
-                    yield finding("code reorders the options, but keeps the old gold index", saw, doc=number)
-    letters = [(was, made) for was, made in values if isinstance(was, str) and re.fullmatch("[A-J]", was)]
-    if values and len(letters) == len(values) and all(made == ord(was) - ord("@") for was, made in letters):
-        yield finding("code turns the letter A into the index 1, not 0", f"{gold}: {letters[0][0]} is {letters[0][1]}")
-
-
 def _ends_line(text: str, instance: Instance) -> bool:
     """Return whether a line of the prompt, or what is scored, is this text, with at most a label before it."""
     line = re.compile(rf"(?m)^[ \t]*(?:[(\[]?\w[)\].:])?[ \t]*{re.escape(text)}[ \t]*$")
@@ -283,14 +259,6 @@ def _changes_letters(node: ast.AST) -> bool:
     changed = node.func.value
     is_column = isinstance(changed, ast.Subscript) and not _LABELS.search(ast.unparse(changed.slice))
     return node.func.attr in ("capitalize", "title") and is_column
-
-
-@query("PF221", "a column is printed only if it is empty", task)
-def _printed_if_empty(study: Study) -> Iterator[Finding]:
-    for template in study.templates:
-        found = re.search(r"\{%-? *if not (\w+) *-?%\}[^{%]*\{\{-? *\1\b", template.source)
-        if found is not None:
-            yield finding("", found[0][:60], template.keys, field=found[1])
 
 
 @query("PF222", "a question of the data is in the prompts of some docs, but not of others", task)

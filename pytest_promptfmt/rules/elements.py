@@ -70,12 +70,6 @@ _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 
-_OPENING: Final = "([（【「『"
-_CLOSING: Final = ")]）】」』"
-_OPTION: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
-_CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
-"""Where unmatched brackets mean nothing: code, formulas, and emoticons."""
-
 _STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
 _QUOTED: Final = re.compile(r"([\"'`]).+\1|“.+”", re.DOTALL)
 
@@ -302,13 +296,6 @@ def _text_shown_twice(page: Page) -> Iterator[Finding]:
             yield finding("", text[:60], field=name)
 
 
-@query("PF242", "the same paragraph is in the question twice in a row")
-def _paragraph_twice(page: Page) -> Iterator[str]:
-    for before, after in pairwise(map(str.strip, page.constant.split("\n\n"))):
-        if before == after and len(before) >= _LEAD and COLUMN not in before:
-            yield before
-
-
 @query("PF242", "a label is printed twice in a row", lambda study: known(study)[:3])
 def _label_twice(page: Page) -> Iterator[str | Finding]:
     again = _LINE_TWICE.search(join(constant_spans(page.instance)))
@@ -345,40 +332,17 @@ def _sentence_cut_off(text: Text) -> Iterator[str]:
         yield found[0].strip()[-60:]
 
 
-@query("PF235", "unclosed bracket", name="unbalanced-pairs")
-def _open_bracket(page: Page) -> Iterator[str]:
-    """Report an unbalanced pair, such as an unclosed bracket, in the task's own text.
-
-    Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before they answer.
-    Nothing is reported if the prompt ends with the open bracket: the answer is expected to close it.
-
-    Fix: close the bracket.
-
-    Real: prompts of multilingual benchmarks whose translations lost a bracket.
-    """
-    place = None if _CODE.search(page.constant) else _open_place(page.constant)
-    if place is not None:
-        yield part_of(page.constant, place)
-
-
-def _open_place(text: str) -> int | None:
-    """Return where the first unclosed bracket is; None if all are closed, or if the text ends with it."""
-    labels = {match.end() - 1 for match in _OPTION.finditer(text)}
-    opened: list[int] = []
-    for place, character in enumerate(text):
-        if character in _OPENING:
-            opened.append(place)
-        elif character in _CLOSING:
-            if opened:  # of any kind: intervals are open at one end
-                opened.pop()
-            elif place not in labels:
-                return None  # text that closes what it never opened has its own use of brackets
-    return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
-
-
-@query("PF235", "", texts, every=True)
+@query("PF235", "", texts, every=True, name="unbalanced-pairs")
 def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
-    """Report a template that opens a quotation or bold text and does not close it."""
+    """Report half of a pair in the task's own text, such as a quotation or bold text that is not closed.
+
+    Why: a typo such as `Answer with "yes or no.` is in every prompt. Nothing is reported if the prompt ends with the
+    open quotation: the answer is expected to close it.
+
+    Fix: close the quotation.
+
+    Real: open-compass/opencompass #2129 (an instruction with an unclosed quotation).
+    """
     written = text.text if BRANCH not in text.text else ""
     quotes = re.sub(r"(?<=\d)\"", "", written)  # without inches
     marks = [("“", written.rfind("“"), written.count("“") > written.count("”") > 0)]
@@ -410,13 +374,6 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
     written = study.written.doc_to_choice
     if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
         yield finding("one choice is in quotes, but another is not", quoted[0][:40])
-
-
-@query("PF235", "the whole prompt is in quotes")
-def _quoted_prompt(page: Page) -> Iterator[str]:
-    inside = page.constant.strip()[1:-1]
-    if page.constant.strip() == f'"{inside}"' and '"' not in inside and inside.rstrip().endswith((":", "：")):
-        yield f"{page.text.strip()[:20]} … {page.text.strip()[-20:]}"
 
 
 @query("PF235", "a tag is opened but not closed")

@@ -6,33 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import Answers, Subject, answers_of, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.options import asks_for_label_alone
-from pytest_promptfmt.rules.page import error_query, query, task
-from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
+from pytest_promptfmt.rules.page import query, task
+from pytest_promptfmt.rules.rule_views import comparing_key, finding
 from pytest_promptfmt.rules.smoke import scoring_failure
-from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
 _CODE: Final = "def double(x):\n    return 2 * x"
-_BODY: Final = "    y = 2 * x\n    return y"
 _LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
 _FEW_WORDS: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
 
 _FEWEST: Final = 3
 """The least number of options whose labels are labels, not Yes and No."""
-
-_FEW_TOKENS: Final = 10
-"""A budget that has room for a label only."""
-
-_LONGEST: Final = 200
 
 _NUMBERS: Final = ("42", "18")
 
@@ -132,52 +123,6 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
 
 
-@also("PF504", severity=Severity.ERROR, scores=True)
-def indentation_lost(study: Study) -> Iterator[Finding]:
-    """Report filters that remove newlines or indentation from code that is then run."""
-    chain = (scored_answers(study) or (None,))[0] if gold_kind(study) == "tests" else None
-    if chain is None or not study.instances:
-        return
-    lines = [line for line in first_text(study.instances[0]).rstrip().split("\n") if line.strip()]
-    is_begun = bool(lines) and (lines[-1][:1] in (" ", "\t") or lines[-1].endswith(":")) and not study.task.gen_prefix
-    code = _BODY if is_begun and "def " in first_text(study.instances[0]) else _CODE
-    for number, pipeline in enumerate(chain.pipelines):
-        if pipeline.fingerprint is None:
-            continue  # a function, or one that reads the doc, may make something else of code
-        stages = chain.read(pipeline, code, study.instances[0].doc, "code")
-        found = stages.extracted if isinstance(stages.extracted, list | tuple) else [stages.extracted]
-        read = "\n".join(map(str, found))
-        kept = code.rstrip() in read or (code is _CODE and code.strip() in read)
-        if stages.problem is None and not is_nothing(read, pipeline) and not kept:
-            yield finding("a filter removes indentation or newlines of code", repr(read)[:60], ("filter_list", number))
-            return
-
-
-@also("PF509")
-def label_compared_whole(study: Study) -> Iterator[Finding]:
-    """Report a prompt with options and without examples, if the whole completion is compared with the label."""
-    if not study.generates or study.shots > 0 or looks_for_answers(study.task) or study.task.gen_prefix:
-        return
-    kwargs = study.task.generation_kwargs
-    budget = kwargs.get("max_gen_toks") if isinstance(kwargs, Mapping) else None
-    chain, trials = _trials(study)
-    if chain is None or not trials or (isinstance(budget, int) and budget <= _FEW_TOKENS):
-        return
-    if asks_for_label_alone(study):
-        return
-    trial = trials[0]
-    label = trial.answers.labels[trial.answers.gold]
-    forms = (f"Answer: {label}", f"The answer is {label}")
-    right = [
-        chain.reads_right(chain.pipelines[0], text, trial.question, trial.instance.doc) for text in (trial.gold, *forms)
-    ]
-    if right[0] and not any(right[1:]):
-        saw = f"{forms[0]!r} and {forms[1]!r} count as wrong, but {trial.gold!r} counts as right"
-        yield finding(
-            "the label of an option is compared with the whole completion", saw, "metric_list", trial.instance
-        )
-
-
 def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
     """Return the filters and metrics, and the docs whose answer is one of several options; none without options."""
     if study.has_own_scorer or study.has_guessed_text:
@@ -185,23 +130,6 @@ def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
     chain, answers = scored_answers(study) or (None, ())
     chosen = (trial for trial in answers if trial.answers.kind == "choice" and not trial.error)
     return chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
-
-
-@error_query("PF504", "a filter reads the text of one option as another option", task, scope="scoring")
-def _text_of_option_misread(study: Study) -> Iterator[Finding]:
-    is_read = study.generates and study.has_real_docs and looks_for_answers(study.task)
-    chain, trials = _trials(study) if is_read else (None, ())
-    for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
-        for trial in trials:
-            texts, targets = trial.answers.texts, [str(target) for target in trial.answers.targets]
-            if chain is None or not all(texts) or max(map(len, texts)) > _LONGEST:
-                continue
-            read = [str(chain.read(pipeline, text, trial.instance.doc, "a probe").extracted) for text in texts]
-            right = [one == target for one, target in zip(read, targets, strict=True)]
-            wrong = next((at for at, one in enumerate(read) if not right[at] and one in targets), None)
-            if wrong is not None and sum(right) >= len(right) // 2:
-                saw = f"{texts[wrong]!r} is read as {read[wrong]!r}, not as {targets[wrong]!r}"
-                yield finding("", saw, ("filter_list", number), trial.instance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.rules import Family, Finding, Severity, Study
 from pytest_promptfmt.rules.extraction import (
@@ -23,7 +21,6 @@ from pytest_promptfmt.rules.extraction import (
     scored_answers,
 )
 from pytest_promptfmt.rules.page import error_query, query, task
-from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
 
@@ -123,43 +120,6 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
 
-@query(
-    "PF504", "a full stop or newline after the answer changes the result of a filter", task, scope="scoring", every=True
-)
-def _depends_on_full_stop(study: Study) -> Iterator[Finding]:
-    if any(unescaped_dot(study)) or any(form.after.startswith(".") for form in study.contract.forms):
-        return  # the last: the full stop is requested
-    for reader in readers(study):
-        answer = reader.examples[-1]
-        for number, pipeline in reader.pipelines:
-            for text in reader.sentences(answer):
-                bare = text.rstrip(".")
-                forms = [bare, f"{bare}.", f"{bare}.\n", f"{bare}\n"]
-                right = [_is_right(reader, pipeline, form, answer) for form in forms]
-                if any(right) and not all(right):
-                    wrong = forms[right.index(False)]
-                    yield Misread(number, wrong, reader.read(pipeline, wrong)).finding()
-                    break
-
-
-def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) -> bool:
-    """Return whether the metrics count the extraction as this answer."""
-    stages = reader.chain.read(pipeline, text, reader.doc, "a probe")
-    if stages.problem is not None:
-        return False
-    answers, subject = reader.answers, reader.subject
-    if callable(subject.task.process_results):
-        return bare_answer(str(stages.extracted)) == bare_answer(answer)
-    index = answers.labels.index(answer) if answers.kind == "choice" else 0
-    target: Any = answers.target_with(answer) if answers.kind == "number" else answers.targets[index]
-    try:
-        return reader.chain.is_right(with_gold(subject.questions[0], target, index), reader.doc, stages.extracted)
-    except PromptfmtError:
-        raise
-    except Exception:
-        return False
-
-
 @error_query(
     "PF525", "a filter searches for words of gen_prefix, which are not in the completion", task, scope="scoring"
 )
@@ -179,18 +139,6 @@ def _prefix_sought_again(study: Study) -> Iterator[Finding]:
             if whole:
                 saw = f"gen_prefix ends with {prefix[-30:]!r}, and the filter does not read {forms[1]!r} after it"
                 yield finding("", saw, ("filter_list", number), trial.instance)
-
-
-@query("PF504", "a filter damages answers that begin with a capital letter", task, scores=True)
-def _capital_lost(study: Study) -> Iterator[Finding]:
-    chain, trials = (scored_answers(study) if study.task.filter_list else None) or (None, ())
-    for trial in trials if chain is not None and study.has_real_docs and not study.has_own_scorer else ():
-        forms = (trial.gold, f"{trial.gold[:1].upper()}{trial.gold[1:]}")
-        for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
-            read = [chain.read(pipeline, form, trial.instance.doc, "a gold answer") for form in forms] if chain else []
-            first, last = (str(one.extracted) for one in read)
-            if first == trial.gold != last and first.casefold() == first and last.casefold() == last:
-                yield finding("", f"{forms[1]!r} is read as {last!r}", ("filter_list", number), trial.instance)
 
 
 @error_query("PF504", "a filter reads a part of the reasoning instead of the answer", task, scope="scoring")
@@ -264,28 +212,3 @@ def _other_label(reader: Reader, pipeline: FilterPipeline, answer: str, texts: S
 
 def _is_other(label: str, answer: str) -> bool:
     return len(label) == 1 and label.isalpha() and label.upper() != answer
-
-
-@query("PF504", "a filter misses an answer if the words before it are in lower case", task, scope="scoring")
-def _depends_on_case(study: Study) -> Iterator[Finding]:
-    for reader in readers(study):
-        answer, missed = reader.examples[-1], []
-        for number, pipeline in reader.pipelines:
-            capital = [text for text in reader.sentences(answer) if text.startswith("The ")]
-            lower = (f"So t{text[1:]}" for text in capital if reader.is_read(pipeline, text, answer))
-            wrong = next((text for text in lower if not reader.is_read(pipeline, text, answer)), None)
-            if wrong is not None:
-                missed.append(Misread(number, wrong, reader.read(pipeline, wrong)))
-                continue
-            forms = (f"So the answer is {form}" for form in (answer, f"({answer})", f"{answer}."))
-            if any(reader.is_read(pipeline, form, answer) for form in forms):
-                return  # one of the pipelines reads it
-        for first in missed[:1]:
-            is_asked = any(form.before.startswith("The ") for form in study.contract.wrapped)
-            is_sure = study.asks_for_reasoning and not is_asked and _is_tried_by_all(reader, first.text)
-            yield first.finding(None if is_sure else Severity.INFO)
-
-
-def _is_tried_by_all(reader: Reader, text: str) -> bool:
-    """Return whether every pipeline can read a text: one that needs columns of real docs may read what others miss."""
-    return all(reader.chain.read(one, text, reader.doc, "a probe").problem is None for one in reader.chain.pipelines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,20 +9,9 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import (
-    Page,
-    demonstrated,
-    error_query,
-    given_shots,
-    own,
-    query,
-    shown,
-    task,
-    with_shots,
-)
+from pytest_promptfmt.rules.page import Page, demonstrated, error_query, given_shots, own, query, shown, task
 from pytest_promptfmt.rules.rule_views import (
     Shot,
-    around,
     finding,
     has_given_shots,
     scores_exact_match,
@@ -31,20 +19,12 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     warning,
 )
-from pytest_promptfmt.rules.shot_layout import ANNOUNCED
-from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import leaves_evaluated_doc_out, looks_for_answers
-
-_STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
-_PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
-"""A `doc_to_target` that is one column."""
 
 _SENTENCE: Final = 6
 """Words of an answer that is a sentence."""
 
 _FEWEST_ALIKE: Final = 2
-_FEW: Final = 3
-"""Words of an answer without any reasoning."""
 
 
 @rule("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -76,13 +56,6 @@ def _shots_in_metadata(study: Study) -> Iterator[str]:
     number = metadata.get("num_fewshot") if isinstance(metadata, Mapping) else None
     if study.written.fewshot.samples is not None and study.written.num_fewshot is None and number:
         yield f"num_fewshot: {number}"
-
-
-@query("PF801", "fewshot_indices have no effect", task, severity=Severity.WARNING)
-def _ignored_indices(study: Study) -> Iterator[Finding]:
-    written = study.config.get("fewshot_config")
-    if isinstance(written, dict) and "fewshot_indices" in written:
-        yield finding("", str(written["fewshot_indices"]), ("fewshot_config", "fewshot_indices"))
 
 
 @rule("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -117,14 +90,6 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         severity, at = (None, "num_fewshot") if task.num_fewshot else (Severity.INFO, "test_split")
         message, saw = f"few-shot examples come from the test split, {how}", f"split {data.test_split!r}"
         yield finding(message, saw, at, severity=severity)
-
-
-@query("PF803", "the training split is evaluated, although there is another one", task, at="test_split")
-def _training_split_evaluated(study: Study) -> Iterator[str]:
-    data = study.written.dataset
-    others = {data.validation_split, data.fewshot_split} - {None, data.training_split}
-    if others and data.training_split == data.evaluation_split:
-        yield f"test_split: {data.test_split}"
 
 
 @query(
@@ -255,29 +220,6 @@ def _shot_repeated(page: Page) -> Iterator[Finding]:
         seen.add(text)
 
 
-@query("PF807", "", shown, at=("fewshot_config", "doc_to_text"))
-def _other_labels(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples that begin with another label than the question, or with other spaces after it."""
-    own = _first_label(page.message)
-    for other in (_first_label(shot.messages[0]) for shot in page.shots):
-        if own is not None and other is not None and own != other:
-            what = "another label than" if own[0] != other[0] else "another space after the label than"
-            saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
-            severity = severity_of_shots(page.study)
-            yield finding(f"few-shot examples have {what} the question", saw, severity=severity)
-
-
-def _first_label(message: Message) -> tuple[str, str] | None:
-    """Return the label before the first column of a question, and the space after it."""
-    constant = ""
-    for span in message.content:
-        if span.origin.field is not None:
-            label = layout_of(constant).cue
-            return (label.name + label.colon, label.space) if label is not None else None
-        constant += span.text
-    return None
-
-
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
 def _one_answer_for_all(page: Page) -> Iterator[str]:
     answers = [(shot.answer or "").strip() for shot in page.shots]
@@ -285,15 +227,6 @@ def _one_answer_for_all(page: Page) -> Iterator[str]:
     is_same_for_all = page.study.shots and isinstance(samples, list) and len(samples) == len(answers)
     if is_same_for_all and len(answers) > _FEWEST_ALIKE and len(set(answers)) == 1 < len(set(page.scored)):
         yield answers[0]
-
-
-@query("PF807", "the choices of few-shot examples are in another order", task)
-def _choices_in_other_order(study: Study) -> Iterator[Finding]:
-    of_shots, choices = study.written.fewshot.doc_to_choice, study.written.doc_to_choice
-    are_lists = isinstance(of_shots, list) and isinstance(choices, list) and not study.written.fewshot.doc_to_target
-    is_own = study.written.fewshot.samples is not None  # whose labels may be for this order
-    if are_lists and not is_own and of_shots != choices and sorted(map(str, of_shots)) == sorted(map(str, choices)):
-        yield finding("", f"{of_shots}, not {choices}", ("fewshot_config", "doc_to_choice"))
 
 
 def _compared(study: Study) -> Sequence[Page]:
@@ -338,88 +271,3 @@ def _common(styles: set[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _differs(one: Any, other: Any) -> bool:
     return None not in (one, other) and one != other and "" not in (one, other)
-
-
-@query(
-    "PF807",
-    "few-shot examples show only the answer, but the prompt requests reasoning",
-    lambda study: with_shots(study) if looks_for_answers(study.task) else (),
-    at="doc_to_target",
-)
-def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
-    study, target, shots = page.study, page.study.written.doc_to_target, page.study.task.fewshot
-    if not study.generates or study.has_own_scorer or not scores_exact_match(study):
-        return
-    if shots.samples is not None or shots.doc_to_target:
-        return
-    if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
-        return
-    if any(len(str(instance.target).split()) > _FEW for instance in study.real_instances):
-        return
-    if _STEPS.search(page.text.rstrip()) and any(shot.answer for shot in page.shots):
-        is_shown = study.shots or ANNOUNCED.search(page.instance.prompts[0].text)
-        saw = f"the prompt ends with {page.text.rstrip()[-40:]!r}, but the target is {target.strip()!r}"
-        yield finding("", saw, severity=None if is_shown else Severity.INFO)
-
-
-@query(
-    "PF819",
-    "a column of a few-shot example contains the delimiter between examples",
-    given_shots,
-    at="fewshot_delimiter",
-    name="delimiter-in-shots",
-    severity=Severity.INFO,
-    family=Family.FEWSHOT,
-)
-def _delimiter_in_shots(page: Page) -> Iterator[str]:
-    """Report a few-shot example whose text contains the delimiter between examples.
-
-    Why: the model sees more examples than there are, some without an answer. By default the delimiter also stops the
-    answer, so an answer that contains it ends early.
-
-    Fix: choose a delimiter that no column contains, or replace it in `process_docs`.
-
-    Real: passages with blank lines in tasks whose delimiter is a blank line.
-    """
-    delimiter = page.study.task.fewshot_delimiter
-    messages = (message for shot in page.shots for message in shot.messages)
-    columns = (span.text for message in messages for span in message.content if span.origin.field is not None)
-    for text in columns if delimiter.strip(" ") else ():
-        if delimiter in text:
-            yield around(text, text.index(delimiter), 24, len(delimiter) + 16)
-
-
-@error_query(
-    "PF841",
-    "few-shot examples repeat their question in the answer",
-    lambda study: with_shots(study) if study.generates or _own_target(study) else (),
-    name="shot-answers-with-question",
-    family=Family.FEWSHOT,
-)
-def _shot_answers_with_question(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples whose answer is the same text as their own question.
-
-    Why: the target names the wrong column, such as the source of a translation instead of the translation. The examples
-    teach the model to repeat the question. Choices are not reported: a question may list them.
-
-    Fix: print the answer in `doc_to_target`, and in that of `fewshot_config`.
-
-    Real: lukemelas/mtob #2 (examples of a translation that repeat the source).
-    """
-    shots = page.shots
-    if len(shots) > 1 and all(shot.answer and _prints(shot, shot.answer.strip()) for shot in shots):
-        at = ("fewshot_config", "doc_to_target") if _own_target(page.study) else ("doc_to_target",)
-        yield finding("", (shots[0].answer or "").strip()[:60], at, severity=severity_of_shots(page.study))
-
-
-def _own_target(study: Study) -> bool:
-    """Return whether few-shot examples have a target of their own."""
-    written = study.config.get("fewshot_config")
-    return isinstance(written, Mapping) and "doc_to_target" in written
-
-
-def _prints(shot: Shot, answer: str) -> bool:
-    """Return whether a column that the question prints first is the answer, word for word."""
-    spans = [span for message in shot.messages if message.role == "user" for span in message.content]
-    first = next((span.text.strip() for span in spans if span.origin.field is not None), "")
-    return first == answer

@@ -17,11 +17,10 @@ from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, Study
 from pytest_promptfmt.rules.extraction import limited_answers
 from pytest_promptfmt.rules.fixes import respelt
 from pytest_promptfmt.rules.gold_values import local_questions
-from pytest_promptfmt.rules.page import Page, asked_first, error_query, generating, own, query
+from pytest_promptfmt.rules.page import Page, error_query, generating, own, query
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
-    first_text,
     scores_exact_match,
     severity_of_shots,
     shots_of,
@@ -39,8 +38,6 @@ _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_t
 
 _LEAST_TO_REASON: Final = 64
 _STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your (?:reasoning|answer)", re.I)
-_CUE: Final = re.compile(r"\n[^\S\n]*(?:final )?answer\s*:\s*\Z", re.I)
-
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
 """Stops that every reasoning holds."""
@@ -51,28 +48,7 @@ _SENTENCES: Final[Sequence[str]] = data_table("rules")["after_reasoning"]
 _NUMBERS: Final = ("42", "17")
 
 
-@query(
-    "PF229",
-    "the prompt requests reasoning but ends with an answer cue",
-    asked_first,
-    name="reasoning-without-room",
-    severity=Severity.INFO,
-)
-def _reasoning_then_cue(page: Page) -> Iterator[str]:
-    """Report a prompt that asks for reasoning and ends with `Answer:`.
-
-    Why: the cue asks for the answer immediately, and models that follow it skip the reasoning.
-
-    Fix: end the prompt with the start of the reasoning, or without a cue.
-
-    Real: eval-framework's chain-of-thought tasks that keep the cue of the tasks without reasoning.
-    """
-    text = first_text(page.instance)
-    if page.study.asks_for_reasoning and _CUE.search(text):
-        yield text[-40:]
-
-
-@query("PF229", "the prompt requests reasoning, but the choices are scored right after the prompt")
+@query("PF714", "the prompt requests reasoning, but the choices are scored right after the prompt")
 def _reasoning_without_generation(page: Page) -> Iterator[str]:
     found = _STEPS.search(page.study.own_text) if page.study.has_choices else None
     if found is not None:
@@ -140,20 +116,6 @@ def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
             yield finding("", stop, (*UNTIL, number), severity=severity)
 
 
-@query("PF903", "", _reasoning)
-def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences."""
-    if study.shots > 0:
-        return  # few-shot examples show how long the reasoning is, and that it has no blank lines
-    if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
-        yield finding(
-            "the prompt requests reasoning, but by default generation stops at a blank line", at="generation_kwargs"
-        )
-    elif "\n\n" in study.stop_texts:
-        at = (*UNTIL, study.stop_texts.index("\n\n"))
-        yield finding("the prompt requests reasoning, but generation stops at a blank line", at=at)
-
-
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
     """Report a task that requests reasoning without a token budget, or with a very small one.
@@ -194,16 +156,6 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
         elif key not in _KNOWN:
             do = did_you_mean(str(key), _KNOWN) or ""
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
-
-
-@query("PF908", "a value is out of its range", generating, every=True)
-def _out_of_range(study: Study) -> Iterator[Finding]:
-    ranges: dict[str, list[float]] = data_table("rules")["ranges"]
-    written = [(("generation_kwargs", key), value) for key, value in (study.task.generation_kwargs or {}).items()]
-    for keys, value in [*written, *(((key,), study.config.get(key)) for key in ("repeats", "num_fewshot"))]:
-        least, most = ranges.get(str(keys[-1]), (float("-inf"), float("inf")))
-        if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= most:
-            yield finding("", f"{keys[-1]}: {value}", keys, do=f"use a value from {least} to {most}")
 
 
 @query("PF908", "do_sample is true at a temperature of 0", generating, at=("generation_kwargs", "do_sample"))

@@ -15,7 +15,6 @@ from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, que
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
-    continuations,
     finding,
     first_text,
     pattern,
@@ -24,7 +23,6 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     without_delimiter,
 )
-from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import looks_for_answers
@@ -38,8 +36,6 @@ _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label
 _SEVERAL: Final = pattern("gold_answers", "several")
 """Words of a prompt that asks for several things, and scripts in which they are not known."""
 
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
-
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
 _OPENING: Final = frozenset("\"'“‘«([")
 _SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
@@ -51,7 +47,6 @@ _SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
 )
 """A sign and its opposite, as a message has them, and whether a text has the sign."""
 
-_SHIFTED: Final = re.compile(r"\{\{ *(\w+)(?: *\| *int)? *\+ *\d+ *\}\}")
 _LONGER: Final = 2
 """How many times longer than any other choice a conspicuous answer is."""
 
@@ -236,14 +231,6 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
             return
 
 
-@query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
-def _index_shifted(study: Study) -> Iterator[Finding]:
-    shifted = _SHIFTED.fullmatch(str(study.written.doc_to_target)) if study.has_choices else None
-    values = [doc.get(shifted[1]) for doc in study.local_docs] if shifted is not None else []
-    if shifted is not None and 0 in values and all(isinstance(value, int) and value >= 0 for value in values):
-        yield finding("", f"{shifted[0]}, but the column is 0 in doc {values.index(0)}", field=shifted[1])
-
-
 @error_query(
     "PF701", "the answer that the model must write is the index of a choice", _written_golds, at="doc_to_target"
 )
@@ -301,17 +288,6 @@ def _float_as_gold(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)
-def _target_with_other_words(study: Study) -> Iterator[str]:
-    spec = study.written.doc_to_target
-    if not isinstance(spec, str) or "{{" not in spec or study.generates:
-        return
-    words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
-    choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
-    if words and choices and not any(word in choices for word in words):
-        yield spec
-
-
 @query("PF702", "gold answers end with punctuation, which is compared as well", _compared_golds, at="doc_to_target")
 def _gold_with_marks(study: Study) -> Iterator[str]:
     entries = study.task.metric_list or ()
@@ -322,23 +298,6 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
     golds, asked = [str(instance.target).strip() for instance in study.real_instances], study.own_text
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
         yield ", ".join(golds[:3])
-
-
-@query("PF702", "the gold answer has more text than the answer in another column", _compared_golds, at="doc_to_target")
-def _gold_around_answer(study: Study) -> Iterator[Finding]:
-    """Report gold answers with a worked solution or other text, if another column has only the answer."""
-    docs = [(instance, str(instance.target)) for instance in study.real_instances]
-    is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
-    for name in docs[0][0].doc if is_whole else ():
-        if _GOLD_COLUMN.fullmatch(name) and all(_is_around(gold, instance.doc.get(name)) for instance, gold in docs):
-            yield finding("", f"{docs[0][1][:40]!r}; {name} is {docs[0][0].doc[name]!r}", doc=docs[0][0], field=name)
-
-
-def _is_around(gold: str, value: Any) -> bool:
-    """Return whether a text of several words has a short value of a column inside, as a whole word."""
-    part = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    is_longer = len(gold.split()) > 2 * len(part.split()) + 1
-    return bool(part) and is_longer and re.search(rf"(?<!\w){re.escape(part)}(?!\w)", gold) is not None
 
 
 @query("PF702", "the accepted answers are joined into one", _compared_golds, at="doc_to_target")

@@ -31,12 +31,6 @@ _NEGATED: Final = re.compile(r"\b(?:not|\w+n't|never|without|lacks?|incorrect|wr
 _SENTENCE: Final = re.compile(r"[^.!?\n]+")
 _LEGEND: Final = re.compile(r"\b(\d)\b[\"')]* ?(?:=|:|-+>?|→|for|means|stands for|is) ?[\"'(]*([^\W\d_]+)", re.I)
 _LEGEND_AFTER: Final = re.compile(r"\b([^\W\d_]+)[\"')]* ?(?:=|:|→|as|is|\() ?[\"'(]?([01])\b", re.I)
-_RATING: Final = re.compile(r"(?:\w+_)?(?:stars?|ratings?|score|grade|level|points|rank)(?:_\w+)?", re.IGNORECASE)
-_ENOUGH: Final = 8
-"""Docs among which a label from 0 would have a 0."""
-
-_FEWEST_CHOICES: Final = 3
-
 _CAST: Final = re.compile(r"\{\{-? *(\w+) *\| *int *-?\}\}")
 _LONGEST: Final = 60
 """Characters of a gold answer that a sentence may give."""
@@ -272,21 +266,6 @@ def _meaning(gold: str, legend: Mapping[str, str], stem: str) -> bool | None:
 
 def _pairs() -> Sequence[tuple[str, str]]:
     return [(yes.casefold(), no.casefold()) for yes, no in data_table("contract")["pairs"]]
-
-
-@query("PF701", "a rating that starts at 1 is used as an index, which starts at 0", task, at="doc_to_target")
-def _rating_as_index(study: Study) -> Iterator[Finding]:
-    column, choices = _only_column(study), study.written.doc_to_choice
-    if column is None or not study.has_choices or not isinstance(choices, list) or len(choices) < _FEWEST_CHOICES:
-        return
-    values = [doc.get(column) for doc in study.local_docs]
-    is_index = str(study.written.doc_to_target).strip().strip("{}- ") == column
-    if not is_index or not all(isinstance(value, int) and 0 < value <= len(choices) for value in values):
-        return
-    are_numbers = [*map(str, choices)] == [str(number) for number in range(1, len(choices) + 1)]
-    is_named = _RATING.fullmatch(column) is not None and (bool(values) or are_numbers)
-    if is_named or (len(set(values)) > 1 and len(values) >= _ENOUGH and are_numbers):
-        yield finding("", f"{', '.join(map(str, values[:3])) or column}; index 1 is {choices[1]!r}", doc=0)
 
 
 @error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)

@@ -31,7 +31,6 @@ from pytest_promptfmt.rules.rule_views import (
     first_prompts,
     first_text,
     question_message,
-    question_template,
     questions,
     severity_of_shots,
     shots_of,
@@ -397,12 +396,6 @@ def _words(study: Study) -> Iterator[Join]:
             yield Join(text[:at], text[at:], template.keys, saw=saw)
 
 
-def _delimiter_of_long_shots(study: Study) -> Iterator[Join]:
-    delimiter = study.written.fewshot_delimiter
-    if isinstance(delimiter, str) and "\n" in question_template(study).strip():
-        yield Join("", delimiter, severity=severity_of_shots(study))
-
-
 def _literals(study: Study) -> Iterator[Join]:
     """Yield the literals that follow each other in code, of which prose continues in prose."""
     keys = ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description")
@@ -436,6 +429,5 @@ _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
     "columns and texts": _columns_and_texts,
     "elements of a list": _elements,
     "words of a template": _words,
-    "delimiter of long shots": _delimiter_of_long_shots,
     "literals": _literals,
 }

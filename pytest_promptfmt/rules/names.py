@@ -11,7 +11,6 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import Position, did_you_mean, is_misspelt
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.study.configuration import read_template
@@ -97,15 +96,6 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
             yield finding(
                 message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; {entry.position} has the {entry.kind}"
             )
-
-
-@query("PF132", "two entries have the same name, but lm-eval keeps only one result", task, severity=Severity.WARNING)
-def _entries_named_alike(study: Study) -> Iterator[Finding]:
-    for key, named in (("metric_list", "metric"), ("filter_list", "name")):
-        names = [str(one.get(named, number)) for number, one in enumerate(getattr(study.written, key) or ())]
-        twice = next((number for number, name in enumerate(names) if name in names[:number]), None)
-        if twice is not None:
-            yield finding("", names[twice], (key, twice))
 
 
 @rule("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")

@@ -9,7 +9,7 @@ from typing import Final
 from unicodedata import normalize
 
 from pytest_promptfmt.rules import Finding, Severity, Study
-from pytest_promptfmt.rules.page import Page, Text, error_query, first, known, own, part_of, query, task, texts
+from pytest_promptfmt.rules.page import Page, error_query, first, known, own, query, task
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     finding,
@@ -40,8 +40,6 @@ _OPTION_VALUE: Final = re.compile(
 )
 """The label of an option in a template, directly before the expression or the tag that prints it."""
 
-_LETTER: Final = pattern("options", "letter")
-_ALONE: Final = pattern("options", "alone")
 _RANGE: Final = pattern("options", "range")
 _TOGETHER: Final = pattern("options", "together")
 _LETTERS: Final = tuple("ABCDEFGHIJ")
@@ -53,9 +51,6 @@ _ASKS_LETTER: Final = pattern("options", "asks_letter")
 _COUNT: Final = pattern("options", "count")
 _MOST_WORDS: Final = 3
 _LEAST: Final = 2
-_OPTION_STARTS: Final = re.compile(r"^[ \t]*[(\[]?([^\W_])[.):\]][ \t]*\0", re.MULTILINE)
-_OPTION_INSIDE: Final = re.compile(r"\0[ \t]+[(\[]?([^\W_])[.):\]][ \t]*\0")
-_CUE_INSIDE: Final = re.compile(r"(?<=\n)[ \t]*[(\[]?[^\W_][.):\]][ \t]*\0[ \t]+[^\W\d_]{2,20}[:：]\s*\Z")
 
 
 def template_names(spec: object) -> frozenset[str]:
@@ -114,20 +109,6 @@ def _printed_options(study: Study) -> list[tuple[str, str]]:
     """
     found = [(one[1], " ".join((one[2] or "").split())) for one in _OPTION_VALUE.finditer(question_template(study))]
     return [one for one in found if all(kind(one[0]) == kind(found[0][0]) for kind in (str.isdigit, str.isupper))]
-
-
-@query("PF249", "", texts)
-def _element_in_mid_line(text: Text) -> Iterator[Finding]:
-    """Report an option or a cue in the middle of a line, if the other options are at the start of lines."""
-    starts = _OPTION_STARTS.findall(text.text)
-    inside = _OPTION_INSIDE.search(text.text)
-    if len(starts) < _LEAST or starts != sorted(set(starts)):
-        return
-    if len(_OPTION_INSIDE.findall(text.text)) == 1 and inside is not None and inside[1] not in starts:
-        yield finding("one option is in the middle of a line, but the others begin lines", part_of(text.text, inside))
-    cue = _CUE_INSIDE.search(text.text)
-    if cue is not None:
-        yield finding("the label of the answer is on the line of the last option", part_of(text.text, cue))
 
 
 @error_query("PF249", "the labels of the options are not in order", task)
@@ -362,19 +343,3 @@ def named_labels(page: Page) -> Iterator[Finding]:
             yield finding("the instruction names labels that are not the scored ones", all_scored, key)
         elif is_closed and len(strange) == 1 and len(common) == len(scored):
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
-
-
-@query("PF714", "the prompt names a label that mapping_dict of a filter lacks", at="filter_list")
-def _label_not_mapped(page: Page) -> Iterator[str]:
-    known = {key.casefold() for key in mapped(page.study)}
-    for _, named, is_closed in enumerations(page.study.own_text, known):
-        lacking = [one for one in named if one not in known]
-        if is_closed and len(lacking) == 1:
-            yield f"{lacking[0]}; mapped are {', '.join(sorted(known))}"
-
-
-def asks_for_label_alone(study: Study) -> bool:
-    """Return whether the prompt requests the letter of an option, or for nothing but the answer."""
-    bare = (*study.contract.of("letter"), *study.contract.of("number"))
-    is_asked = _LETTER.search(study.own_text) is not None or _ALONE.search(study.own_text) is not None
-    return is_asked or any(form.is_certain for form in bare)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import re._constants as codes  # type: ignore[import-not-found]
-import re._parser as parser  # type: ignore[import-not-found]
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial
@@ -19,38 +15,18 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.extraction import (
-    Filters,
-    Misread,
-    Reader,
-    filters_of,
-    misread_by_all,
-    readers,
-    readers_of_numbers,
-    scored_answers,
-)
-from pytest_promptfmt.rules.fixes import nothing, rewritten
+from pytest_promptfmt.rules.extraction import Filters, Misread, filters_of, scored_answers
 from pytest_promptfmt.rules.page import Text, error_query, query, task
 from pytest_promptfmt.rules.pattern_texts import written_around
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, literal_of, mapped
+from pytest_promptfmt.rules.rule_views import finding, mapped
 from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.tasks import FilterPipeline, functions_of, looks_for_answers, pipelines_of
 
 _BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
-_MODULES: Final = ("re", "regex")
 _TRIMS: Final = ("strip", "lstrip", "rstrip")
-_FORMS: Final = {codes.AT_BEGINNING, codes.AT_BEGINNING_STRING}
-_ENDS: Final = {codes.AT_END, codes.AT_END_STRING}
-_LONGEST: Final = 2000
-_DEAD: Final = "a part of a pattern can never match"
 _LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
 _NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(?:\\d|\[0-9)")
-_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|[.,](?=[)?*+\]\\]|\Z))")
-_WITH_SINGLE_ESCAPES: Final = partial(
-    rewritten, change=lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing
-)
-
 _PROBES: Final = data_table("rules")
 _WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
 _LONG: Final = 2000
@@ -84,78 +60,6 @@ def _written(study: Study) -> Iterator[Text]:
 @error_query("PF502", "a special token in a pattern is not escaped", _written)
 def _special_token_as_pattern(pattern: Text) -> Iterator[str]:
     yield from (found[0] for found in _BARS.finditer(pattern.text))
-
-
-@error_query("PF502", "the pattern requires a literal backslash", _written, fix=_WITH_SINGLE_ESCAPES)
-def _escape_doubled(pattern: Text) -> Iterator[str]:
-    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
-    yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()
-
-
-@also("PF502")
-def pattern_never_matches(study: Study) -> Iterator[Finding]:
-    """Report a part of a pattern that can never match: text before the beginning, or after the end."""
-    for keys, text in study.strings:
-        if keys[-1:] == ("regex_pattern",) and _is_dead(text, 0):
-            yield finding(_DEAD, text[:60], keys)
-    for call, position in _calls_of(study):
-        pattern = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
-        if _of_re(call) and isinstance(pattern, str) and _is_dead(pattern, _flags(call)):
-            yield finding(_DEAD, pattern[:60], position)
-
-
-@also("PF502")
-def nothing_ignored(study: Study) -> Iterator[Finding]:
-    """Report a pattern of `regexes_to_ignore` that matches no character, such as `$` for a dollar sign."""
-    for keys, text in study.strings:
-        with suppress(re.error, OverflowError, RecursionError):  # which other rules report
-            if "regexes_to_ignore" in keys and len(text) < _LONG and parser.parse(text).getwidth()[1] == 0:
-                yield finding("the pattern matches no character, so regexes_to_ignore ignores nothing", text, keys)
-
-
-@lru_cache(maxsize=4096)
-def _is_dead(pattern: str, flags: int) -> bool:
-    if len(pattern) > _LONGEST or not ("^" in pattern or "$" in pattern or "\\A" in pattern or "\\Z" in pattern):
-        return False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = parser.parse(pattern, flags)
-    except (re.error, OverflowError, RecursionError, MemoryError):
-        return False  # which other rules report
-    return not tree.state.flags & re.MULTILINE and _dies(tree, tree.state, before=0)
-
-
-def _dies(items: Iterable[Any], state: Any, *, before: int) -> bool:
-    """Return whether a part of a parsed sequence, before which are so many characters at least, cannot match."""
-    ended = False
-    for op, value in items:
-        if ended and op is codes.LITERAL and value != ord("\n"):
-            return True
-        ended = op is codes.AT and value in _ENDS
-        if op is codes.AT and value in _FORMS and before > 0:
-            return True
-        branches = value[1] if op is codes.BRANCH else [value[-1]] if op is codes.SUBPATTERN else []
-        if op in (codes.MAX_REPEAT, codes.MIN_REPEAT) and value[0] > 0:
-            branches = [value[2]]
-        if any(_dies(branch, state, before=before) for branch in branches):
-            return True
-        if op not in (codes.ASSERT, codes.ASSERT_NOT):
-            before += cast(int, parser.SubPattern(state, [(op, value)]).getwidth()[0])
-    return False
-
-
-def _flags(call: ast.Call) -> int:
-    words = " ".join(ast.unparse(one) for one in [*call.args[1:], *(each.value for each in call.keywords)])
-    flags = re.MULTILINE if re.search(r"\bre\.M(?:ULTILINE)?\b", words) else 0
-    return int(flags | (re.VERBOSE if re.search(r"\bre\.(?:X|VERBOSE)\b", words) else 0))
-
-
-def _of_re(call: ast.Call) -> str:
-    """Return the name of the function of `re` that a call is of, "" for other calls."""
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    is_re = isinstance(owner, ast.Name) and owner.id in _MODULES
-    return call.func.attr if is_re and isinstance(call.func, ast.Attribute) else ""
 
 
 def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
@@ -214,37 +118,6 @@ def word_stripped(study: Study) -> Iterator[Finding]:
             word = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             if isinstance(word, str) and re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
                 yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
-
-
-@also("PF525", severity=Severity.ERROR)
-def prefix_in_pattern(study: Study) -> Iterator[Finding]:
-    """Report code that looks in a completion for the beginning that `gen_prefix` has, which is not generated."""
-    prefix = str(study.task.gen_prefix or "").strip()
-    for call, position in _calls_of(study) if prefix else ():
-        pattern = call.args[0] if _of_re(call) and len(call.args) > 1 else None
-        form = written_around(str(pattern.value)) if isinstance(pattern, ast.Constant) else None
-        lead = form.partition("{}")[0].strip() if form is not None else ""
-        if len(lead) > 1 and lead in prefix and ast.unparse(call.args[1]) == "results[0]":
-            yield finding("code searches for words of gen_prefix, which are not in the completion", lead, position)
-            return
-
-
-@also("PF502", severity=Severity.ERROR)
-def alternatives_unescaped(study: Study) -> Iterator[Finding]:
-    """Report a list of texts that code joins by `|` to a pattern, if one of them has a `|` itself."""
-    for call, position in _calls_of(study):
-        joined = call.args[0] if _of_re(call) and call.args else None
-        if not isinstance(joined, ast.Call) or ast.unparse(joined.func) != "'|'.join" or not joined.args:
-            continue
-        name = ast.unparse(joined.args[0])
-        trees = (parsed(one) for one in functions_of(study.given) if one.file == position.path)
-        nodes = (node for tree in trees if tree is not None for node in ast.walk(tree))
-        lists = [one.value for one in nodes if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == name]
-        for text in (literal_of(ast.unparse(value)) for value in lists):
-            strange = [one for one in text if "|" in str(one)] if isinstance(text, list | tuple) else []
-            if strange:
-                yield finding("code puts a text with | into a pattern without re.escape", str(strange[0]), position)
-                return
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)
@@ -334,26 +207,6 @@ def _cut(
     return wrong
 
 
-@query("PF504", "a filter reads past the mark that closes the answer, such as a brace", task, scope="scoring")
-def _capture_runs_on(study: Study) -> Iterator[Finding]:
-    for reader in readers(study):
-        for wrong in misread_by_all(reader, _read_on):
-            yield wrong.finding(None if study.asks_for_reasoning else Severity.INFO)
-
-
-def _read_on(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
-    """Return a sentence with an answer between marks that is read beyond the closing mark, and what is read."""
-    answer = reader.examples[-1]
-    for form in _PROBES["marked_forms"]:
-        sentence = f"The answer is {form.format(answer)}."
-        text = f"{sentence}{_PROBES['after_marks']}"
-        if reader.is_read(pipeline, sentence, answer) and not reader.is_read(pipeline, text, answer):
-            read = reader.read(pipeline, text)
-            if read.startswith(answer) and "Check" in read:
-                return text, read
-    return None
-
-
 @query("PF504", "a filter finds an answer inside another word", task, scope="scoring")
 def _part_of_a_word(study: Study) -> Iterator[Finding]:
     filters, found = filters_of(study), []
@@ -370,21 +223,6 @@ def _part_of_a_word(study: Study) -> Iterator[Finding]:
 def _is_inside(read: str, text: str) -> bool:
     word, text = read.casefold(), text.casefold()
     return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
-
-
-@error_query("PF504", "a filter loses the minus sign of a number", task, scope="scoring")
-def _sign_not_read(study: Study) -> Iterator[Finding]:
-    is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
-    for reader in readers_of_numbers(study):
-        for wrong in misread_by_all(reader, _without_sign):
-            yield wrong.finding(None if is_negative else Severity.INFO)
-
-
-def _without_sign(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
-    forms = (form for form in _PROBES["number_forms"] if reader.is_read(pipeline, form.format("42"), "42"))
-    lost = (form.format("-42") for form in forms if not reader.is_read(pipeline, form.format("-42"), "-42"))
-    text = next(lost, None)
-    return None if text is None else (text, reader.read(pipeline, text))
 
 
 @also("PF509", severity=Severity.ERROR, scores=True)

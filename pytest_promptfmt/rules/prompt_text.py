@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from jinja2 import filters
-
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.rules import Finding, Study
@@ -39,8 +37,6 @@ _TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_
 """Columns that are the same for all docs of a task."""
 
 _SHORTEST: Final = 3
-_SHIFTED_LINES: Final = 2
-_INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 
 
@@ -62,20 +58,6 @@ def _mask_token(text: Text) -> Iterator[str | Finding]:
     elif turn is not None:
         do = "remove the markers: --apply_chat_template adds those of the model"
         yield finding("the turn markers of one chat template are in the prompt", turn[0], do=do)
-
-
-@query("PF246", "a Jinja filter is outside the braces of the template", texts)
-def _filter_outside(text: Text) -> Iterator[str]:
-    for found in re.finditer(r"(?<=\0) ?\| ?([a-z_]+)(?!\w)", text.text):
-        if found[1] in filters.FILTERS:
-            yield found[0]
-
-
-@query("PF242", "the colon of a label is printed twice", texts)
-def _colon_twice(text: Text) -> Iterator[str]:
-    found = re.search(r"(?<=\w)(?:::|：：)(?= ?\0|\s*\Z)", text.text)
-    if found is not None:
-        yield part_of(text.text, found, 20)
 
 
 @query("PF245", "a list, mapping or tuple is printed as Python writes it", task)
@@ -181,16 +163,6 @@ def _image_without_place(page: Page) -> Iterator[str]:
     images = [page.instance.doc.get(str(name)) for name in (columns if isinstance(columns, list) else [columns])]
     if all(images) and "<image" not in page.instance.prompts[0].text:
         yield page.text[:SHOWN]
-
-
-@query("PF201", "the lines of the prompt are indented like code", asked_first)
-def _indentation_of_code(page: Page) -> Iterator[str]:
-    first, *others = page.text.split("\n")
-    lines = [line for line in others if line.strip()]
-    indented = [line for line in lines if _INDENTED.match(line)]
-    is_shifted = len(indented) >= _SHIFTED_LINES and 3 * len(indented) >= 2 * len(lines) and lines[-1] == indented[-1]
-    if is_shifted and not _INDENTED.match(first) and not _CODE.search(page.text):
-        yield indented[-1]
 
 
 @query(

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
-from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, info, words
 from pytest_promptfmt.rules.scores import gold_forms, scored_by, tried
@@ -31,20 +30,6 @@ _CLASSES_OF_F1: Final = 2
 _PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
 _SECONDS: Final = 2.0
 _LONG: Final = 80
-
-
-@error_query(
-    "PF605",
-    "if all choices are equally likely, the gold one counts as right, although it is not the first",
-    lambda study: (trials_of(study),),
-    scope="scoring",
-    every=True,
-)
-def _tie_counts_as_right(trials: Trials) -> Iterator[Finding]:
-    for trial in trials.choices:
-        is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
-        if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
-            yield finding("", "acc is 1", scored_by(trials), trial.instance)
 
 
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
@@ -164,9 +149,16 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
         return None
 
 
-@also("PF605", severity=Severity.ERROR, scores=True)
+@rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc."""
+    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc.
+
+    Why: if target and metric do not fit, the score is the same for all answers, or the worse model wins.
+
+    Fix: compare what the filters give with the target as it is written.
+
+    Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
+    """
     trials = tried(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
@@ -286,48 +278,3 @@ def _near_misses(gold: str) -> tuple[str, ...]:
         return ("I do not know",)
     words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
     return (words[gold],) if gold in words else ()
-
-
-@rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
-def depends_on_line_end(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own that rejects a gold answer with a newline before it or a full stop after it.
-
-    Why: many models begin an answer with a space or newline, or end it with a full stop. A function that takes the
-    first line, or compares the unchanged text, scores such answers as 0. A full stop is reported as info.
-
-    Fix: strip whitespace and the full stop before the comparison.
-
-    Real: scorers that split the completion at the first newline.
-    """
-    trials = tried(study)
-    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
-        return
-    for trial in trials.answers[:1]:
-        gold, doc = trial.gold, trial.instance.doc
-        if not gold.strip() or "\n" in gold or len(gold) > _LONG:
-            continue
-        best, nonsense = (_values(trials, trial, text) for text in (gold, NONSENSE))
-        for form, what in ((f"\n{gold}", "after a newline"), (f" {gold}", "after a space"), (f"{gold}.", "before a .")):
-            if "." in gold and form.endswith("."):
-                continue
-            stages = [trials.chain.read(one, form, doc, "a form") for one in trials.chain.pipelines]
-            if any(one.problem is not None or one.stopped != form for one in stages):
-                continue  # a stop sequence comes first
-            scores = [_values(trials, trial, one.extracted) for one in stages]
-            if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
-                saw = f"{gold!r} scores better than nonsense, but {form!r} does not"
-                severity = Severity.INFO if form.endswith(".") else None
-                yield finding(
-                    f"the gold answer counts as wrong {what}", saw, scored_by(trials), trial.instance, severity=severity
-                )
-                return
-
-
-def _is_lost(best: Mapping[str, Any], nonsense: Mapping[str, Any], score: Mapping[str, Any] | None) -> bool:
-    """Return whether a score is no better than that of nonsense in every metric in which the gold answer's differs."""
-    is_no_better = []
-    for name in best:
-        right, wrong, each = (_number(one.get(name)) for one in (best, nonsense, score or {}))
-        if right is not None and wrong is not None and each is not None and right != wrong:
-            is_no_better.append((each - wrong) * (right - wrong) <= 0)
-    return bool(is_no_better) and all(is_no_better)

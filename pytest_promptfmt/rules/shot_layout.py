@@ -65,12 +65,6 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     )
 
 
-@query("PF808", "there are fewer docs than few-shot examples", task, at="num_fewshot")
-def _fewer_docs_than_shots(study: Study) -> Iterator[str]:
-    if study.failure is None and study.shots < study.requested_shots:
-        yield f"{study.shots} of {study.requested_shots} few-shot examples can be drawn"
-
-
 @query("PF807", "", lambda study: first(study) if not study.is_multimodal else ())
 def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     """Report a question without a label that the examples in the same text have."""
@@ -173,13 +167,6 @@ def _number_of_examples(page: Page) -> Iterator[Finding]:
         yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
 
 
-@query("PF812", "the prompt mentions a gap that it does not show")
-def _announced_gap(page: Page) -> Iterator[str]:
-    found = _GAP.search(page.study.own_text)
-    if found is not None and not _GAPS.search(_GAP.sub("", page.text)):
-        yield found[0]
-
-
 @query("PF812", "the prompt mentions a passage that it does not show")
 def _announced_passage(page: Page) -> Iterator[str]:
     found = _SPEAKS_OF.search(page.study.own_text)
@@ -248,11 +235,7 @@ def _examples_in_question(page: Page) -> Iterator[str]:
 
 
 _EXAMPLES: Final = pattern("shot_layout", "count")
-_GAP: Final = pattern("shot_layout", "gap")
 _POINTER: Final = pattern("shot_layout", "pointer")
-_GAPS: Final = re.compile(
-    r"_|\.{3}|…|\[ *\]|\( *\)|[\[(<]\w*(?:MASK|mask|BLANK|blank|gap|GAP)\w*[\])>]|-{3}|\*{3}|[XY]\b"
-)
 _SPEAKS_OF: Final = pattern("shot_layout", "speaks_of")
 _QUESTION: Final = pattern("shot_layout", "question")
 _OPTIONS: Final = pattern("shot_layout", "options")

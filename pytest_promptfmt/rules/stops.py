@@ -32,9 +32,6 @@ _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
 
 UNTIL: Final = ("generation_kwargs", "until")
 _BREAKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
-_LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
-"""Two options below each other."""
-
 _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _TAG: Final = re.compile(r"</?[a-z]\w*>")
@@ -119,15 +116,6 @@ def question_labels(study: Study) -> list[str]:
 def _answered_freely(study: Study) -> Sequence[Study]:
     """Return a task that generates whole answers, after a prompt whose text is known."""
     return (study,) if study.generates and not study.task.gen_prefix and not study.has_guessed_text else ()
-
-
-@error_query("PF903", "a stop sequence is at the end of the prompt", generating, scope="scoring")
-def _stop_in_prefix(study: Study) -> Iterator[Finding]:
-    prefix = str(study.scoring.task.gen_prefix or "")
-    end = study.scoring.instances[0].prompts[0].text[-len(prefix) :] if prefix else ""
-    for number, stop in enumerate(study.scoring.stops if end else ()):
-        if isinstance(stop, str) and stop and stop in end:
-            yield finding("", f"{stop!r} in {end!r}", (*UNTIL, number))
 
 
 @error_query("PF903", "a stop sequence is inside the code block that the prompt requests", _answered_freely)
@@ -247,14 +235,3 @@ def _no_stop_at_all(study: Study) -> Iterator[str]:
     is_expected = is_compared and not looks_for_answers(study.task)
     if study.stops == [] and is_expected and any(cues):  # without a cue, a chat model ends its answer itself
         yield "until: []"
-
-
-@query("PF903", "a stop sequence of one character cuts ordinary answers", generating, every=True)
-def _stop_of_one_character(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
-    if study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text or not study.instances:
-        return
-    are_texts = all("«" in str(instance.target) for instance in study.instances)  # no labels, and nothing made by code
-    for number, stop in enumerate(study.stop_texts if are_texts else ()):
-        if re.fullmatch(r"[^\W_]|[.,'-]", stop) and not _LISTED.search(first_text(study.instances[0])):
-            yield finding("", stop, (*UNTIL, number))

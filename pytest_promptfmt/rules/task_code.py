@@ -25,7 +25,6 @@ from pytest_promptfmt.tasks import functions_of, missing_for
 
 _PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")
 _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
-_CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
 
 
 @rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
@@ -121,30 +120,6 @@ def missing_package(study: Study) -> Iterator[Finding]:
             "doc_to_text",
             do=found.hint or "",
         )
-
-
-@rule("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
-def prompt_by_chance(study: Study) -> Iterator[Finding]:
-    """Report a question that Python code builds with random numbers, without a seed.
-
-    Why: without a seed, the order of shuffled options depends on all random numbers that were drawn before. Another
-    `--limit`, order of tasks or number of few-shot examples changes every prompt. A gold label that is stored elsewhere
-    then points to the wrong option.
-
-    Fix: shuffle in `process_docs` with `random.Random(seed)`, or by the digest of the question.
-
-    Real: gpqa of lm-evaluation-harness shuffles its options in code.
-    """
-    named = study.written.doc_to_text
-    for node in definitions(named):
-        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
-        calls = [one for one in called if isinstance(one, ast.Attribute)]
-        own = [one for one in calls if isinstance(one.value, ast.Name) and one.value.id == "random"]
-        chance = next((one.attr for one in own if one.attr in _CHANCE), None)
-        if chance is not None and not any(one.attr == "seed" for one in own):
-            yield finding(
-                "code without a seed changes the question at random", f"random.{chance} in {node.name}", "doc_to_text"
-            )
 
 
 def definitions(named: object) -> Iterator[ast.FunctionDef]:

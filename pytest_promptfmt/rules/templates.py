@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
-from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
+from pytest_promptfmt.rules.fixes import Fix, anything, escapes, outside_markup, rewritten
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
@@ -21,7 +21,6 @@ _QUOTED_NAME: Final = re.compile(r"""(\{\{-?\s*)(["'])([A-Za-z_]\w*)\2(\s*-?\}\}
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _COLUMN_LIKE: Final = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_RAW_STRING: Final = re.compile(r"""\A[rR]?[bB]?(["']).+\1\Z""", re.S)
 _LATEX: Final = "nabla|natural|ncong|ne|near|neg|neq|new|nexists|ng|ni|nl|nmid|no|np|nr|ns|nt|nu|nv|nV|nw|nonumber|norm"
 _LITERAL: Final = re.compile(rf"(?<!\\)\\n(?!(?:{_LATEX})[a-zA-Z]*\b)")
 _QUOTED_BREAK: Final = re.compile(r"""(['"`])(?:\\n)+\1""")
@@ -41,7 +40,6 @@ _WITH_DOUBLE_BRACES: Final = partial(
 )
 _WITHOUT_QUOTES: Final = partial(rewritten, change=lambda text: _QUOTED_NAME.sub(r"\1\3\4", text), keeps=anything)
 _WITH_BACKSLASHES: Final = partial(rewritten, change=lambda text: text.translate(_AS_ESCAPES), keeps=anything)
-_WITHOUT_PYTHON_QUOTES: Final = partial(rewritten, change=lambda text: text.lstrip("rR")[1:-1], keeps=nothing)
 
 
 @also("PF246", severity=Severity.ERROR)
@@ -223,14 +221,6 @@ def control_character(study: Study) -> Iterator[Finding]:
         found = _CONTROL.search(text)
         if found is not None:
             yield finding(f"control character U+{ord(found[0]):04X}", around(text, found), keys)
-
-
-@also("PF126", severity=Severity.ERROR, fix=_WITHOUT_PYTHON_QUOTES)
-def python_string(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern with Python quotes, such as `r"\d+"`."""
-    for keys, text in study.strings:
-        if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
-            yield finding("the pattern includes Python quotes", text, keys)
 
 
 @rule("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)

@@ -301,7 +301,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("compare tasks/woods.jinja tasks", "did you mean 'woods.yaml'?"),
         ("review tasks/woods.jsonl", "did you mean 'woods.yaml'?"),
         ("show wods", "did you mean 'woods'?"),
-        ("explain delimiter-in-shot", "did you mean PF819 (delimiter-in-shots)?"),
+        ("explain announced-and-missin", "did you mean PF812 (announced-and-missing)?"),
         ("formats mcq", "did you mean 'mcqa'?"),
         ("schema tusk", "`promptfmt schema --help` describes the command"),
         ("diff", "run the command in a clone"),

@@ -27,29 +27,6 @@ def codes(**changed: object) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "is_dead"),
-    [
-        (r"\sthe^|a", True),
-        (r"(answer (is ^)\d)", True),
-        (r"\d+$x", True),
-        (r"(?:ab){2}^c", True),
-        (r"(?m)\sthe^", False),
-        (r"^the|^a", False),
-        (r"(?:^|\n)the", False),
-        (r"\s*^the", False),
-        (r"(?:x)?^the", False),
-        ("the$\n", False),
-        (r"(?=the$)the", False),
-        (r"(?<=a)^b", False),
-        (r"[$^]x", False),
-    ],
-)
-def test_what_follows_the_end_or_precedes_the_beginning_never_matches(pattern: str, is_dead: bool) -> None:
-    steps = [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]
-    assert ("PF502" in codes(filter_list=[{"name": "x", "filter": steps}])) is is_dead
-
-
-@pytest.mark.parametrize(
     ("choice", "shown", "is_reported"),
     [
         ("[x, p] = i h", "A. = i h", True),

@@ -56,7 +56,6 @@ def filters(pattern: str, select: int = 0) -> str:
         (r"answer is \(?([A-C])\b", set()),
         (r"([AB])\b", {"PF504"}),
         (r"(?i)answer[: is]*([A-C])", {"PF504"}),
-        (r"The answer is \(?([A-C])\b", {"PF504"}),
         (r"RESULT=([A-C])\b", {"PF525"}),
         (r"(?<=answer is )(.*)(?=.)", {"PF502"}),
     ],
@@ -74,7 +73,6 @@ def test_patterns_for_letters(tmp_path: Path, pattern: str, codes: set[str]) -> 
         (r"(-?[0-9]+)", -1, {"PF504"}),
         (r"(-?[0-9][0-9,]*)", 0, {"PF504"}),
         (r"(-?[0-9,]+(?:.[0-9]+)?)", -1, {"PF502", "PF504"}),
-        (r"answer is ([0-9.,]+)", 0, {"PF504"}),
     ],
 )
 def test_patterns_for_numbers(tmp_path: Path, pattern: str, select: int, codes: set[str]) -> None:
@@ -99,17 +97,6 @@ def test_an_english_sentence_is_only_noted_in_a_prompt_of_another_language(
 def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
     text = f'doc_to_text: "End with RESULT= and the letter.\\n{OPTIONS}\\n"\n'
     assert "PF525" not in found_in(tmp_path, text + LETTERS + filters(r"RESULT=([A-C])\b"))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "severity"),
-    [(r"\\boxed\{(\d+)\}", "warning"), (r"root: (\d+)", None), (r"(\d+\D+\d+)", None), (r"in all (\d+) roots", None)],
-)
-def test_of_several_requested_answers_one_that_is_read_is_too_few(
-    pattern: str, severity: str | None, tmp_path: Path
-) -> None:
-    text = f'doc_to_text: "{{{{question}}}}\\nPut each root in its own \\\\boxed{{}}.\\n"\n{NUMBERS}{filters(pattern)}'
-    assert severity_of("one answer is read where the prompt requests several", tmp_path, text) == severity
 
 
 @pytest.mark.parametrize(("pattern", "is_reported"), [("answer is (.*)(?=.)", False), (r"answer is ([a-z]+)\.", True)])
@@ -143,13 +130,6 @@ def test_a_first_letter_beside_a_filter_for_another_language_is_a_warning(tmp_pa
     task = f'doc_to_text: "{OPTIONS}\\nThink step by step.\\n"\n{LETTERS}'
     assert found_in(tmp_path, task + first)["PF504"] == "error"
     assert found_in(tmp_path, task + both)["PF504"] == "warning"
-
-
-def test_a_minus_sign_that_no_doc_has_is_an_info(tmp_path: Path) -> None:
-    task = f'doc_to_text: "{{{{question}}}}"\n{NUMBERS}{filters("#### ([0-9]+)")}'
-    lost = "loses the minus sign"
-    assert severity_of(lost, tmp_path, task) == "info"
-    assert severity_of(lost, tmp_path, task.replace('"2000"', '"-3"')) == "error"
 
 
 def test_of_two_pipelines_one_may_be_strict(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_scorer_that_crashes_on_an_empty_completion_alone_is_reported() -> Non
 
     found = {one.code: one.saw for one in findings([{"question": "?", "answer": "yes"}], process_results=scorer)}
     assert "IndexError" in found["PF604"]
-    assert set(found) == {"PF604", "PF617"}  # nor does it take `yes.`
+    assert set(found) == {"PF604"}
 
 
 def test_a_scorer_that_takes_the_wrong_choice_is_reported() -> None:
@@ -139,20 +139,6 @@ def test_a_scorer_that_takes_the_gold_of_any_doc_is_reported_without_a_stricter_
     docs = [{"question": "?", "answer": gold} for gold in ("iron", "tin")]
     metrics = [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in names]
     assert codes(findings(docs, process_results=scored, metric_list=metrics)) == expected
-
-
-def test_a_scorer_that_counts_ties_as_right_is_reported() -> None:
-    def generous(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
-        scores = [score for score, _ in results]
-        return {"acc": float(scores[doc["answer"]] == max(scores))}
-
-    def strict(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
-        scores = [score for score, _ in results]
-        return {"acc": float(doc["answer"] == scores.index(max(scores)))}
-
-    docs = [choice_doc(0), choice_doc(2)]
-    assert [(one.code, one.doc) for one in findings(docs, process_results=generous, **CHOICES)] == [("PF605", 1)]
-    assert findings(docs, process_results=strict, **CHOICES) == []
 
 
 @pytest.mark.parametrize(("synthetic", "code"), [(False, "PF109"), (True, "PF604")])
@@ -181,37 +167,6 @@ def test_an_empty_gold_answer_is_reported() -> None:
 def test_a_gold_answer_that_normalises_to_nothing_is_reported_and_not_what_follows_from_it() -> None:
     found = findings([{"question": "Which operator?", "answer": "+"}], metric_list=exact(ignore_punctuation=True))
     assert [one.code for one in found] == ["PF601"]
-
-
-def test_options_that_normalise_to_the_same_are_reported_and_not_what_follows_from_it() -> None:
-    docs = [{"question": "Which?\nA. one\nB. two\nAnswer:", "answer": "A"}]
-    assert codes(findings(docs, metric_list=exact(regexes_to_ignore=["[AB]"]))) == ["PF601"]
-    found = findings(
-        [{"question": "?", "choices": ["Yes!", "yes"], "answer": 0}],
-        doc_to_choice="{{choices}}",
-        doc_to_target="answer",
-        metric_list=exact(ignore_case=True, ignore_punctuation=True),
-    )
-    assert codes(found) == ["PF705"]
-
-
-def test_an_option_that_is_a_part_of_the_gold_answer_and_counts_as_right_is_reported() -> None:
-    def within(references: Sequence[str], predictions: Sequence[str]) -> float:
-        return float(bool(predictions[0]) and predictions[0] in references[0])
-
-    docs = [{"question": "?", "choices": ["un", "unfair"], "answer": 1}]
-    metric = [{"metric": within, "aggregation": "mean", "higher_is_better": True}]
-    found = findings(docs, doc_to_choice="{{choices}}", doc_to_target="answer", metric_list=metric)
-    assert codes(found) == ["PF605"]
-
-
-def test_a_guess_in_place_of_a_missing_answer_is_reported() -> None:
-    class Guess:
-        def apply(self, resps: Any, docs: Any) -> list[str]:
-            return [random.choice("ABCD") for _ in resps]
-
-    pipeline = [{"name": "guess", "filter": [{"function": Guess}]}]
-    assert codes(findings([{"question": "?", "answer": "yes"}], filter_list=pipeline)) == ["PF608"]
 
 
 SAMPLES = [
@@ -301,8 +256,3 @@ def test_a_stop_sequence_of_another_width_is_reported_with_the_reason() -> None:
     (found,) = findings(docs, num_fewshot=2, generation_kwargs={"until": ["问题:", "</s>"]})
     assert (found.code, "width" in found.do) == ("PF910", True)
     assert findings(docs, num_fewshot=2, generation_kwargs={"until": ["问题："]}) == []
-
-
-def test_a_stop_sequence_in_the_end_of_the_prompt_is_reported() -> None:
-    found = findings(SUM, gen_prefix="The answer is", generation_kwargs={"until": ["answer"]})
-    assert codes(found) == ["PF903"]

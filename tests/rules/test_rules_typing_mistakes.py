@@ -103,12 +103,6 @@ def test_a_cue_has_a_colon_where_other_labels_have_one(text: str, is_reported: b
     assert ("PF240" in codes(doc_to_text=text)) is is_reported
 
 
-def test_a_target_has_the_words_of_a_choice() -> None:
-    assert "PF701" in codes(doc_to_target="The answer is {{label}}")
-    assert "PF701" not in codes(doc_to_target="{% if label %}yes{% else %}no{% endif %}")
-    assert "PF701" not in codes(doc_to_target="{{label}}")
-
-
 def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     filters = [{"name": "x", "filter": [{"function": "remove_whitespace"}]}]
     generating = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "{{label}}"}
@@ -226,28 +220,6 @@ def test_letters_are_changed_in_code_too(code: str, is_reported: bool, tmp_path:
     [task] = load_tasks(path)
     found = linted(study_of(task, tmp_path), Selection(rules=known_rules(), rootdir=tmp_path)).findings
     assert ("PF223" in {finding.code for finding in found}) is is_reported
-
-
-@pytest.mark.parametrize(
-    ("keys", "is_reported"),
-    [
-        ({}, True),
-        ({"doc_to_target": "{{'AB'[label]}}"}, False),
-        ({"generation_kwargs": {"until": ["Q:"]}}, False),
-        ({"doc_to_text": "Q: {{question}}\nA. {{a}}\nB. {{b}}\nA:"}, False),
-    ],
-)
-def test_a_stop_of_one_character_is_harmless_where_labels_are_asked_for(
-    keys: dict[str, object], is_reported: bool
-) -> None:
-    task = {
-        "output_type": "generate_until",
-        "doc_to_choice": None,
-        "doc_to_text": "Q: {{question}}\nA:",
-        "doc_to_target": "answer",
-        "generation_kwargs": {"until": ["\n", ","]},
-    }
-    assert ("PF903" in codes(**(task | keys))) is is_reported
 
 
 @pytest.mark.parametrize("line", ["", 'doc_to_text: "Question: {{question}}\\nAnswer:"\n'])
