@@ -35,8 +35,8 @@ _MOST_BYTES: Final = 2**16
 _Patterns = list[tuple[str, re.Pattern[str], str]]
 _MOST_CLONES: Final = 3
 
-_MADE_OF_INPUTS: Final = ("chat-templates", "tokenizers")
-"""Folders of the user's cache that hold other forms of inputs: compiled templates, and converted tokenizers."""
+_MADE_OF_INPUTS: Final = ("tokenizers",)
+"""Folders of the user's cache that hold other forms of inputs: converted tokenizers."""
 
 
 class Places:

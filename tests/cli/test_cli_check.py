@@ -78,18 +78,6 @@ def test_all_is_well_and_the_second_time_nothing_is_run(settled: Path) -> None:
     assert "unchanged" not in promptfmt(settled.parent, "check", "--no-cache").stderr
 
 
-def test_results_are_cached_where_workers_cannot_keep_compiled_templates(
-    settled: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caches = tmp_path_factory.mktemp("caches")
-    for name in ("temporary", "promptfmt", "promptfmt/chat-templates"):
-        (caches / name).mkdir(mode=0o700)
-    monkeypatch.setenv("TMPDIR", str(caches / "temporary"))  # below it workers may write
-    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(caches / "promptfmt"))
-    runs = [promptfmt(settled.parent, "check", "tasks").stderr for _ in range(2)]
-    assert runs == ["all is well: 3 files\n", "all is well: 3 files, 3 unchanged since the last run\n"]
-
-
 def test_tasks_that_cannot_be_rendered_are_not_well_and_the_cause_is_named_once(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(
