@@ -40,9 +40,6 @@ System = Literal["kept", "merged", "dropped", "refused"]
 Fit = Literal["fits", "gap", "differs", "refused"]
 """How an answer follows the generation prompt: directly, after more text (`gap`), or not at all."""
 
-Shown = Literal["shown", "escaped", "encoded twice", "as Python", "missing", "refused"]
-"""How something other than plain text is printed."""
-
 _SECONDS: Final = 5.0
 """Time limit for all facts together."""
 
@@ -56,9 +53,7 @@ _DATE: Final = re.compile(
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d{1,2}, )?\d{4}\b|\b20\d\d-\d\d(?:-\d\d)?\b"
 )
 _INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-])", re.MULTILINE)  # lists of a text are meant
-_ENTITY: Final = "&(?:lt|#34|#39);"
 _KEYS_OF_CALLS: Final = ("id", "type", "function")
-_ENCODED: Final = {"twice": r'\\"sample', "escaped": _ENTITY}
 _REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
@@ -95,7 +90,6 @@ class TemplateFacts:
     user: Fate = "kept"
     assistant: Fate = "kept"
     system: System = "kept"
-    developer: System = "kept"
     takes_two_users: bool = True
     takes_assistant_first: bool = True
     opening: str = ""
@@ -114,22 +108,10 @@ class TemplateFacts:
     """The text between the generation prompt and a finished answer."""
     answer_end: str = ""
     """The text after a finished answer."""
-    keeps_prefix: bool = True
-    """Whether a longer conversation begins with the text of its first messages."""
     prefill: Fit = "fits"
     prefill_gap: str = ""
     prefill_lost: str = ""
     """Whitespace at the end of a prefilled answer that is missing from the text."""
-    keeps_think: bool = True
-    """Whether `<think>…</think>` in an earlier answer stays."""
-    keeps_reasoning: bool = True
-    """Whether `reasoning_content` of an earlier answer is printed."""
-    tools: Shown = "shown"
-    tool_arguments: Shown = "shown"
-    tool_arguments_text: Shown = "shown"
-    """How the arguments of a tool call are printed when they already are JSON text."""
-    parts: Shown = "shown"
-    none: Shown = "shown"
     undefined: tuple[UndefinedName, ...] = ()
     indentation: str = ""
     """A line that begins with four or more spaces that are in no message."""
@@ -143,7 +125,7 @@ class TemplateFacts:
         if self.failure:
             yield f"renders nothing: {self.failure}"
             return
-        yield f"user {self.user}, assistant {self.assistant}, system {self.system}, developer {self.developer}"
+        yield f"user {self.user}, assistant {self.assistant}, system {self.system}"
         taken = {"two user messages in a row": self.takes_two_users, "an answer first": self.takes_assistant_first}
         refused = [name for name, is_taken in taken.items() if not is_taken]
         if refused:
@@ -167,13 +149,6 @@ class TemplateFacts:
             yield "begins finished answers with a text that is not the generation prompt"
         if self.answer_end:
             yield f"ends an answer with {_quoted(self.answer_end)}"
-        if not self.keeps_prefix:
-            yield "rewrites earlier turns when the conversation continues"
-        think = "stays in" if self.keeps_think else "is cut out of"
-        reasoning = "printed" if self.keeps_reasoning else "left out"
-        yield f"<think>…</think> {think} earlier answers; their reasoning_content is {reasoning}"
-        yield f"tools are {self.tools}, arguments {self.tool_arguments}, arguments as JSON {self.tool_arguments_text}"
-        yield f"contents as lists of parts are {self.parts}, null contents {self.none}"
 
 
 def _quoted(text: str) -> str:
@@ -239,8 +214,7 @@ class _Probe:
         return TemplateFacts(
             user=self._fate("user", "whitespace", QUESTION),
             assistant=self._fate("finished answer", "whitespace-in-answer", ANSWER),
-            system=self._system("system", "system-alone-with-question"),
-            developer=self._system("developer", "developer"),
+            system=self._system(),
             takes_two_users=self.text("two user messages", "two-users") is not None,
             takes_assistant_first=self.text("assistant first", "assistant-first") is not None,
             opening=opening,
@@ -252,17 +226,9 @@ class _Probe:
             answer=answer,
             answer_gap=answer_gap,
             answer_end=answer_end,
-            keeps_prefix=self._keeps_prefix(),
             prefill=prefill,
             prefill_gap=prefill_gap,
             prefill_lost=prefill_lost,
-            keeps_think=THOUGHT in (self.text("reasoning", "reasoning-in-content-earlier") or THOUGHT),
-            keeps_reasoning=THOUGHT in (self.text("reasoning", "reasoning-earlier") or THOUGHT),
-            tools=self._shown("tools", "tools", 1, "assay_metal", escaped=_ENTITY),
-            tool_arguments=self._shown("tool call", "call-finished", 3, "seventh", **_ENCODED),
-            tool_arguments_text=self._shown("tool call", "call-arguments-text", 3, "seventh", **_ENCODED),
-            parts=self._shown("parts", "user-parts", 1, QUESTION, python="['\"]type['\"]"),
-            none=self._shown("null content", "answer-null", None, QUESTION, python="None"),
             undefined=self._undefined(),
             indentation=self._indentation(),
             markers=self._markers(),
@@ -282,8 +248,8 @@ class _Probe:
         around = text[max(text.rindex(word) - 3, 0) : text.rindex(word) + len(word) + 3]
         return "changed" if padded.strip("\n") in text or f"  {word}" in around else "stripped"
 
-    def _system(self, role: str, name: str) -> System:
-        text = self.text(role, name)
+    def _system(self) -> System:
+        text = self.text("system", "system-alone-with-question")
         if text is None:
             return "refused"
         if INSTRUCTION not in text:
@@ -313,10 +279,6 @@ class _Probe:
         gap = closed[len(opened) : closed.rindex(ANSWER)]
         return ("gap" if gap else "fits"), gap, end
 
-    def _keeps_prefix(self) -> bool:
-        pairs = ((self.turns.asked, self.turns.longer), (self.turns.closed, self.text("second answer", "turns", 4)))
-        return all(later is None or (earlier is not None and later.startswith(earlier)) for earlier, later in pairs)
-
     def _prefill(self) -> tuple[Fit, str, str]:
         begun = self.text("continued answer", "prefill-with-space")
         if begun is None or self.turns.opened is None:
@@ -327,16 +289,6 @@ class _Probe:
             return "differs", "", lost
         gap = begun[len(self.turns.opened) :].partition(stem)[0]
         return ("gap" if gap else "fits"), gap, lost
-
-    def _shown(self, fact: str, name: str, count: int | None, word: str, **signs: str) -> Shown:
-        """Return how something is printed: by the first pattern that is found, where the text has the word."""
-        text = self.text(fact, name, count)
-        if text is None:
-            return "refused"
-        if word not in text:
-            return "missing"
-        ways: Mapping[str, Shown] = {"python": "as Python", "twice": "encoded twice", "escaped": "escaped"}
-        return next((ways[way] for way, sign in signs.items() if re.search(sign, text)), "shown")
 
     def _undefined(self) -> tuple[UndefinedName, ...]:
         found: dict[tuple[str, int | None], UndefinedName] = {}

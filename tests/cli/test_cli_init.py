@@ -191,7 +191,7 @@ def test_facts_of_chat_templates_are_said_as_they_were_found_out(tmp_path: Path)
     )
     told = promptfmt(tmp_path, "profiles", "--facts").stdout
     gemma = told.partition("\nchat-gemma ")[2].partition("\nchat-")[0]
-    assert "\n    user stripped, assistant stripped, system refused, developer refused\n" in gemma
+    assert "\n    user stripped, assistant stripped, system refused\n" in gemma
     assert "\n    refuses two user messages in a row and an answer first\n" in gemma
     assert '\n    adds the generation prompt "<start_of_turn>model\\n"\n' in gemma
     assert "renders nothing: TemplateError: not today\n" in told
@@ -199,7 +199,6 @@ def test_facts_of_chat_templates_are_said_as_they_were_found_out(tmp_path: Path)
     data = {each["name"]: each for each in json.loads(promptfmt(tmp_path, "profiles", "--facts", "--json").stdout)}
     assert data["chat-gemma"]["facts"]["takes_two_users"] is False
     assert data["chat-gemma"]["facts"]["errors"]["system"].startswith("TemplateError")
-    assert data["chat-chatml"]["facts"]["keeps_reasoning"] is False
     assert data["plain"]["facts"] is None
 
 

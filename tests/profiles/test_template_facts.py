@@ -43,9 +43,6 @@ def test_chatml_keeps_everything() -> None:
     assert facts.generation_prompt == "<|im_start|>assistant\n"
     assert (facts.answer, facts.prefill, facts.prefill_lost) == ("fits", "fits", "")
     assert facts.answer_end == "<|im_end|>\n"
-    assert facts.keeps_prefix
-    assert facts.keeps_think
-    assert not facts.keeps_reasoning
     assert facts.markers == ("<|im_start|>", "<|im_end|>")
     assert not facts.default_system
 
@@ -76,14 +73,6 @@ def test_a_system_turn_is_one_also_behind_a_long_text_with_marks_of_its_own() ->
     assert facts_of(body).system == "kept"
 
 
-def test_a_label_template_prints_parts_as_python() -> None:
-    facts = facts_of(labelled())
-    assert facts.answer == "fits"
-    assert facts.parts == "as Python"
-    assert facts.none == "as Python"
-    assert facts.tools == "missing"
-
-
 def test_text_said_in_the_users_name_is_found() -> None:
     said = "{% if messages[0].role != 'system' %}system: You are a careful and friendly helper.\n{% endif %}"
     assert facts_of(said + labelled()).default_system == "You are a careful and friendly helper."
@@ -99,28 +88,11 @@ def test_dates_are_found_whether_they_move_or_not() -> None:
     assert (given.follows_clock, given.dates) == (False, ("2020-01-01",))
 
 
-@pytest.mark.parametrize(
-    ("printed", "mapping", "text"),
-    [("c.function.arguments | tojson", "shown", "encoded twice"), ("c.function.arguments.sample", "shown", "missing")],
-)
-def test_tool_arguments_are_shown_by_some_forms_only(printed: str, mapping: str, text: str) -> None:
-    facts = facts_of(
-        labelled(f"{{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}{{{{ {printed} }}}}{{% endfor %}}")
-    )
-    assert (facts.tool_arguments, facts.tool_arguments_text) == (mapping, text)
-
-
 def test_a_name_without_value_is_found_where_it_is_printed_and_not_where_it_is_asked_for() -> None:
     source = "{% if mood is defined %}{{ mood }}{% endif %}\n{{ temper }}" + labelled()
     assert facts_of(source).undefined == (UndefinedName("temper", 2),)
     assert facts_of(source, temper="mild").undefined == ()
     assert facts_of("{% for x in xs %}{% endfor %}" + labelled()).undefined == (UndefinedName("xs", 1),)
-
-
-def test_reasoning_of_earlier_answers_can_be_cut_out() -> None:
-    facts = facts_of(labelled("{{ m.content.split('</think>')[-1] }}"))
-    assert not facts.keeps_think
-    assert facts_of(labelled("{{ m.reasoning_content }}{{ m.content }}")).keeps_reasoning
 
 
 def test_an_answer_that_is_begun_otherwise_than_finished_is_found() -> None:
@@ -157,36 +129,12 @@ def test_facts_are_found_out_once_for_each_template_and_its_arguments() -> None:
 
 SYSTEM = {"kept": "kept", "merged": "merged-into-user", "dropped": "dropped", "refused": "rejected"}
 SPACE = {"kept": "kept", "stripped": "stripped", "changed": "partly"}
-SHOWN = {
-    "shown": "ok",
-    "escaped": "html-escaped",
-    "missing": "missing",
-    "refused": "err",
-    "encoded twice": "double-encoded",
-    "as Python": "leak",
-}
 OTHERWISE = {
     # The observed column calls a system text of over 90 characters a default; these two are short, or have a header.
     ("royallab-inkbot.jinja", "default_system"),
     ("trl-qwen2_5_vl_training.jinja", "default_system"),
     # Loose text before the first label: the other method took it for a turn of its own here, and not in vicuna's.
     ("chujie-falcon-instruct.jinja", "system"),
-    # Neither prints tool calls; the other method found the name of an argument in the list of tools.
-    ("ibm-granite-granite-3.3-2B-Instruct.jinja", "toolcall_dict"),
-    ("ibm-granite-granite-3.3-2B-Instruct.jinja", "toolcall_str"),
-    ("ort-smollm3.jinja", "toolcall_dict"),
-    ("ort-smollm3.jinja", "toolcall_str"),
-    # Observed with another conversation: more turns after the tool, a tool without parameters, or other lengths.
-    ("mistralrs-mistral_small_tool_call.jinja", "turn_prefix_ok"),
-    ("Mistral-Small-3.2-24B-Instruct-2506.jinja", "toolcall_dict"),
-    ("Mistral-Small-3.2-24B-Instruct-2506.jinja", "toolcall_str"),
-    ("axolotl-mistral_v3_tekken.jinja", "toolcall_dict"),
-    ("axolotl-mistral_v3_tekken.jinja", "toolcall_str"),
-    ("mistralcommon-v2.jinja", "toolcall_dict"),
-    ("mistralcommon-v2.jinja", "toolcall_str"),
-    # Its tools are escaped, its tool calls are not; the other method looked at the whole text.
-    ("meetkai-functionary-medium-v3.1.jinja", "toolcall_dict"),
-    ("meetkai-functionary-medium-v3.1__2.jinja", "toolcall_str"),
     # It walks over the characters of a text and prints none of them.
     ("trl-llava_next.jinja", "user_ws"),
 }
@@ -197,7 +145,6 @@ def stated(facts: TemplateFacts) -> dict[str, str]:
     return {
         "user_only": "ok",
         "system": SYSTEM[facts.system],
-        "developer": "kept" if facts.developer == "merged" else SYSTEM[facts.developer],
         "two_users": "ok" if facts.takes_two_users else "rejected",
         "assistant_first": "ok" if facts.takes_assistant_first else "rejected",
         "gen_prompt": {"": "ignored", None: "not-an-extension"}.get(
@@ -208,16 +155,8 @@ def stated(facts: TemplateFacts) -> dict[str, str]:
         "date": "nondeterministic" if facts.follows_clock else "fixed-date" if facts.dates else "",
         "user_ws": SPACE.get(facts.user, "?"),
         "asst_ws": SPACE.get(facts.assistant, "?"),
-        "hist_think": "kept" if facts.keeps_think else "dropped",
-        "hist_reasoning": "kept" if facts.keeps_reasoning else "dropped",
         "gen_prefix_ok": {"fits": "True", "gap": "prefix-only", "differs": "False", "refused": "?"}[facts.answer],
-        "turn_prefix_ok": str(facts.keeps_prefix),
         "ends_after_assistant": repr(facts.answer_end),
-        "tools": {"shown": "used", "missing": "ignored"}.get(facts.tools, SHOWN[facts.tools]),
-        "toolcall_dict": SHOWN[facts.tool_arguments],
-        "toolcall_str": SHOWN[facts.tool_arguments_text],
-        "content_parts": {"as Python": "repr-leak", "missing": "dropped"}.get(facts.parts, SHOWN[facts.parts]),
-        "none_content": {"as Python": "renders-None"}.get(facts.none, SHOWN[facts.none]),
     }
 
 
@@ -244,4 +183,4 @@ def test_facts_of_real_templates_are_those_that_were_observed() -> None:
             if ours != theirs:
                 wrong.append((name, column, ours, theirs))
     assert wrong == []
-    assert compared.total() > 2000
+    assert compared.total() > 1000
