@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from pytest_promptfmt.core.errors import TokenizerError, did_you_mean
@@ -48,11 +49,38 @@ def encode_pairs(
     """
     if split not in SPLITS:
         raise TokenizerError(f"unknown split {split!r}; known: {', '.join(SPLITS)}", hint=did_you_mean(split, SPLITS))
-    encoder = _Encoder(tokenizer, add_bos_token, prefix_token_id)
-    encode = encoder.jointly if split == "lm-eval" else encoder.pairwise
-    return [
-        encode(context, continuation) if context else encoder.alone(continuation) for context, continuation in pairs
-    ]
+    prefix = prefix_token(tokenizer) if prefix_token_id is None else prefix_token_id
+    prefix_text = None if prefix is None else tokenizer.decode([prefix])
+
+    def ids(text: str) -> tuple[int, ...]:
+        # A chat template has written the prefix token: lm-eval 0.4.13 adds no special tokens then.
+        if add_bos_token is None or (prefix_text is not None and text.startswith(prefix_text)):
+            return _ids(tokenizer, text, prefix_text)
+        # HFLM also passes the argument to AutoTokenizer, which then adds BOS before a text, and nothing else.
+        bos = tokenizer.id_of_named("bos_token") if add_bos_token else None
+        plain = tokenizer.ids(text, add_special_tokens=False)
+        return plain if bos is None else (bos, *plain)
+
+    def encoded(context: str, continuation: str) -> EncodedPair:
+        kept = context.rstrip()
+        moved, context_ids = context[len(kept) :], ids_of_context(kept)
+        if split == "pairwise":
+            scored = tokenizer.ids(moved + continuation, add_special_tokens=False)
+            return EncodedPair(context_ids, scored, moved, merged=False)
+        whole, end = ids(context + continuation), len(context_ids)
+        return EncodedPair(context_ids, whole[end:], moved, merged=whole[:end] != context_ids)
+
+    def alone(continuation: str) -> EncodedPair:
+        scored = tokenizer.ids(continuation, add_special_tokens=False)
+        if prefix is None:
+            raise TokenizerError(
+                f"{tokenizer.name} has neither BOS nor EOS to replace an empty context",
+                hint="give the profile a prefix token",
+            )
+        return EncodedPair((prefix,), scored[1:] if scored[:1] == (prefix,) else scored, "", merged=False)
+
+    ids_of_context = cache(ids)  # contexts repeat, once for every choice
+    return [encoded(context, continuation) if context else alone(continuation) for context, continuation in pairs]
 
 
 class PairEncoder:
@@ -69,59 +97,6 @@ class PairEncoder:
         new = [pair for pair in dict.fromkeys(wanted) if pair not in self._known]
         self._known.update(zip(new, encode_pairs(self._tokenizer, new, split=self._split), strict=True))
         return [self._known[pair] for pair in wanted]
-
-
-class _Encoder:
-    """One call of `encode_pairs`: contexts repeat (once for every choice), so their ids are kept."""
-
-    def __init__(self, tokenizer: Tokenizer, add_bos_token: bool | None, prefix_token_id: int | None) -> None:
-        self._tokenizer = tokenizer
-        self._add_bos_token = add_bos_token
-        self._prefix_id = prefix_token(tokenizer) if prefix_token_id is None else prefix_token_id
-        self._prefix_text = None if self._prefix_id is None else tokenizer.decode([self._prefix_id])
-        self._contexts: dict[str, tuple[int, ...]] = {}
-
-    def jointly(self, context: str, continuation: str) -> EncodedPair:
-        stripped = context.rstrip()
-        moved = context[len(stripped) :]
-        whole = self._ids(context + continuation)
-        context_ids = self._context_ids(stripped)
-        cut = len(context_ids)
-        return EncodedPair(context_ids, whole[cut:], moved, merged=whole[:cut] != context_ids)
-
-    def pairwise(self, context: str, continuation: str) -> EncodedPair:
-        stripped = context.rstrip()
-        moved = context[len(stripped) :]
-        scored = self._tokenizer.ids(moved + continuation, add_special_tokens=False)
-        return EncodedPair(self._context_ids(stripped), scored, moved, merged=False)
-
-    def alone(self, continuation: str) -> EncodedPair:
-        ids = self._tokenizer.ids(continuation, add_special_tokens=False)
-        if self._prefix_id is None:
-            raise TokenizerError(
-                f"{self._tokenizer.name} has neither BOS nor EOS to replace an empty context",
-                hint="give the profile a prefix token",
-            )
-        if ids and ids[0] == self._prefix_id:
-            return EncodedPair(ids[:1], ids[1:], "", merged=False)
-        return EncodedPair((self._prefix_id,), ids, "", merged=False)
-
-    def _context_ids(self, context: str) -> tuple[int, ...]:
-        if context not in self._contexts:
-            self._contexts[context] = self._ids(context)
-        return self._contexts[context]
-
-    def _ids(self, text: str) -> tuple[int, ...]:
-        # lm-eval 0.4.13 adds no special tokens to a text that starts with the prefix token's own: a chat template
-        # has written it.
-        if self._prefix_text is not None and text.startswith(self._prefix_text):
-            return self._tokenizer.ids(text, add_special_tokens=False)
-        if self._add_bos_token is None:
-            return self._tokenizer.ids(text)
-        # HFLM also passes the argument to AutoTokenizer, which then adds BOS before a text, and nothing else.
-        ids = self._tokenizer.ids(text, add_special_tokens=False)
-        bos = self._tokenizer.id_of_named("bos_token")
-        return ids if bos is None or not self._add_bos_token else (bos, *ids)
 
 
 def prefix_token(tokenizer: Tokenizer) -> int | None:
