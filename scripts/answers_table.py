@@ -28,15 +28,13 @@ PLAIN = ("answer", "call-finished")
 PAGE_TEXT = """# Answers that come back
 
 A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_call>`. The server reads this text with
-a parser, and makes a message of it. The next request contains the message, and the chat template renders it again. The
-answer *comes back* if the new text is the same, and nothing is missing in the message.
+a parser, and makes a message of it. For the next request, the chat template renders the message again. The answer
+*comes back* if the new text is the same, and nothing is missing in the message.
 
-{count} public chat templates that write tool calls were tried with the answers of the built-in conversations, and with
-each parser of TRL 1.16. `scripts/answers_table.py` wrote this page. For your own template, the [HTML
-report](report.md) lists each answer.
+This page counts answers that come back, for {count} public chat templates that write tool calls and the parsers of TRL
+1.16. For your own template, the [HTML report](report.md) lists each answer.
 
-- For {read} templates, a parser reads the answers. {back} of their {answers} answers come back. TRL has no parser for
-  the other templates.
+- For {read} templates, a parser reads the answers. {back} of their {answers} answers come back.
 - In {kept} of the {count} templates, each answer keeps its text when it is history in a later prompt.
 - In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
 

@@ -22,18 +22,12 @@ FATES = ("same", "differ", "both refuse")
 MOST_CAUSES = 8
 HEAD = """# Engines that render chat templates
 
-A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page shows
-how often their text differs from that of Jinja, for {templates} public templates with {conversations} conversations
-each. The engines are {versions}
-({date}).
+A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page counts
+how often their text differs, for {templates} public templates with {conversations} conversations each. The engines are
+{versions} ({date}).
 [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
-`scripts/engines_table.py` wrote this page.
 
-The first table counts renderings: each template renders each conversation once. The other tables list the most common
-causes of differences: what the engine's error message says, or how its text differs from Jinja's. A template can
-have several causes.
-
-| engine | templates without a difference | same renderings | different renderings | refused by Jinja and the engine |
+| engine | templates without a difference | same renderings | different renderings | refused by both |
 |---|---|---|---|---|
 """
 
