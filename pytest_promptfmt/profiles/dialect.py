@@ -16,7 +16,6 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.utils import Namespace, internal_code
 
-from pytest_promptfmt.core import sandbox
 from pytest_promptfmt.core.sandbox import LimitedSandbox
 
 generation_marks: Final[ContextVar[tuple[str, str]]] = ContextVar("generation_marks", default=("", ""))
@@ -117,15 +116,6 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-_any_tojson: Final = sandbox.limited_filter("tojson", _tojson)
-_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def _limited_tojson(value: Any, *args: Any, **named: Any) -> Any:
-    """Return JSON; the usual form is about as long as the value, of which each container was checked when made."""
-    return _any_tojson(value, *args, **named) if args or named else sandbox.checked(_encode(value))
-
-
 def _loaded(environment: LimitedSandbox, code: CodeType) -> JinjaTemplate:
     return environment.template_class.from_code(environment, code, dict(environment.globals))
 
@@ -141,7 +131,7 @@ def _environment() -> LimitedSandbox:
     extensions = [_Generation, loopcontrols]
     environment = _ChatSandbox(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
     environment.template_class = _ChatTemplate
-    environment.filters["tojson"] = _limited_tojson
+    environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["dict"] = _TemplateDict()
     environment.globals["namespace"] = _TemplateNamespace

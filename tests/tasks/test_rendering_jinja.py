@@ -158,94 +158,17 @@ def test_templates_are_compiled_once() -> None:
 
 
 BOMBS = [
-    "{% macro f(n) %}{{ f(n - 1, varargs, varargs) if n else {varargs: 1} | length }}{% endmacro %}{{ f(60, 1) }}",
     "{{ 'a' * 10**10 }}",
     "{{ 10**9 * 'a' }}",
     "{{ ['a'] * 10**9 }}",
+    "{{ ('a' * 1000, ) * 10**9 }}",
     "{{ 9 ** (9 ** 9) }}",
-    "{{ 'a' | center(10**9) }}",
-    "{{ 'a'.center(1000000000) }}{{ 'a'.ljust(1000000000) }}",
-    "{{ 'a'.rjust(1000000000) }}",
-    "{{ 'a'.zfill(1000000000) }}",
-    "{{ '\t'.expandtabs(1000000000) }}",
-    "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
-    "{{ ('a' * 1000000) | replace('', 'b' * 1000000) }}",
-    "{{ ('a\n' * 1000000) | indent(1000000) }}",
-    "{{ '{:999999999}'.format(1) }}",
-    "{{ '{:{}}'.format(1, 999999999) }}",
-    "{{ ('{:999999999}' | safe).format(1) }}",
-    "{{ '%999999999d' % 1 }}",
-    "{{ '%*d' % (999999999, 1) }}",
-    "{{ '%999999999d' | format(1) }}",
-    "{{ lipsum(n=10**9) }}",
-    "{{ ['a'] | batch(10**9, 'x') | list }}",
-    "{{ ['a'] | slice(10**9) | list }}",
-    "{{ ('a b ' * 100000) | wordwrap(1, wrapstring='x' * 100000) }}",
-    "{{ (['a'] * 1000000) | join('x' * 1000000) }}",
-    "{{ ('x' * 1000000).join(['a'] * 1000000) }}",
-    "{{ ('a' * 1000000).translate({97: 'b' * 1000000}) }}",
-    "{{ (1).to_bytes(10**10, 'big') }}",
-    "{{ 1.5 | round(10**9, 'floor') }}",
+    "{% set n = namespace(x=2 ** 90000) %}{{ n.x * n.x }}",
     "{{ ('a' * 1000000) | regex_replace('', 'b' * 1000000) }}",
-    "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
-    "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}",
-    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
-    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | string }}",
-    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ '%s' % n.x }}",
-    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
     "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
-    "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = namespace(a=n.x, b=n.x) %}{% endfor %}{{ n }}",
-    "{% set n = namespace(x=1) %}{% for i in range(60)%}{% set n.x = [namespace(a=n.x), n.x] %}{% endfor %}{{ n }}",
+    "{% macro m() %}{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}{% endmacro %}{{ m() }}",
     "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
-    "{{ ('x' * 1000000).join('y' * 1000000) }}",
-    "{{ ('x' * 1000000).join(range(1000) | map('string')) }}",
-    "{{ (['a'] * 1000000) | join(d='x' * 1000000) }}",
-    "{{ ['a'] | batch(linecount=10**9, fill_with='x') | list }}",
-    "{{ ['a'] | slice(slices=10**9) | list }}",
-    "{{ ('a b ' * 100000) | wordwrap(width=1, break_long_words=true, wrapstring='x' * 100000) }}",
-    "{{ ('www.a.com ' * 100000) | urlize(target='x' * 100000) }}",
-    "{{ 5 | round(-10**9) }}",
-    "{{ (1).to_bytes(length=10**10, byteorder='big') }}",
-    "{{ ('a'.encode() * 1000000).join(['b'.encode()] * 1000000) }}",
-    "{{ 'a'.encode().center(10**10) }}",
-    "{{ ('a' * 1000000).encode().replace('a'.encode(), ('b' * 1000000).encode()) }}",
-    "{{ '{0:{1}}'.format(1, '999999999') }}",
-    "{{ '{0:{1[w]}}'.format(1, {'w': 999999999}) }}",
-    "{{ '{a:{w}}'.format_map({'a': 1, 'w': 999999999}) }}",
-    "{{ (('a' * 1000000) | safe).replace('', 'b' * 1000000) }}",
-    "{{ (['a'] * 1000) | tojson(indent=10**9) }}",
-    "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x | batch(2, n.x) | list %}{% endfor %}",
-    "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = cycler(n.x, n.x).items %}{% endfor %}",
-    "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}",
-    "{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l, [0] * 999999] %}{% endfor %}",
-    "{% macro m(n) %}{{ m(n - 1, varargs, varargs) if n else varargs }}{% endmacro %}{{ m(60) }}",
 ]
-TWINS = (
-    "{% set n = namespace(x=('a',), y=('a',)) %}"
-    "{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% set n.y = (n.y, n.y) %}{% endfor %}"
-)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ n.x == n.y }}",
-        "{{ 1 < n.x < n.y }}",
-        "{{ n.x in [n.y] }}",
-        "{{ n.x is eq(n.y) }}",
-        "{{ [n.x] | select('equalto', n.y) | list }}",
-        "{{ [n.x] | map('default', n.y) | unique | list }}",
-        "{{ [n.x].index(n.y) }}",
-        "{{ {n.x: 1} }}",
-        "{{ nested[n.x] }}",
-        "{{ nested.get(n.x) }}",
-        "{% for a in [n.x, n.y] %}{{ loop.changed(a) }}{% endfor %}",
-        "{{ '{!r}'.format(n.x) }}",
-    ],
-)
-def test_what_contains_itself_over_and_over_is_not_compared_hashed_or_printed(source: str) -> None:
-    with pytest.raises(LimitExceededError, match="more than 10,000,000"):
-        compile_template(TWINS + source).pieces({"nested": {}})
 
 
 def test_a_namespace_that_contains_itself_is_printed_as_jinja_prints_it() -> None:

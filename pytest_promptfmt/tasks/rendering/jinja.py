@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from jinja2 import StrictUndefined, Template as JinjaTemplate, nodes, pass_context
-from jinja2.compiler import Frame
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
 from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE
@@ -25,7 +25,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
     shortened,
 )
-from pytest_promptfmt.core.sandbox import MAX_CHARACTERS, LimitedGenerator, LimitedSandbox
+from pytest_promptfmt.core.sandbox import MAX_CHARACTERS, LimitedSandbox
 
 Piece = tuple[str, str | None, int | None]
 """Text, the column it prints (None for constant text), and the template's line (None for constant text)."""
@@ -34,7 +34,7 @@ _CACHED_TEMPLATES: Final = 4096
 _NOT_COLUMNS: Final = frozenset({"loop", "caller", "varargs", "kwargs", "super", "self"})
 
 
-class _PieceGenerator(LimitedGenerator):
+class _PieceGenerator(CodeGenerator):
     """Compiles `{{ expression }}` outside of macros and set blocks to a piece instead of a bare text."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
