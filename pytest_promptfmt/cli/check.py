@@ -19,9 +19,14 @@ from pytest_promptfmt.cli.version_lines import version_lines
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.plugin.collected import CheckSummary, check as checked_by_pytest
-from pytest_promptfmt.results.lint_lines import concise_lines, github_annotation, github_annotations
+from pytest_promptfmt.results.lint_formats import (
+    concise_lines,
+    github_annotation,
+    github_annotations,
+    sarif_report,
+    sarif_result,
+)
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.sarif import sarif_report, sarif_result
 from pytest_promptfmt.results.terminal import finding_lines, sections, statistics_lines
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.results.writers import json_report

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,7 +71,7 @@ def verify(
     options += [f"--promptfmt-sample={sample or 0}"]
     options += [f"--promptfmt-lm-eval={release}"] if release else []
     results = compared(paths or [], options)
-    used = {each.compared.system for each in results}
+    used = {each.system for each in results}
     title = ", ".join(title for name, title in titles.items() if name in used)
     _show(results, title or "no harness", ("ours", ""), as_json=as_json, verbose=verbose)
 
@@ -125,106 +124,88 @@ def diff_releases(
     for release in (old, new):
         with waiting(f"scoring as lm-eval {release}"):
             sides.append(release_scores(release, folders, paths, options))
-    results = [
-        replace(each, compared=with_scores(each.compared, each.file, *sides))
-        for each in compared(paths, [*options, f"--promptfmt-with={new}"])
-    ]
+    results = [with_scores(each, *sides) for each in compared(paths, [*options, f"--promptfmt-with={new}"])]
     _show(results, f"lm-eval {old} -> {new}", (old, new), as_json=as_json, verbose=verbose)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """The result for one task of a file."""
-
-    file: str
-    compared: Compared
-
-    @property
-    def name(self) -> str:
-        return self.compared.task
-
-
-def compared(paths: Sequence[Path], options: Sequence[str]) -> list[_Result]:
+def compared(paths: Sequence[Path], options: Sequence[str]) -> list[Compared]:
     """Return the result of each task, in the order of files; raises SettingsError if the run does not start."""
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         summary = check(paths, [*COMPARISON, f"--promptfmt-comparisons={folder}", *options])
         read = [json.loads(path.read_text("utf-8", "surrogateescape")) for path in Path(folder).glob("*.json")]
-    results = [_Result(data.pop("file"), value_of(Compared, data)) for data in read]
-    done = {(each.file, each.name) for each in results}
+    results = [value_of(Compared, data) for data in read]
+    done = {(each.file, each.task) for each in results}
     results += [
-        _Result(outcome.file, Compared(task=outcome.task, unknown="no test ran; `promptfmt check` reports why"))
+        Compared(file=outcome.file, task=outcome.task, unknown="no test ran; `promptfmt check` reports why")
         for outcome in summary.result.outcomes
         if (outcome.file, outcome.task) not in done and outcome.category not in ("passed", "obsolete")
     ]
     if not results:
         raise SettingsError("there is no task here", hint="name a file or folder with tasks")
-    return sorted(results, key=lambda each: (each.file, each.name))
+    return sorted(results, key=lambda each: (each.file, each.task))
 
 
-def _show(results: Sequence[_Result], title: str, sides: tuple[str, str], *, as_json: bool, verbose: bool) -> None:
-    differing = [each for each in results if each.compared.is_different]
-    unknown = [each for each in results if each.compared.unknown]
+def _show(results: Sequence[Compared], title: str, sides: tuple[str, str], *, as_json: bool, verbose: bool) -> None:
     if as_json:
-        print_json([{"file": display_path(Path(each.file)), **data_of(each.compared)} for each in results])
+        print_json([{**data_of(each), "file": display_path(Path(each.file))} for each in results])
     else:
         for line in _lines(results, title, sides, verbose=verbose):
             typer.echo(line)
-    if differing:
+    if any(each.is_different for each in results):
         raise typer.Exit(1)
-    if len(unknown) == len(results):
+    if all(each.unknown for each in results):
         raise typer.Exit(3)
 
 
-def _lines(results: Sequence[_Result], title: str, sides: tuple[str, str], *, verbose: bool) -> Iterator[str]:
+def _lines(results: Sequence[Compared], title: str, sides: tuple[str, str], *, verbose: bool) -> Iterator[str]:
     def text(side: str, shown: str) -> str:
         return f"    {side:8} {show_inner(shown).replace(chr(10), '⏎')}"
 
-    found: list[tuple[_Result, Difference]] = [(each, one) for each in results for one in each.compared.differences]
+    def tasks(members: Iterable[Compared]) -> str:
+        names = list(dict.fromkeys(each.task for each in members))
+        return f"{counted(len(names), 'task')}: {listed(names, None if verbose else _SHOWN_TASKS)}"
+
+    found: list[tuple[Compared, Difference]] = [(each, one) for each in results for one in each.differences]
     for cause, members in grouped(found, lambda pair: pair[1].cause).items():
-        names = list(dict.fromkeys(result.name for result, _ in members))
-        shown = listed(names, None if verbose else _SHOWN_TASKS)
-        yield f"{cause or 'unknown cause'}, {counted(len(names), 'task')}: {shown}"
+        yield f"{cause or 'unknown cause'}, {tasks(result for result, _ in members)}"
         for result, one in members if verbose else members[:1]:
-            where = f"{display_path(Path(result.file))} {result.name}[{one.profile}], {counted(one.shots, 'shot')}"
+            where = f"{display_path(Path(result.file))} {result.task}[{one.profile}], {counted(one.shots, 'shot')}"
             at = f", doc {one.doc}, request {one.request}: {one.part}, from character {one.offset}"
             yield f"  {where}{at if one.doc else ''}"
             yield text(sides[0], one.old)
-            yield text(sides[1] or result.compared.system, one.new)
-    changed = [each for each in results if each.compared.changed_scores]
-    for why, scored in grouped(changed, lambda each: "; ".join(each.compared.scores)).items():
-        shown = listed([each.name for each in scored], None if verbose else _SHOWN_TASKS)
-        answers = sum(len(each.compared.changed_scores) for each in scored)
-        yield f"{counted(answers, 'score')} changed, {counted(len(scored), 'task')}: {shown}{f': {why}' if why else ''}"
+            yield text(sides[1] or result.system, one.new)
+    changed = [each for each in results if each.changed_scores]
+    for why, scored in grouped(changed, lambda each: "; ".join(each.scores)).items():
+        answers = sum(len(each.changed_scores) for each in scored)
+        yield f"{counted(answers, 'score')} changed, {tasks(scored)}{f': {why}' if why else ''}"
         for each in scored if verbose else scored[:1]:
-            for change in each.compared.changed_scores if verbose else each.compared.changed_scores[:1]:
-                yield f"  {display_path(Path(each.file))} {each.name}, {_about(change)}"
+            for change in each.changed_scores if verbose else each.changed_scores[:1]:
+                yield f"  {display_path(Path(each.file))} {each.task}, {_about(change)}"
                 yield text(sides[0], change.old)
                 yield text(sides[1], change.new)
-    may = [each for each in results if each.compared.scores and not each.compared.changed_scores]
-    for what, tasks in grouped(may, lambda each: "; ".join(each.compared.scores)).items():
-        shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
-        yield f"scores may change, {counted(len(tasks), 'task')}: {shown}: {what}"
-    lacking = [each for each in results if each.compared.not_scored]
-    for reason, tasks in grouped(lacking, lambda each: each.compared.not_scored).items():
-        shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
-        yield f"scores not computed, {counted(len(tasks), 'task')}: {shown}: {reason}"
-    unknown = [each for each in results if each.compared.unknown]
-    for reason, tasks in grouped(unknown, lambda each: each.compared.unknown).items():
-        shown = listed([each.name for each in tasks], None if verbose else _SHOWN_TASKS)
-        yield f"not compared, {counted(len(tasks), 'task')}: {shown}: {reason}"
-    differing = sum(bool(each.compared.differences) for each in results)
-    requests = sum(each.compared.requests for each in results)
-    tried = sum(each.compared.tried for each in results)
-    failures = sum(each.compared.failures for each in results)
+    may = [each for each in results if each.scores and not each.changed_scores]
+    lacking = [each for each in results if each.not_scored]
+    unknown = [each for each in results if each.unknown]
+    reasons: tuple[tuple[str, Sequence[Compared], Callable[[Compared], str]], ...] = (
+        ("scores may change", may, lambda each: "; ".join(each.scores)),
+        ("scores not computed", lacking, lambda each: each.not_scored),
+        ("not compared", unknown, lambda each: each.unknown),
+    )
+    for what, concerned, reason_of in reasons:
+        for reason, same in grouped(concerned, reason_of).items():
+            yield f"{what}, {tasks(same)}: {reason}"
+    differing = sum(bool(each.differences) for each in results)
+    requests, tried, failures = (
+        sum(getattr(each, name) for each in results) for name in ("requests", "tried", "failures")
+    )
     made = f" and {counted(tried, 'score')}" if tried else ""
     parts = [f"{counted(len(results) - len(unknown), 'task')}, {counted(requests, 'request')}{made} compared"]
     if differing:
         parts.append(f"{counted(differing, 'task')} {'differs' if differing == 1 else 'differ'}")
     elif len(unknown) < len(results) and not changed:
         parts.append("all equal")
-    parts += [f"scores of {counted(len(changed), 'task')} changed"] if changed else []
-    parts += [f"scores of {counted(len(may), 'task')} may change"] if may else []
-    parts += [f"scores of {counted(len(lacking), 'task')} not computed"] if lacking else []
+    of_scores = {"changed": changed, "may change": may, "not computed": lacking}
+    parts += [f"scores of {counted(len(each), 'task')} {what}" for what, each in of_scores.items() if each]
     parts += [f"{failures:,} prompts fail on both sides"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"

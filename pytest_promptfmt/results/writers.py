@@ -16,10 +16,10 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_pa
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import write_baseline
 from pytest_promptfmt.results.html import html_report
+from pytest_promptfmt.results.lint_formats import sarif_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
 from pytest_promptfmt.results.pending import git_patch, write_pending
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.sarif import sarif_report
 from pytest_promptfmt.results.wording import below, counted, listed
 
 GROUP: Final = "pytest_promptfmt.writers"

@@ -62,11 +62,11 @@ def release_scores(
     return ReleaseScores(version, tasks={(each["file"], each["task"]): each for each in read})
 
 
-def with_scores(compared: Compared, file: str, old: ReleaseScores, new: ReleaseScores) -> Compared:
-    """Return the comparison of a task of a file with the scores of both releases."""
+def with_scores(compared: Compared, old: ReleaseScores, new: ReleaseScores) -> Compared:
+    """Return the comparison of a task with the scores of both releases."""
     if compared.unknown:
         return compared
-    (problem, before), (other, after) = old.of(file, compared.task), new.of(file, compared.task)
+    (problem, before), (other, after) = old.of(compared.file, compared.task), new.of(compared.file, compared.task)
     problems = [each for each in (problem, other) if each]
     both = before.keys() & after.keys()
     changes = [

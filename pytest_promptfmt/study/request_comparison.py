@@ -99,9 +99,10 @@ class Compared:
 
     `scores` are the changes between two releases that may give the same answers other scores, `changed_scores` those
     that both computed, of `tried` values; `not_scored` states why they could not be computed. `system` is the name of
-    what made the requests to compare with.
+    what made the requests to compare with, `file` that of the task.
     """
 
+    file: str = ""
     task: str
     system: str = ""
     requests: int = 0

@@ -13,8 +13,8 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
 from pytest_promptfmt.results.clusters import MEANINGS
+from pytest_promptfmt.results.lint_formats import sarif_report
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.sarif import sarif_report
 
 _MESSAGE = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
 _LOCATION = {

@@ -53,7 +53,7 @@ def _compared(item: CommandItem) -> tuple[Path, Any]:
         found = data_of(compared_with_harness(item.study, profiles))
     name = digest_of(item.nodeid.encode("utf-8", "backslashreplace"))
     folder: Path = item.config.getoption("promptfmt_comparisons")
-    return folder / f"{name}.json", {"file": str(item.path), **found}
+    return folder / f"{name}.json", {**found, "file": str(item.path)}
 
 
 def _scores(study: Study) -> dict[str, Any]:

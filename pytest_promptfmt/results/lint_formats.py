@@ -1,18 +1,19 @@
-"""The result of a run as SARIF 2.1.0."""
+"""The result of a run for editors and CI servers: lines as of compilers, annotations of GitHub, SARIF 2.1.0."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from pytest_promptfmt.core.finding import stable_key
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.terminal import cause_lines
+from pytest_promptfmt.results.terminal import SHOWN_PLACES, cause_lines
 from pytest_promptfmt.results.wording import below, printable
 from pytest_promptfmt.rules.documentation import documentation_of
 from pytest_promptfmt.rules.rule_registry import known_rules
@@ -20,8 +21,9 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
+_ANNOTATION_LEVELS: Final = {"error": "error", "warning": "warning", "info": "notice"}
 _MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, but the task's version did not"}
-SHOWN_PLACES: Final = 20
+_MOST_PLACES: Final = 20
 """Places of one finding that its message names; all are related locations."""
 
 
@@ -69,7 +71,7 @@ def sarif_result(
 
 
 def _of_finding(group: FindingGroup, rootdir: Path) -> dict[str, Any]:
-    message = "\n".join((group.message, *(line.strip() for line in cause_lines(group, rootdir, SHOWN_PLACES))))
+    message = "\n".join((group.message, *(line.strip() for line in cause_lines(group, rootdir, _MOST_PLACES))))
     at = [(below(place.file, rootdir), place.line, place.column) for place in group.places]
     # With its files and keys: a further place is a new result, which a pull request shows.
     places = sorted({f"{below(place.file, rootdir)} {place.keys}" for place in group.places})
@@ -100,3 +102,49 @@ def _location(file: str, line: int | None, column: int | None) -> dict[str, Any]
     if line:
         physical["region"] = {"startLine": line, **({"startColumn": column} if column else {})}
     return {"physicalLocation": physical}
+
+
+# -- lines and annotations ---------------------------------------------------------------------------------------------
+
+
+def concise_lines(result: RunResult) -> Iterator[str]:
+    """Yield `file:line:column: error: CODE message` for each place of a finding, and the same for other problems.
+
+    Editors read the form, which is gcc's and mypy's. `[*]` marks findings of rules with a fix.
+    """
+    for group in result.findings:
+        for place in group.places:
+            yield printable(f"{place.at(result.rootdir) or group.where}: {group.headline}")
+    for cluster in result.clusters:
+        level = "warning" if cluster.category == "header-only" else "error"
+        for file in cluster.files(result.rootdir):
+            yield printable(f"{file}:1:1: {level}: {cluster.category} {cluster.headline}")
+
+
+def github_annotations(result: RunResult) -> Iterator[str]:
+    """Yield a command of GitHub's runner for each cause of findings and each distinct change, at their first places."""
+    for group in result.findings:
+        file, line, column = (place := group.places[0]).file, place.line, place.column
+        at = {"file": below(file, result.rootdir)} if file else {}
+        at |= {"line": str(line)} if line else {}
+        at |= {"col": str(column)} if line and column else {}
+        text = "\n".join((group.message, *cause_lines(group, result.rootdir, SHOWN_PLACES)))
+        yield github_annotation(_ANNOTATION_LEVELS[group.severity.value], at, f"{group.code} {group.name}", text)
+    for cluster in result.clusters:
+        level = "notice" if cluster.category == "header-only" else "error"
+        at = {"file": cluster.files(result.rootdir)[0]}
+        yield github_annotation(level, at, f"{cluster.category}, {cluster.size()}", cluster.headline)
+
+
+def github_annotation(level: str, place: dict[str, str], title: str, message: str) -> str:
+    """Return one command of GitHub's runner; no name or message can end it or begin another."""
+    named = ",".join(f"{name}={_property(value)}" for name, value in {**place, "title": title}.items())
+    return f"::{level} {named}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return escape_controls(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
