@@ -47,9 +47,7 @@ if TYPE_CHECKING:
         TemplateConfig,
         TemplateFactory,
         cloze_template,
-        gpqa_template,
         mmlu_template,
-        numbered_template,
     )
     from pytest_promptfmt.profiles import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
     from pytest_promptfmt.profiles.encoding import EncodedPair, encode_pairs
@@ -112,13 +110,11 @@ __all__ = [
     "cloze_template",
     "compare",
     "encode_pairs",
-    "gpqa_template",
     "known_formats",
     "laid_out",
     "load_tasks",
     "load_tokenizer",
     "mmlu_template",
-    "numbered_template",
     "register_format",
     "register_system",
     "render",

@@ -6,7 +6,6 @@ import shlex
 import tempfile
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -23,7 +22,7 @@ from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_f
 from pytest_promptfmt.cli.verify import diff_releases
 from pytest_promptfmt.cli.version_lines import raise_versions, version_block, version_lines
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path, raising
 from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.results.clusters import Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.html import html_comparison
@@ -174,24 +173,15 @@ def compared(
     old: str, new: str | None, paths: Sequence[str], tasks: Sequence[str], options: Sequence[str], *, findings: bool
 ) -> RevisionComparison:
     """Return the comparison of two revisions; raises SettingsError where it fails."""
-    with _as_settings_errors(), waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
+    with raising(SettingsError), waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
         return compare_revisions(old, new, paths=paths, tasks=tasks, options=options, findings=findings)
 
 
 def _default_base(*, prints_data: bool) -> str:
-    with _as_settings_errors():
+    with raising(SettingsError):
         base, why = Repository.around(Path.cwd()).default_base()
     typer.echo(f"comparing the work tree with {short_name(base)}: {why}", err=prints_data)
     return base
-
-
-@contextmanager
-def _as_settings_errors() -> Iterator[None]:
-    """Raise SettingsError for any of our errors, for exit code 2."""
-    try:
-        yield
-    except PromptfmtError as error:
-        raise SettingsError(error.message, position=error.position, hint=error.hint) from error
 
 
 def _show(report: _Report, output: _Output) -> None:

@@ -23,6 +23,7 @@ from pytest_promptfmt.core.errors import (
     SettingsError,
     SourceError,
     display_path,
+    raising,
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import Task
@@ -112,13 +113,11 @@ def convert(
     try:
         conversion, notes = _conversion(task, to, format_name, pytest_options(no_code=no_code))
     except CodeNotAllowedError as error:
-        hint = "use --allow-code if you trust the code"
-        raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
+        error.hint = "use --allow-code if you trust the code"
+        raise
     _refuse_keys_elsewhere(path, task, conversion)
-    try:
+    with raising(SourceError, position=task.position("task")):
         after = with_keys(before, conversion.written, conversion.removed)
-    except SourceError as error:
-        raise SourceError(error.message, position=task.position("task"), hint=error.hint) from error
     for line in notes if before != after else (f"{display_path(file)}: nothing to change",):
         note(line)
     if stdout:
@@ -175,11 +174,10 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
 
 def _text_of(path: Path) -> str:
     try:
-        return gate.read_bytes(path).decode("utf-8")
+        with raising(SourceError, "the file cannot be read", Position(path)):
+            return gate.read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SourceError("only UTF-8 files are converted", position=Position(path)) from error
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
 
 
 def _conversion(
@@ -207,9 +205,9 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
     try:
         return convert_layout_to_template(task, kind, docs)
     except FormatError as error:
-        hint = "the prompt would change, so nothing was converted"
-        hint += "; convert with --to mcq first, then with --to cloze" if kind == "cloze" else ""
-        raise FormatError(error.message, position=error.position, hint=hint) from error
+        error.hint = "the prompt would change, so nothing was converted"
+        error.hint += "; convert with --to mcq first, then with --to cloze" if kind == "cloze" else ""
+        raise
 
 
 def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> None:
@@ -234,9 +232,7 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
 
 def _replace(path: Path, text: str) -> None:
     """Write the file, that of a link in the repository at its place; raises SourceError."""
-    try:
+    with raising(SourceError, "the file cannot be written", Position(path)):
         if writing.leads_out(path, Path.cwd()):
             raise gate.RefusedError("the path is a link out of the repository", path)
         writing.write(path.resolve(), text)
-    except OSError as error:
-        raise SourceError(f"the file cannot be written: {error.strerror}", position=Position(path)) from error

@@ -15,7 +15,15 @@ from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
+from pytest_promptfmt.core.errors import (
+    DocsError,
+    Position,
+    PromptfmtError,
+    SettingsError,
+    SourceError,
+    display_path,
+    raising,
+)
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.collected import settings_around
 from pytest_promptfmt.results.wording import counted
@@ -164,19 +172,15 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
         return
     origin = {**found.origin, **({"redacted": [rule.column for rule in asked.rules]} if asked.rules else {})}
     with gate.limited_to([asked.settings.rootdir, asked.folder]):
-        _write(target, lines.encode("utf-8", "surrogatepass"))
-        _write(note_file, (json.dumps(origin, indent=1, ensure_ascii=False) + "\n").encode())
+        for path, content in (
+            (target, lines.encode("utf-8", "surrogatepass")),
+            (note_file, (json.dumps(origin, indent=1, ensure_ascii=False) + "\n").encode()),
+        ):
+            with raising(DocsError, "the docs cannot be written", Position(path)):
+                writing.write(path, content)
     say(f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}")
     licence, revision = (origin.get(name) or "unknown" for name in ("license", "revision"))
     say(f"{display_path(note_file)}: licence {licence}, revision {revision}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file; raises DocsError."""
-    try:
-        writing.write(path, content)
-    except OSError as error:
-        raise DocsError(f"the docs cannot be written: {error.strerror or error}", position=Position(path)) from error
 
 
 def _check_one(task: Task, asked: _Asked, target: Path, origin: Path) -> bool:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_promptfmt.core import writing
-from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path, raising
 from pytest_promptfmt.core.text import escape_controls
 
 
@@ -45,7 +45,5 @@ def print_json(data: Any, indent: int = 1) -> None:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file that the command line names; raises SettingsError."""
-    try:
+    with raising(SettingsError, f"{display_path(path)} cannot be written"):
         writing.write(path, content)
-    except OSError as error:
-        raise SettingsError(f"{display_path(path)} cannot be written: {error.strerror or error}") from error

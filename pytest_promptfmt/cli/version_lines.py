@@ -9,7 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from pytest_promptfmt.cli.output import note, say, styled
-from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.errors import SettingsError, raising
 from pytest_promptfmt.results.markdown import code, fenced
 from pytest_promptfmt.results.wording import counted, listed
 from pytest_promptfmt.revisions.git import Repository
@@ -65,10 +65,8 @@ def raise_versions(findings: Sequence[VersionFinding]) -> bool:
     """Write the edits into the work tree and show them; return whether every forgotten version was raised."""
     here = Path.cwd().resolve()
     made, refused = bumps(findings, here, Repository.around(here).top)
-    try:
+    with raising(SettingsError, "the version cannot be raised"):
         write_bumps(made, here)
-    except OSError as error:
-        raise SettingsError(f"the version cannot be raised: {error.strerror or error}") from error
     for bump in made:
         say("\n".join(bump.diff))
     for problem in refused:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -231,6 +232,19 @@ class SnapshotError(PromptfmtError):
 
 class SettingsError(PromptfmtError):
     """A setting or command-line option that is invalid."""
+
+
+@contextmanager
+def raising(
+    kind: type[PromptfmtError], what: str = "", position: Position | None = None, *, hint: str | None = None
+) -> Iterator[None]:
+    """Raise `kind` in place of an OSError, `what` and its reason, and of another error of ours, in its words."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}", position=position, hint=hint) from error
+    except PromptfmtError as error:
+        raise kind(error.message, position=error.position or position, hint=hint or error.hint) from error
 
 
 def display_path(path: Path | str) -> str:

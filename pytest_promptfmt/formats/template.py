@@ -333,16 +333,6 @@ def mmlu_template() -> MCQTemplateConfig:
     return MCQTemplateConfig()
 
 
-def gpqa_template() -> MCQTemplateConfig:
-    """Return `(A) choice` on one line and `Answer:`."""
-    return MCQTemplateConfig(choice_format="({label}) {choice}", choice_delimiter=" ")
-
-
-def numbered_template(n: int = 4) -> MCQTemplateConfig:
-    """Return `1. choice` lines and `Answer:` for `n` choices."""
-    return MCQTemplateConfig(choice_labels=first_labels("numbers", n))
-
-
 def cloze_template(show_choices: bool = True) -> ClozeTemplateConfig:
     """Return a blank after the question, with or without the labelled options on the next line."""
     return ClozeTemplateConfig(show_choices=show_choices)
@@ -352,15 +342,16 @@ class TemplateFactory:
     """The proposal's maker of templates: by style, from mappings, and from one kind to the other."""
 
     create_mmlu_style = staticmethod(mmlu_template)
-    create_gpqa_style = staticmethod(gpqa_template)
+    create_gpqa_style = staticmethod(
+        partial(MCQTemplateConfig, choice_format="({label}) {choice}", choice_delimiter=" ")
+    )
     create_cloze_with_options = staticmethod(cloze_template)
-
     create_pure_cloze = staticmethod(partial(cloze_template, show_choices=False))
 
     @staticmethod
     def create_numbered_style(num_choices: int = 4) -> MCQTemplateConfig:
-        """Return `numbered_template(num_choices)`."""
-        return numbered_template(num_choices)
+        """Return `1. choice` lines and `Answer:` for so many choices."""
+        return MCQTemplateConfig(choice_labels=first_labels("numbers", num_choices))
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TemplateConfig:

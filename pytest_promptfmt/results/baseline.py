@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path, raising
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
@@ -299,11 +299,12 @@ def _key(identity: Sequence[str]) -> str:
 
 def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
     """Return the entries of a file. Raises SettingsError, naming the line, for a file that is not a baseline."""
+    what = f"the baseline {display_path(path)} cannot be read"
     try:
-        lines = gate.read_text(path).removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SettingsError(f"the baseline {display_path(path)} cannot be read: {reason}") from error
+        with raising(SettingsError, what):
+            lines = gate.read_text(path).removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{what}: {error}") from error
     if _parsed(lines[0], path, 1) != FIRST_LINE:
         raise _no_baseline(path, 1, f"a baseline begins with the line {json.dumps(FIRST_LINE)}")
     return tuple(_entry(_parsed(line, path, number), path, number) for number, line in enumerate(lines[1:], 2))

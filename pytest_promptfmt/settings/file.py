@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, raising
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, ParsedFile, parse_file
 from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, Setting
 
@@ -55,15 +55,11 @@ def read_settings_file(path: Path, *, is_at_rootdir: bool) -> SettingsFile:
     Raises SettingsError with line and column for what is not a YAML mapping, for an unknown key, one written twice
     or not allowed in this folder, and for a value that the key does not take.
     """
-    try:
+    with raising(SettingsError, "the file cannot be read", Position(path)):
         data = gate.read_bytes(path, limit=MAX_BYTES)
         if all(not line.strip() or line.lstrip().startswith(b"#") for line in data.splitlines()):
             return SettingsFile(path=path, values={}, profiles={})
         parsed = parse_file(path, gate.status_of(path), data)
-    except OSError as error:
-        raise SettingsError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
-    except PromptfmtError as error:
-        raise SettingsError(error.message, position=error.position, hint=error.hint) from error
     for name, position, _ in parsed.repeated:
         raise SettingsError(f"the key {name!r} is written twice", position=position, hint="keep one of them")
     values = dict(_converted(parsed, (), parsed.values, KEYS, is_at_rootdir=is_at_rootdir))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path, raising
 from pytest_promptfmt.core.files import expanded_home
 from pytest_promptfmt.core.profile import (
     ALL_CHAT,
@@ -207,21 +207,14 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
 
 
 def _named(folder: Path, written: str, where: Position | None) -> Path:
-    try:
+    with raising(SettingsError, f"{written!r} cannot be read", where):
         return gate.named(folder, expanded_home(written)).absolute()
-    except gate.RefusedError as error:
-        raise SettingsError(f"{written!r} cannot be read: {error.strerror}", position=where) from error
 
 
 def _read_template(path: Path, where: Position | None) -> str:
     try:
-        data = gate.read_bytes(path, limit=_MAX_TEMPLATE_BYTES)
-    except OSError as error:
-        raise SettingsError(
-            f"{display_path(path)} cannot be read: {error.strerror or error}", position=where
-        ) from error
-    try:
-        return data.decode()
+        with raising(SettingsError, f"{display_path(path)} cannot be read", where):
+            return gate.read_bytes(path, limit=_MAX_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
         raise SettingsError(f"{display_path(path)} is not UTF-8 at byte {error.start}", position=where) from error
 
@@ -309,8 +302,6 @@ def task_profiles(task: Task, chosen: Sequence[Profile], defined: Mapping[str, P
                     hint=did_you_mean(pattern, known),
                 )
         kept = [each for each in chosen if any(fnmatchcase(each.name, pattern) for pattern in lists["only"])]
-    try:
+    with raising(SettingsError, position=position):
         added = resolve_profiles(lists.get("add", ()), defined)
-    except SettingsError as error:
-        raise SettingsError(error.message, position=position, hint=error.hint) from None
     return tuple({profile.name: profile for profile in (*kept, *added)}.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pytest_promptfmt.core.errors import Position, SettingsError, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, display_path, raising
 from pytest_promptfmt.core.profile import PLAIN, Profile, is_profile_name, resolve_profiles
 from pytest_promptfmt.core.release import LATEST, Release, release_of
 from pytest_promptfmt.settings.file import FILE_NAMES, SettingsFile, find_settings_file, read_settings_file
@@ -266,10 +266,8 @@ class SettingsTree:
             return given_profiles(tokenizers, templates, here, root)
         owner = written.owner("profiles")
         if owner is not None:
-            try:
+            with raising(SettingsError, position=written.position("profiles")):
                 return resolve_profiles(written.configured("profiles"), defined)
-            except SettingsError as error:
-                raise SettingsError(error.message, position=written.position("profiles"), hint=error.hint) from None
         if defined:
             return resolve_profiles((PLAIN.name, *defined), defined)
         names, tokenizers, templates = (written.ini(name) or () for name in _OF_PROFILES)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate, writing
-from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError, raising
 from pytest_promptfmt.core.json_values import data_of, text, value_of
 from pytest_promptfmt.core.outcome import UsedTokenizer
 from pytest_promptfmt.core.release import LATEST, Release, release_of
@@ -114,11 +114,8 @@ def lock_text(locked: Locked) -> str:
 def write_lock(path: Path, locked: Locked) -> None:
     """Write the file; raises SnapshotError."""
     is_new, written = not path.exists(), lock_text(locked)
-    try:
+    with raising(SnapshotError, "the file cannot be written", Position(path)):
         writing.write(path, written)
-    except OSError as error:
-        what = f"the file cannot be written: {error.strerror or error}"
-        raise SnapshotError(what, position=Position(path)) from error
     if is_new:  # no outcome of the run depends on it
         note_written(path, written)
 

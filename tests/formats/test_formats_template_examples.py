@@ -20,9 +20,7 @@ from pytest_promptfmt import (
     TemplateConfig,
     TemplateFactory,
     cloze_template,
-    gpqa_template,
     mmlu_template,
-    numbered_template,
 )
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, RenderError
@@ -210,9 +208,9 @@ def test_factory_makes_the_documented_styles() -> None:
         {"template_type": "mcq", "choice_labels": ["A", "B", "C", "D"], "choice_format": "{label}. {choice}"}
     )
     assert from_dict == mmlu_template()
-    assert (gpqa_template(), numbered_template(5), cloze_template(), cloze_template(show_choices=False)) == (
-        TemplateFactory.create_gpqa_style(),
-        five,
+    gpqa = TemplateFactory.create_gpqa_style()
+    assert gpqa.format_prompt("Q", CHOICES).splitlines()[1] == "(A) choice1 (B) choice2 (C) choice3 (D) choice4"
+    assert (cloze_template(), cloze_template(show_choices=False)) == (
         TemplateFactory.create_cloze_with_options(),
         TemplateFactory.create_pure_cloze(),
     )
