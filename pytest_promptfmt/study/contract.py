@@ -22,53 +22,22 @@ from pytest_promptfmt.study.requested_labels import (
     asks,
     is_instruction,
     label_sets,
+    pattern,
     sentence_around,
     words_for,
 )
 
 _QUOTES: Final = ('""', "“”", "„“", "«»", "‘’", "「」", "『』", "``", "''")
-_TAGS: Final = re.compile(r"<(\w+)>(?:[^<>\n]{0,40}|[^<>\n]{0,20}(?:and|und|et|y|和|与)[^<>\n]{0,20})</\1>")
-REASONING_TAG: Final = re.compile(
-    r"think(?:ing)?|thoughts?|reason(?:ing)?|scratchpad|analysis|rationale", re.IGNORECASE
-)
-"""The name of a tag around reasoning, which no answer is in."""
 
-_KEYED: Final = re.compile(
-    r"\b(JSON|YAML)\b[^.\n]{0,60}?\b(?:key|field|property)\b(?: (?:named|called))?:? ?[\"'`“]?([A-Za-z_]\w*)"
-    r"(?![\w\"'`”]* ?(?:,|and|or)\b)",
-    re.IGNORECASE,
-)
-"""`JSON with the key answer`, and no other key."""
 
-_BOXED: Final = re.compile(r"\\+boxed\{[^{}]{0,30}\}|\\+boxed\b(?!\{)")
 _HASHES: Final = re.compile(r"#{4} ?")
-_JSON: Final = re.compile(r"\{\s*[\"']\w[^{}]{2,200}\}")
 _WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
-_BRACKETED: Final = re.compile(r"([\[(<{*]{1,4})[A-J]([\])>}*]{1,4})")
-"""An example of a label, such as `[[A]]`."""
 
-_BRACKETED_LIST: Final = re.compile(
-    r"([\[<{*]{1,4}|\({2,4})[^\W\d_]([\])>}*]{1,4})(?:(?:,|،|、|/)? ?(?:\w{1,4} )?\1[^\W\d_]\2)+"
-)
-"""Labels in the same brackets, one after the other: `[[A]], [[B]] or [[C]]`."""
-
-_EXAMPLE: Final = re.compile(r"\b(?:like|such as|for example,?|e\.g\.,?|as) ([\[(<{*]+)[A-J]([\])>}*]+)(?=[\s.,;]|$)")
-"""An example without quotes: `in square brackets, like [A]`."""
 
 _AFTER: Final = 20
 """Characters after the beginning of an answer within which the answer is named."""
 
 _SENTENCE_REST: Final = re.compile(r"[^\n.!?。！？]{0,40}")
-
-_SHOWN: Final = re.compile(r"^[^\n]*?((?:[Tt]he (?:final )?answer is|####):? ?)(\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.M)
-_LEAST_WORDS: Final = re.compile(
-    r"\b(?:at least|a minimum of|no fewer than|more than|about|around|approximately|exactly) (\d{2,5}) words\b", re.I
-)
-_MOST_WORDS: Final = re.compile(
-    r"\b(?:at most|a maximum of|no more than|not more than|fewer than|less than|(?:with)?in|under|up to)"
-    r" (?:at most )?(\d{1,4}|one|two|three|four|five|six|ten) words?\b(?! or more)",
-    re.I,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +77,7 @@ def contract_of(text: str) -> Contract:
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
     forms = (*wrapped, *_bare(text), *label_sets(text))
-    least, most = _LEAST_WORDS.search(text), _MOST_WORDS.search(text)
+    least, most = pattern("least_words").search(text), pattern("most_words").search(text)
     return Contract(
         forms,
         _asked_place(text),
@@ -135,8 +104,8 @@ def _asked_place(text: str) -> Literal["first", "last"] | None:
 def _quoted(text: str) -> Iterator[AskedForm]:
     for opening, closing in _QUOTES:
         for match in _pairs_of(opening, closing).finditer(text):
-            inside = match[1] if not _TAGS.search(match[1]) else ""
-            bracketed = _BRACKETED.fullmatch(inside)
+            inside = match[1] if not pattern("tags").search(match[1]) else ""
+            bracketed = pattern("bracketed").fullmatch(inside)
             if bracketed is not None and asks(text, match.start()):
                 before, after = bracketed.group(1, 2)
                 yield AskedForm(form="sentence", before=before, after=after, said=inside, start=match.start(1))
@@ -208,7 +177,7 @@ def _of_place(form: Form, text: str, place: re.Match[str], start: int, *, is_cer
 
 def _bracketed(text: str) -> Iterator[AskedForm]:
     """Yield the brackets that are requested: shown around an example or each label, or named."""
-    for match in (*_EXAMPLE.finditer(text), *_BRACKETED_LIST.finditer(text)):
+    for match in (*pattern("example").finditer(text), *pattern("bracketed_list").finditer(text)):
         if asks(text, match.start()):
             yield AskedForm(form="sentence", before=match[1], after=match[2], said=match[0], start=match.start(1))
             return
@@ -220,9 +189,9 @@ def _bracketed(text: str) -> Iterator[AskedForm]:
 
 
 def _tagged(text: str) -> Iterator[AskedForm]:
-    for match in _TAGS.finditer(text):
+    for match in pattern("tags").finditer(text):
         own = match[0]
-        if REASONING_TAG.fullmatch(match[1]):
+        if pattern("reasoning_tag").fullmatch(match[1]):
             continue
         if asks(text, match.start()) or _placeholder().search(own) is not None:
             tag = match[1]
@@ -230,7 +199,7 @@ def _tagged(text: str) -> Iterator[AskedForm]:
 
 
 def _objects(text: str) -> Iterator[AskedForm]:
-    for match in _JSON.finditer(text):
+    for match in pattern("json").finditer(text):
         keys = re.findall(r"[\"'](\w+)[\"']\s*:", match[0])
         key = re.search(r"[\"'](\w*(?:answer|label|result|choice|prediction)\w*)[\"']\s*:", match[0], re.IGNORECASE)
         key = key or (re.search(rf"({keys[0]})", match[0]) if len(keys) == 1 and asks(text, match.start()) else None)
@@ -242,7 +211,7 @@ def _objects(text: str) -> Iterator[AskedForm]:
 
 def _keyed(text: str) -> Iterator[AskedForm]:
     """Yield the object of a single key that a sentence requests: in YAML, or in JSON with the answer quoted or not."""
-    for match in _KEYED.finditer(text):
+    for match in pattern("keyed").finditer(text):
         if not asks(text, match.start()) and not is_instruction(match[0]):
             continue
         key, said = match[2], match[0]
@@ -251,7 +220,7 @@ def _keyed(text: str) -> Iterator[AskedForm]:
 
 
 def _boxed(text: str) -> Iterator[AskedForm]:
-    for match in _BOXED.finditer(text):
+    for match in pattern("boxed").finditer(text):
         held = re.sub(r"^\\+boxed\{?|\}$", "", match[0]).strip()
         if (not held or _place(held) is not None or _placeholder().search(f"[{held}]")) and asks(text, match.start()):
             mark = "$" if text[: match.start()].endswith("$") and text.startswith("$", match.end()) else ""
@@ -300,7 +269,7 @@ def _answer_words() -> re.Pattern[str]:
 
 def _solved(text: str) -> Iterator[AskedForm]:
     """Yield how the solved examples end that the text itself shows; a single one may be anything."""
-    shown = list(_SHOWN.finditer(text))
+    shown = list(pattern("shown").finditer(text))
     if len(shown) >= LISTED:
         last = shown[-1]
         yield AskedForm(

@@ -41,26 +41,6 @@ _SHOWN: Final = 90
 Requests = list[list[Arguments]]
 """The arguments of the requests of each doc."""
 
-CAUSES: Final[Mapping[str, str]] = {
-    "redraws": "whether a shot that equals the doc is replaced",
-    "first_n_leaves_doc_out": "whether the sampler first_n leaves the doc out",
-    "prefix_of_shot": "which doc the gen_prefix of a shot is rendered with",
-    "numbers_drawn": "how lm-eval draws random numbers",
-    "reads_pool_twice": "how often process_docs runs for the few-shot docs",
-    "makes_turns": "how shots are drawn and joined",
-    "chat_delimiter": "the target delimiter before choices under a chat template",
-    "delimits_unconditional": "the target delimiter before choices of acc_mutual_info",
-    "renders_inputs": "whether choices that are contexts get the chat template",
-    "generation": "default generation arguments",
-    "keeps_newline": "whether newlines at the end of templates stay",
-    "delimits_empty": "whether the delimiters around a shot's answer are written if it is empty",
-    "chat_arguments": "what classes get to know of the chat template",
-    "chats_question": "how the question is put into a chat",
-    "unknown_keys": "which keys a task may have",
-    "ignored_shot_keys": "which keys of fewshot_config have an effect",
-}
-"""What differs between releases, by field of `Release`."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
@@ -155,11 +135,11 @@ def compared_with_harness(study: Study, profiles: Sequence[Profile]) -> Compared
     if not isinstance(system, AsksHarness):
         return Compared(task=study.given.id, unknown="no supported harness reads such tasks")
     asks: AsksHarness = system
-    name = asks.name
+    name, causes = asks.name, data_table("release_causes")
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, theirs: Requests | PromptfmtError) -> str:
         followed = study.settings.release
-        for field, behaviour in CAUSES.items() if name == _LM_EVAL else ():
+        for field, behaviour in causes.items() if name == _LM_EVAL else ():
             for value in dict.fromkeys(getattr(each, field) for each in releases()):
                 changed = replace(followed, **{field: value})
                 if _result(_requests_by, changed, task, docs, shots, profile) == theirs:
@@ -203,7 +183,7 @@ def _joined(requests: Requests) -> Requests:
 
 def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -> Compared:
     """Return how the requests of a study change with another release."""
-    old = study.settings.release
+    old, causes = study.settings.release, data_table("release_causes")
     names = [each.name for each in fields(Release) if getattr(old, each.name) != getattr(new, each.name)]
 
     def cause(task: Task, docs: TaskDocs, profile: Profile, shots: int, _new: Requests | PromptfmtError) -> str:
@@ -212,9 +192,9 @@ def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -
             return _result(_requests_by, release, task, docs, shots, profile)
 
         if any(each.unknown_keys & task.config.keys() for each in (old, new)):
-            return CAUSES["unknown_keys"]
+            return str(causes["unknown_keys"])
         before = changed()
-        return next((CAUSES[name] for name in names if name in CAUSES and changed(name) != before), "several changes")
+        return next((causes[name] for name in names if name in causes and changed(name) != before), "several changes")
 
     reason = "" if study.given.system == _LM_EVAL and study.renders_fields else _OTHER_SYSTEM
     draws_own = shot_split(study.given) == study.given.dataset.evaluation_split

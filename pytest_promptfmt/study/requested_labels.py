@@ -22,29 +22,10 @@ _QUOTE: Final = '"'
 LISTED: Final = 2
 _MOST_JOINED: Final = 20
 
-_ASKS: Final = (
-    r"\b(?:answer|respond|reply|output|write|responde|antworte|réponds|rispondi)\b[^.?!\n]{0,30}?"
-    r"\b(?:with|as|either|exactly|con|mit|par)\b:? ?"
-)
-_CHOOSES: Final = r"\b(?:choose|select|pick|label|classify)\b[^.?!\n]{0,50}?\b(?:from|between|into|as|of|with)\b:? ?"
-_ONE_OF: Final = r"\bone of(?: the)?(?: following)?(?: \w+){0,2}?:? ?"
-"""The words before a list of labels."""
 
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _PAIR: Final = r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})"
-_CONDITIONS: Final = re.compile(
-    r"\b(?:output|answer|respond|reply|write|return|say|print)\b (?:with )?[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for)\b"
-    r"[^.\n]{1,80}?"
-    r"(?:,|;| and| or)+ (?:(?:output|answer|with|write) )*[\"'“‘]?(\w+)[\"'”’]? (?:if|when|for|otherwise)\b",
-    re.IGNORECASE,
-)
-"""`Output 1 if the text is toxic and 0 if it is not`."""
 
-_QUOTED_PAIR: Final = re.compile(
-    r"(?:(?<!\w)[\"'`“„«]|[「『])([^\W_][\w ]{0,18})[\"'`”“»」』],? ?(/|[^\W\d_]{1,6}|[^\W\d_]{1,4} [^\W\d_]{1,5}) ?"
-    r"[\"'`“„«「『]([^\W_][\w ]{0,18})(?:[」』]|[\"'`”“»](?!\w))"
-)
-"""Two labels in quotes with a word between them, which is `or` in some language."""
 
 _LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
 
@@ -82,10 +63,10 @@ def label_sets(text: str) -> Iterator[AskedForm]:
         named.update(label.casefold() for label in labels)
         if len(set(labels)) >= LISTED:
             yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
-    for match in _CONDITIONS.finditer(text):
+    for match in pattern("conditions").finditer(text):
         named.update(label.casefold() for label in match.group(1, 2))
         yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
-    for quoted in _QUOTED_PAIR.finditer(text):
+    for quoted in pattern("quoted_pair").finditer(text):
         pair = {quoted[1].casefold(), quoted[3].casefold()}
         if quoted[2].casefold() not in data_table("contract")["and"] and not pair & named:
             named |= pair
@@ -95,8 +76,8 @@ def label_sets(text: str) -> Iterator[AskedForm]:
         if not {label.casefold() for label in shown} & named:
             named.update(label.casefold() for label in shown)
             yield AskedForm(form="labels", labels=shown, said=match[0].strip(), start=match.start())
-    for pattern in _pairs():
-        found = pattern.search(text)
+    for either in _pairs():
+        found = either.search(text)
         if found is not None and found[1].casefold() not in named:
             yield AskedForm(form="labels", labels=(found[1], found[2]), said=found[0], start=found.start())
 
@@ -129,7 +110,7 @@ def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[
         named = [part.strip("\"'“‘`*«„([”’»)] ").casefold() for part in parts]
         if folded.intersection(named) and len(set(named)) == len(named):
             is_closed = found["joined"] is not None or "/" in found[0]
-            yield found[0], named, is_closed or re.search(rf"{_ONE_OF}\Z", text[: found.start()]) is not None
+            yield found[0], named, is_closed or re.search(rf"{written('one_of')}\Z", text[: found.start()]) is not None
 
 
 def alternatives(text: str) -> Iterator[AskedForm]:
@@ -162,7 +143,10 @@ def _pairs() -> list[re.Pattern[str]]:
 def _enumeration() -> re.Pattern[str]:
     label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
     last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
-    return re.compile(rf"(?:{_ASKS}|{_CHOOSES}|{_ONE_OF})(?P<list>{label}(?:, ?{label})*),? ?{last}", re.IGNORECASE)
+    return re.compile(
+        rf"(?:{written('asks')}|{written('chooses')}|{written('one_of')})(?P<list>{label}(?:, ?{label})*),? ?{last}",
+        re.IGNORECASE,
+    )
 
 
 @cache
@@ -177,6 +161,17 @@ def _alternatives() -> re.Pattern[str]:
 def _ors() -> str:
     words = {word.strip() for word in data_table("contract")["or"].split("|")}
     return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+
+
+def written(name: str) -> str:
+    """Return a pattern of the table as it is written."""
+    return str(data_table("contract")["patterns"][name])
+
+
+@cache
+def pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern of the table."""
+    return re.compile(written(name))
 
 
 @cache
