@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,11 +21,13 @@ from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, Unavaila
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.formats.apply import declared_formats
 from pytest_promptfmt.results.item_views import scored_pairs
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.task_files import load_tasks
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CollectedPrompts
@@ -89,7 +92,7 @@ def show(
             note(line)
         if collected.errors:
             raise typer.Exit(1)
-        raise _unknown(task, names)
+        raise _unknown(task, names, files or ())
     if not shown.data:
         raise typer.Exit(1)
 
@@ -175,9 +178,18 @@ class _Shown:
         yield from map(_inert, request_lines(own, tokenizer, pairs, self.ids))
 
 
-def _unknown(task: str, names: Collection[str]) -> SettingsError:
+def _unknown(task: str, names: Collection[str], files: Sequence[Path] = ()) -> SettingsError:
+    """Return the error for a name that no task has, or for a format that a task of these files does not name."""
+    name, _, wanted = task.partition("@")
+    if wanted and name in names:
+        named: list[str] = []
+        for file in files:
+            with suppress(PromptfmtError):
+                named += [each for known in load_tasks(file) if known.name == name for each in declared_formats(known)]
+        lists = f"it names {', '.join(named)}" if named else f"it names none; `promptfmt show {name} --format {wanted}`"
+        return SettingsError(f"task {name!r} has no format {wanted!r}", hint=did_you_mean(wanted, named) or lists)
     here = f"there are {', '.join(sorted(names))}" if 0 < len(names) <= _MOST_NAMES else ""
-    hint = did_you_mean(task.partition("@")[0], names) or here or "name the files or folders to search, or a glob"
+    hint = did_you_mean(name, names) or here or "name the files or folders to search, or a glob"
     return SettingsError(f"no task matches {task!r}", hint=hint)
 
 

@@ -7,13 +7,14 @@ plugin. pytest was asked to collect the modules, so the exit status is not 0.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.unchanged import Unchanged
@@ -27,6 +28,7 @@ class CollectionErrors:
         self._run = run
         self._of_conftests: dict[str, pytest.CollectReport] = {}
         self._folders: set[Path] = set()
+        self._left_out: list[Path] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
@@ -40,6 +42,7 @@ class CollectionErrors:
         conftest, option = _broken_conftest(report), collector.config.option
         updates = option.update_snapshots or option.update_new_snapshots_only
         if conftest is None or updates or collector.nodeid in self._of_conftests:
+            self._left_out += [collector.path] if conftest is not None and updates else []
             return report
         self._of_conftests[collector.nodeid] = report
         self._folders.add(collector.path)
@@ -71,7 +74,7 @@ class CollectionErrors:
         others = len(session.items) - len(ours)
         if not ours:
             return (yield)
-        self._run.found.notes.append(_note(errors))
+        self._run.found.notes.append(_note(errors, self._left_out))
         if option.continue_on_collection_errors:
             return (yield)
         session.items[:] = ours
@@ -87,9 +90,11 @@ class CollectionErrors:
         return result
 
 
-def _note(errors: int) -> str:
+def _note(errors: int, left_out: Sequence[Path]) -> str:
+    folders = ", ".join(display_path(folder) for folder in dict.fromkeys(left_out))
+    apart = f", except in {folders}, because an update needs the conftest.py" if folders else ""
     return (
-        f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested, but the run fails. "
+        f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested{apart}, but the run fails. "
         "To test prompts only: promptfmt check, or --ignore-glob='*.py'"
     )
 

@@ -112,6 +112,23 @@ def test_what_cannot_be_shown_is_one_message_and_an_exit_code(folder: Path, args
     assert told in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("formats", "asked", "hint"),
+    [
+        ("{mcqa: null, cloze: null}", "mcqq", "did you mean 'mcqa'?"),
+        ("{mcqa: null, cloze: null}", "nope", "it names mcqa, cloze"),
+        ("null", "mcqa", "it names none; `promptfmt show arc --format mcqa`"),
+    ],
+)
+def test_a_format_that_a_task_does_not_name_is_told_with_those_it_names(
+    folder: Path, formats: str, asked: str, hint: str
+) -> None:
+    write_task(folder, "arc", formats=formats, doc_to_choice="choices")
+    done = promptfmt(folder, "show", f"arc@{asked}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"task 'arc' has no format {asked!r}\n  hint: {hint}\n"
+
+
 def test_a_name_that_no_file_has_is_told_without_collecting_anything(folder: Path) -> None:
     write_task(folder, "arc_easy")
     (folder / "conftest.py").write_text("raise SystemExit('collected')\n", "utf-8")
