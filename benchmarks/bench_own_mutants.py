@@ -1,6 +1,6 @@
 """Mutants of this package: which mistakes in its code the nearest tests notice.
 
-    python benchmarks/bench_own_mutants.py [--count N] [--seed S] [--only GLOB] [--seconds S]
+    python benchmarks/bench_own_mutants.py [--count N] [--seed S] [--only GLOB …] [--seconds S]
 
 A mutant is one changed expression of one module, drawn at random, kinds evenly, in a copy of the repository. The
 nearest tests of a module are
@@ -46,7 +46,7 @@ ELSEWHERE: Final = {
     "cli/__init__.py": "tests/cli/test_cli_check.py",
     "cli/review.py": "tests/cli/test_cli_accept.py",
     "core/finding.py": "tests/results/test_findings_ranked.py tests/rules/test_rules_engine.py",
-    "core/json_values.py": "tests/results/test_outcomes.py",
+    "core/json_values.py": "tests/results/test_outcomes.py tests/results/test_findings_ranked.py",
     "core/sandbox.py": "tests/tasks/test_rendering_jinja.py tests/hostile/test_hostile_cases.py",
     "core/source_imports.py": "tests/tasks/test_sources_functions.py tests/rules/test_code_mistakes.py",
     "core/yaml_parser.py": "tests/tasks/test_sources_yaml.py tests/hostile/test_hostile_cases.py",
@@ -263,10 +263,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=60, help="how many mutants")
     parser.add_argument("--seed", default="1", help="what the draw begins with")
-    parser.add_argument("--only", default="**/*.py", help="only modules of the package that match")
+    parser.add_argument("--only", nargs="+", default=["**/*.py"], help="only modules of the package that match")
     parser.add_argument("--seconds", type=float, default=600, help="the limit of one run of tests")
     arguments = parser.parse_args()
-    modules = sorted(path.relative_to(ROOT) for path in (ROOT / PACKAGE).glob(arguments.only))
+    found = {path for glob in arguments.only for path in (ROOT / PACKAGE).glob(glob)}
+    modules = sorted(path.relative_to(ROOT) for path in found)
     by_kind: dict[str, list[Mutant]] = {kind: [] for kind in KINDS}
     for mutant in (mutant for module in modules for mutant in mutants_of(module)):
         by_kind[mutant.kind].append(mutant)
