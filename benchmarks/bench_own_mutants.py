@@ -64,7 +64,7 @@ ELSEWHERE: Final = {
     "profiles/conversation.py": "tests/profiles/test_chat_prompt.py tests/system_templates/test_template_rules.py",
     "profiles/*trial*.py": "tests/system_templates/test_template_rules.py",
     "profiles/*tokenizer*.py": "tests/profiles/test_loading.py",
-    "results/lint_lines.py": "tests/cli/test_cli_check.py",
+    "results/lint_formats.py": "tests/cli/test_cli_check.py",
     "results/terminal.py": "tests/plugin/test_plugin_clusters.py",
     "revisions/*.py": "tests/cli/test_cli_diff.py",
     "revisions/task_changes.py": "tests/revisions/test_comparison_clusters.py",

@@ -53,38 +53,6 @@ class UnknownTasks(StrEnum):
     WARN = "warn"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Output:
-    """How a comparison is shown, and what its exit code is about."""
-
-    markdown: Path | None
-    html: Path | None
-    as_json: bool
-    in_browser: bool
-    verbose: bool
-    versions: bool
-    bump: bool
-    fail_unknown: bool
-
-    @property
-    def files(self) -> tuple[Path | None, Path | None]:
-        return self.markdown, self.html
-
-    @property
-    def prints_data(self) -> bool:
-        return self.as_json or any(str(file) == "-" for file in self.files)
-
-    def require_valid(self) -> None:
-        """Raise SettingsError before the work is done."""
-        if self.as_json + sum(str(file) == "-" for file in self.files) > 1:
-            raise SettingsError(
-                "only one of --json, --html - and --markdown - can print", hint="write the others to files"
-            )
-        for file in self.files:
-            if file is not None and not file.parent.is_dir():
-                raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
-
-
 def diff(
     old: Annotated[
         str | None,
@@ -143,17 +111,12 @@ def diff(
         return
     if lm_eval:
         raise SettingsError("--lm-eval can only be combined with --harness")
-    output = _Output(
-        markdown=markdown,
-        html=html,
-        as_json=as_json,
-        in_browser=in_browser,
-        verbose=verbose,
-        versions=versions or bump,
-        bump=bump,
-        fail_unknown=unknown is UnknownTasks.FAIL,
-    )
-    output.require_valid()
+    prints_data = as_json + sum(str(file) == "-" for file in (markdown, html))
+    if prints_data > 1:
+        raise SettingsError("only one of --json, --html - and --markdown - can print", hint="write the others to files")
+    for file in (markdown, html):
+        if file is not None and not file.parent.is_dir():
+            raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
     if bump and new is not None:
         raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
     options = pytest_options(profiles=profile, no_code=no_code) + (["-p", "xdist", "-n", str(jobs)] if jobs > 1 else [])
@@ -161,10 +124,20 @@ def diff(
     words = [word for name, values in given.items() for value in values or () for word in (name, value)]
     flags = [name for name, is_on in {"--findings": findings, "--no-code": no_code}.items() if is_on]
     command = shlex.join(["promptfmt", "diff", *(each for each in (old, new) if each is not None), *words, *flags])
-    base = old if old is not None else _default_base(prints_data=output.prints_data)
+    base = old if old is not None else _default_base(prints_data=bool(prints_data))
     report = _Report(compared(base, new, paths or [], task or [], options, findings=findings), command)
-    _show(report, output)
-    code = _exit_code(report, output)
+    if as_json:
+        print_json(report.data())
+    elif in_browser:
+        typer.echo(_open_in_browser(report.page()))
+    elif not prints_data:
+        print_lines(report.lines(verbose=verbose))
+    for file, content in ((markdown, report.markdown), (html, report.page)):
+        if str(file) == "-":
+            typer.echo(content())
+        elif file is not None:
+            write_file(file, content().encode("utf-8", "backslashreplace"))
+    code = _exit_code(report, versions=versions, bump=bump, fail_unknown=unknown is UnknownTasks.FAIL)
     if code:
         raise typer.Exit(code)
 
@@ -184,32 +157,17 @@ def _default_base(*, prints_data: bool) -> str:
     return base
 
 
-def _show(report: _Report, output: _Output) -> None:
-    """Print the comparison in one form, and write its files."""
-    if output.as_json:
-        print_json(report.data())
-    elif output.in_browser:
-        typer.echo(_open_in_browser(report.page()))
-    elif not output.prints_data:
-        print_lines(report.lines(verbose=output.verbose))
-    for file, content in zip(output.files, (report.markdown, report.page), strict=True):
-        if str(file) == "-":
-            typer.echo(content())
-        elif file is not None:
-            write_file(file, content().encode("utf-8", "backslashreplace"))
-
-
-def _exit_code(report: _Report, output: _Output) -> int:
+def _exit_code(report: _Report, *, versions: bool, bump: bool, fail_unknown: bool) -> int:
     """Return the exit code; with --bump, raise the versions first."""
-    versions = report.compared.versions
-    if output.versions:
-        is_wrong = any(each.is_error for each in versions) if not output.bump else not raise_versions(versions)
-        is_unknown = any(each.kind == "unsure" for each in versions)
+    found = report.compared.versions
+    if versions or bump:
+        is_wrong = any(each.is_error for each in found) if not bump else not raise_versions(found)
+        is_unknown = any(each.kind == "unsure" for each in found)
     else:
         is_wrong = bool(report.errors or report.compared.other_docs)
         is_wrong = is_wrong or any(each.category != "header-only" for each in report.clusters)
         is_unknown = bool(report.compared.unknown)
-    return 1 if is_wrong else UNKNOWN if is_unknown and output.fail_unknown else 0
+    return 1 if is_wrong else UNKNOWN if is_unknown and fail_unknown else 0
 
 
 @dataclass(frozen=True)
