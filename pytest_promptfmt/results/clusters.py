@@ -117,7 +117,7 @@ class Cluster:
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
         """Return the cluster that `to_json` wrote; it has no key."""
         names = ("category", "title", "detail", "docs", "members", "tokens")
-        return value_of(cls, {name: data[name] for name in names} | {"key": ""})
+        return value_of(cls, {name: data[name] for name in names if name in data} | {"key": ""})
 
 
 def clusters_of(outcomes: Iterable[Outcome]) -> tuple[Cluster, ...]:
