@@ -76,13 +76,20 @@ def unshow(shown: str) -> str:
     return _ESCAPE.sub(_character, shown) if "⟨" in shown else shown
 
 
-def escape_controls(text: str) -> str:
-    r"""Return the text with terminal control sequences escaped: all text that is printed goes through here.
+def printable(text: str) -> str:
+    r"""Return the text with control characters as `\x1b`, and those that change direction or line as `\u202e`.
 
-    Control characters, which a terminal obeys, become `\x1b`, and those that change the direction or the line `\u202e`;
-    tabs and line feeds stay. Commands of a CI server get a backslash: `\::error::`, `##\[error]`.
+    Tabs and line feeds stay.
     """
-    text = _CONTROL.sub(_escaped, text)
+    return _CONTROL.sub(_escaped, text)
+
+
+def escape_controls(text: str) -> str:
+    r"""Return the text as a terminal and a CI server can show it: all text that is printed goes through here.
+
+    It is `printable`, and commands of a CI server get a backslash: `\::error::`, `##\[error]`.
+    """
+    text = printable(text)
     return _COMMAND.sub(r"\g<0>\\", text) if "::" in text or "##" in text else text
 
 

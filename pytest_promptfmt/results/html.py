@@ -26,12 +26,13 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.git import GitError, git
 from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
+from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
 from pytest_promptfmt.results.item_views import diff_view, packed_view, unpacked_view
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.terminal import since_lines
-from pytest_promptfmt.results.wording import archetype_note, below, printable
+from pytest_promptfmt.results.wording import archetype_note, below
 
 CHUNK: Final = 100
 """Items in one compressed piece: unpacked together when one of them is opened."""

@@ -10,11 +10,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pytest_promptfmt.core.finding import stable_key
-from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.core.text import escape_controls, printable
 from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.terminal import SHOWN_PLACES, cause_lines
-from pytest_promptfmt.results.wording import below, printable
+from pytest_promptfmt.results.wording import below
 from pytest_promptfmt.rules.documentation import documentation_of
 from pytest_promptfmt.rules.rule_registry import known_rules
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.terminal import SHOWN_EXCERPTS, excerpts, since_lines
-from pytest_promptfmt.results.wording import archetype_note, counted, listed, printable
+from pytest_promptfmt.results.wording import archetype_note, counted, listed
 
 STEP_LIMIT: Final = 1024 * 1024
 """Bytes that GitHub takes as the summary of one step; a larger one is not shown at all."""

@@ -9,10 +9,11 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.release import LATEST, OLDEST
+from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.results.baseline import baseline_lines
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup, FindingPlace
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed, printable
+from pytest_promptfmt.results.wording import LISTED_BY_V, archetype_note, counted, first_of, listed
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks import found_release
 

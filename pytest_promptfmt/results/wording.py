@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.settings.table import BY_NAME, REPORTS
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 LISTED_BY_V: Final = "; -v lists them all"
 
@@ -61,8 +58,3 @@ def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
             next(rest, None)  # the file
         elif argument.partition("=")[0] not in of_files and argument != "--promptfmt-step-summary":
             yield argument
-
-
-def printable(text: str) -> str:
-    r"""Return the text with characters that change how others are drawn shown as `\u202e`; tabs and lines stay."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -166,7 +166,7 @@ def test_a_distinct_problem_of_many_snapshots_is_one_result(tmp_path: Path, cate
     run = run_of(sarif_report(RunResult(rootdir=tmp_path, outcomes=tuple(outcomes))))
     (result,) = run["results"]
     assert result["level"] == ("note" if category == "header-only" else "error")
-    title = MEANINGS[category] if category == "header-only" else "\\u001b[1m\\udc80"
+    title = MEANINGS[category] if category == "header-only" else "\\x1b[1m\\udc80"
     assert result["message"]["text"] == f"{category}, 3 items of 3 tasks: {title}"
     uris = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["relatedLocations"]]
     assert uris == ["b.yaml", "c.yaml"]

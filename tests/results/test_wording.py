@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.results.wording import accept_all, archetype_note, below, counted, first_of, listed, printable
+from pytest_promptfmt.core.text import printable
+from pytest_promptfmt.results.wording import accept_all, archetype_note, below, counted, first_of, listed
 
 
 @pytest.mark.parametrize(
@@ -57,4 +58,4 @@ def test_approximations_are_named_only_where_there_are_some() -> None:
 
 
 def test_only_characters_that_draw_others_differently_are_escaped() -> None:
-    assert printable("a\tb\n\u202eé\x1b\x7f") == "a\tb\n\\u202eé\\u001b\\u007f"
+    assert printable("a\tb\n\u202eé\x1b\x7f") == "a\tb\n\\u202eé\\x1b\\x7f"

@@ -24,6 +24,30 @@ def test_completions_are_in_the_yaml_or_next_to_it(tmp_path: Path) -> None:
     assert [(one.id, one.expected) for one in expected_completions(task)] == [("mine", None), ("line-1", "C")]
 
 
+@pytest.mark.parametrize(
+    ("expected", "extracted", "is_met"),
+    [
+        ("C", "C", True),
+        ("C", " C\n", True),
+        (5, "5", True),
+        (5, 5.0, True),
+        (["a"], ["a"], True),
+        ("C", "D", False),
+        (5, "6", False),
+        ("C", None, False),
+        (None, None, True),
+        (None, "", True),
+        (None, " [invalid] ", True),
+        (None, [], True),
+        (None, "C", False),
+    ],
+)
+def test_an_extraction_is_compared_as_a_value_and_as_text(expected: Any, extracted: Any, is_met: bool) -> None:
+    entry = {"completion": "x", "expected": expected}
+    [found] = expected_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
+    assert found.expects(extracted) is is_met
+
+
 def test_a_completion_may_be_for_one_pipeline_and_one_doc() -> None:
     entry = {"completion": "C", "correct": True, "pipeline": "strict", "doc": 1}
     [found] = expected_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
