@@ -314,8 +314,9 @@ def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
     """Write the entries, those first that matter most to the score, one in a line; the file is replaced in one step."""
     effects = _effects()
     ordered = sorted(entries, key=lambda entry: (_ORDER.index(effects.get(entry.code, "others")), entry.code, entry))
-    rows = [FIRST_LINE, *map(_row, ordered)]
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    # Entries about tasks have no profile.
+    rows = [{name: value for name, value in asdict(entry).items() if name != "profile" or value} for entry in ordered]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in [FIRST_LINE, *rows])
     writing.write(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -332,10 +333,6 @@ def _effects() -> Mapping[str, str]:
     return {ERROR: ERROR, MISREAD: MISREAD} | {
         code: _AFFECTS[effect_of(rule, rule.severity)] for code, rule in known_rules().items()
     }
-
-
-def _row(entry: BaselineEntry) -> dict[str, Any]:
-    return {name: value for name, value in asdict(entry).items() if name != "profile" or value}
 
 
 def _parsed(line: str, path: Path, number: int) -> Any:

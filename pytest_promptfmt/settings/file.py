@@ -111,14 +111,9 @@ def _converted(
         try:
             yield name, key.kind.convert(value)
         except (ValueError, TypeError):
-            raise SettingsError(
-                f"{'.'.join((*above, name))} is {_short(value)}, expected {key.kind.expected}", position=position
-            ) from None
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:59]}…"
+            shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:59]}…"
+            message = f"{'.'.join((*above, name))} is {shown}, expected {key.kind.expected}"
+            raise SettingsError(message, position=position) from None
 
 
 # -- schema ------------------------------------------------------------------------------------------------------------

@@ -130,7 +130,8 @@ class Configuration:
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the metrics; those of functions as `!function name`."""
-        return tuple(_metric_name(entry.get("metric")) for entry in self.task.metric_list or ())
+        metrics = (entry.get("metric") for entry in self.task.metric_list or ())
+        return tuple(f"!function {each.name}" if isinstance(each, FunctionRef) else str(each) for each in metrics)
 
     def field_specs(self) -> Iterator[tuple[Keys, Any]]:
         """Yield the field mappings that prompts are made of, with their keys, as the author wrote them."""
@@ -190,7 +191,3 @@ def _strings(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:
 
 def _is_code(spec: Any) -> bool:
     return isinstance(spec, FunctionRef) or callable(spec)
-
-
-def _metric_name(written: Any) -> str:
-    return f"!function {written.name}" if isinstance(written, FunctionRef) else str(written)

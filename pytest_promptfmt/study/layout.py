@@ -223,7 +223,9 @@ def with_columns(instance: Instance) -> Instance:
     if not columns:
         return instance
     ordered = sorted(columns, key=len, reverse=True)
-    pattern = re.compile("|".join(rf"(?<!\w){re.escape(text)}{_word_end(text)}" for text in ordered))
+    # A short value is followed by no more letters of the same word, but perhaps by a label glued to it.
+    ends = [r"(?![a-z\d_])" if len(text) < _SHORT else "" for text in ordered]
+    pattern = re.compile("|".join(rf"(?<!\w){re.escape(text)}{end}" for text, end in zip(ordered, ends, strict=True)))
 
     def split(spans: Spans) -> Spans:
         return tuple(piece for span in spans for piece in _pieces(span, pattern, columns))
@@ -233,11 +235,6 @@ def with_columns(instance: Instance) -> Instance:
         for prompt in instance.prompts
     )
     return replace(instance, prompts=prompts)
-
-
-def _word_end(text: str) -> str:
-    """Return what follows a short value: no more letters of the same word, but perhaps a label glued to it."""
-    return r"(?![a-z\d_])" if len(text) < _SHORT else ""
 
 
 def _pieces(span: Span, pattern: re.Pattern[str], columns: Mapping[str, str]) -> Iterator[Span]:

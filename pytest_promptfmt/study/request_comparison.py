@@ -222,7 +222,9 @@ def _by(release: Release) -> Side:
         if own is docs and shots and docs.fewshot_kind == "given":
             with suppress(PromptfmtError):
                 own = with_pool(followed, docs, shots)
-        return lambda profile: _ours(followed, own, profile, shots)
+        return lambda profile: [
+            [each.arguments for each in one.requests] for one in render_task(followed, own, profile, num_fewshot=shots)
+        ]
 
     return make
 
@@ -315,10 +317,6 @@ def _ways(study: Study, draws_own: bool) -> Iterator[tuple[Task, TaskDocs, int]]
             _, drawn = renderer_with_shots(tried, pool, _TRIED_SHOTS)
             if drawn:
                 yield replace(task, num_fewshot=drawn), with_own(pool), drawn
-
-
-def _ours(task: Task, docs: TaskDocs, profile: Profile, shots: int) -> Requests:
-    return [[each.arguments for each in one.requests] for one in render_task(task, docs, profile, num_fewshot=shots)]
 
 
 def _result(make: Callable[..., Any], *given: object) -> Any:
