@@ -29,8 +29,6 @@ from pytest_promptfmt.formats.labels import label_count
 from pytest_promptfmt.profiles.profile_loading import load_profile, profile_trial
 from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
 from pytest_promptfmt.results.clusters import grouped
-from pytest_promptfmt.rules.documentation import documentation_of, page
-from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
 from pytest_promptfmt.settings.profiles import defined_profiles
 from pytest_promptfmt.tasks import synthetic_docs, task_schema
@@ -60,6 +58,10 @@ def explain(
 
     Without a code, list all rules with what each reports.
     """
+    # The other commands of this module need no rules, which take long to import.
+    from pytest_promptfmt.rules.documentation import documentation_of, page
+    from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
+
     files = tuple(rules or ())
     found = [find_rule(code, files)] if code is not None else [*known_rules(files).values()]
     if as_json:
