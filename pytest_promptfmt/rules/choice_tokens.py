@@ -26,14 +26,10 @@ def with_tokenizer(view: ProfileView) -> Sequence[ProfileView]:
     return (view,) if view.tokenizer is not None else ()
 
 
-_query = partial(query, of=with_tokenizer, at="doc_to_choice", family=Family.TOKENS, scope="profile")
+token_query: Final = partial(query, of=with_tokenizer, at="doc_to_choice", family=Family.TOKENS, scope="profile")
 
 
-@_query(
-    "PF306",
-    "labels have different numbers of tokens",
-    name="labels-of-unequal-length",
-)
+@token_query("PF306", "labels have different numbers of tokens", name="labels-of-unequal-length")
 def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
     """Report labels with different numbers of tokens.
 
@@ -53,12 +49,7 @@ def _labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
             yield finding("", _all_tokens(view, choices), doc=choices[0].instance, severity=severity)
 
 
-@_query(
-    "PF309",
-    "two choices have the same tokens",
-    name="choices-alike-in-tokens",
-    severity=Severity.ERROR,
-)
+@token_query("PF309", "two choices have the same tokens", name="choices-alike-in-tokens", severity=Severity.ERROR)
 def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     """Report different choices with the same tokens, or a choice that begins with all tokens of another.
 
@@ -77,10 +68,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
             yield finding("", f"{one.continuation} | {other.continuation}", doc=one.instance)
 
 
-@_query(
-    "PF309",
-    "a choice never wins, because its tokens begin with all tokens of another choice",
-)
+@token_query("PF309", "a choice never wins, because its tokens begin with all tokens of another choice")
 def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     metrics = view.study.metrics
     is_normed = not metrics or any(metric in _NORMED for metric in metrics)
@@ -92,23 +80,16 @@ def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
             yield finding("", saw, doc=short.instance, severity=severity)
 
 
-@_query(
-    "PF309",
-    "labels begin with the same token",
-    severity=Severity.INFO,
-)
+@token_query("PF309", "labels begin with the same token", severity=Severity.INFO)
 def _same_first_token(view: ProfileView) -> Iterator[Finding]:
     for choices in _label_lists(view):
-        firsts = [scored.ids[len(_blank_ids(_tokenizer(view), scored)) :][:1] for scored in choices]
+        firsts = [scored.ids[len(_blank_ids(tokenizer_of(view), scored)) :][:1] for scored in choices]
         if all(firsts) and len(set(firsts)) < len(firsts) and len({scored.ids for scored in choices}) == len(choices):
             yield finding("", _all_tokens(view, choices), doc=choices[0].instance)
 
 
-@_query(
-    "PF310",
-    "the answer contains text that is not in the vocabulary",
-    name="not-in-vocabulary",
-    severity=Severity.ERROR,
+@token_query(
+    "PF310", "the answer contains text that is not in the vocabulary", name="not-in-vocabulary", severity=Severity.ERROR
 )
 def _unknown_token(view: ProfileView) -> Iterator[Finding]:
     """Report a character that is not in the vocabulary: an error in an answer, a warning in a prompt.
@@ -122,7 +103,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
 
     Real: braces and tildes are unknown to t5-small, Chinese to bert-base-uncased; llama.cpp #28862 (bytes).
     """
-    tokenizer = _tokenizer(view)
+    tokenizer = tokenizer_of(view)
     unknown, text = tokenizer.id_of_named("unk_token"), tokenizer.special_tokens.get("unk_token", "")
     if unknown is None or tokenizer.alphabet.spelling == "byte-level" or tokenizer.alphabet.byte_fallback:
         return  # the last two encode any text
@@ -130,7 +111,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
         if unknown in scored.ids and text not in scored.continuation:
             saw = f"{scored.continuation}: {_tokens(tokenizer, scored)}"
             severity = Severity.INFO if tokenizer.is_archetype else None
-            yield finding("", saw, _answer_key(view), scored.instance, severity=severity)
+            yield finding("", saw, answer_key(view), scored.instance, severity=severity)
     for instance, prompt in view.prompts:
         encoding = view.encode(prompt.text)
         if encoding is not None and unknown in encoding.ids and text not in prompt.text:
@@ -145,10 +126,10 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
             )
 
 
-@_query("PF310", "the answer is mostly encoded as bytes")
+@token_query("PF310", "the answer is mostly encoded as bytes")
 def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
     """Report an answer that is encoded mostly as bytes; it is an info if only a part is."""
-    tokenizer, is_real = _tokenizer(view), view.study.has_real_docs
+    tokenizer, is_real = tokenizer_of(view), view.study.has_real_docs
     scored = [one for one in chain.from_iterable(view.scored) if is_real or "«" not in one.continuation]  # its own mark
     shares = [_share_of_bytes(tokenizer, one) for one in scored]
     share = max(shares, default=0)
@@ -157,27 +138,29 @@ def _encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
         yield finding(
             "" if share > 0.5 else "the answer is partly encoded as bytes",
             f"{worst.continuation[:24]}: {_tokens(tokenizer, worst)}",
-            _answer_key(view),
+            answer_key(view),
             worst.instance,
             severity=None if share > 0.5 and not tokenizer.is_archetype else Severity.INFO,
         )
 
 
-def _tokenizer(view: ProfileView) -> Tokenizer:
+def tokenizer_of(view: ProfileView) -> Tokenizer:
+    """Return the tokenizer of a profile that has one."""
     assert view.tokenizer is not None
     return view.tokenizer
 
 
 def _is_archetype(view: ProfileView) -> bool:
-    return _tokenizer(view).is_archetype
+    return tokenizer_of(view).is_archetype
 
 
-def _answer_key(view: ProfileView) -> str:
+def answer_key(view: ProfileView) -> str:
+    """Return the key of the scored answers."""
     return "doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target"
 
 
 def _all_tokens(view: ProfileView, choices: Sequence[ScoredContinuation]) -> str:
-    return ", ".join(_tokens(_tokenizer(view), scored) for scored in choices[:_TOKENS])
+    return ", ".join(_tokens(tokenizer_of(view), scored) for scored in choices[:_TOKENS])
 
 
 def _pairs(view: ProfileView) -> Iterator[tuple[ScoredContinuation, ScoredContinuation]]:

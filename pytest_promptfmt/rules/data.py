@@ -192,7 +192,6 @@ def changed_text(study: Study) -> Iterator[Finding]:
         left = [(name, value) for name, value in left if not _GAP.search(value)]
         if left:
             yield from _changed(left, {_bare(value) for _, value in texts if value in whole}, whole, instance.index)
-        yield from _reordered(instance)
 
 
 def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: int) -> Iterator[Finding]:
@@ -211,26 +210,6 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
 
 def _bare(text: str) -> str:
     return "".join(_WORDS.findall(text.casefold()))
-
-
-def _reordered(instance: Instance) -> Iterator[Finding]:
-    text = instance.prompts[0].text if len(instance.prompts) == 1 else ""
-    for name, values in instance.doc.items():
-        listed = [value.strip() for value in values if isinstance(value, str)] if isinstance(values, list) else []
-        if not 2 < len(listed) <= 30 or len(set(listed)) < len(listed) or len(listed) < len(values):
-            continue
-        if any(len(value) < 4 or text.count(value) != 1 for value in listed):
-            continue
-        places = [text.index(value) for value in listed]
-        if places != sorted(places):
-            yield finding(
-                "code changes the order of a list of the data",
-                " / ".join(listed),
-                "doc_to_text",
-                instance,
-                field=name,
-                do="keep the order, or write the new list to a separate column",
-            )
 
 
 @also("PF223")

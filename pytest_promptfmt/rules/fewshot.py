@@ -21,9 +21,6 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.tasks import leaves_evaluated_doc_out, looks_for_answers
 
-_SENTENCE: Final = 6
-"""Words of an answer that is a sentence."""
-
 _FEWEST_ALIKE: Final = 2
 
 
@@ -252,9 +249,6 @@ def _answer_otherwise(page: Page) -> Iterator[Finding]:
     styles = [{_style(text) for text in texts} for texts in (answers, golds)]
     if has_given_shots(page.study) and len(answers) > 1 and any(map(_differs, *map(_common, styles))):
         yield warning("few-shot examples answer in another form than the gold answers", saw)
-    if all(len(gold.split()) == 1 for gold in golds) and all(len(one.split()) >= _SENTENCE for one in answers):
-        message = "few-shot examples answer in sentences, but single words are scored"
-        yield finding(message, saw, severity=severity or Severity.WARNING)
 
 
 def _style(text: str) -> tuple[bool, bool | None, bool, str]:

@@ -150,7 +150,8 @@ def padded_target(study: Study) -> Iterator[Finding]:
         target = instance.target
         if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
             continue
-        if target[0].isspace() or (study.has_real_docs and target[-1].isspace()):
+        is_line = first_text(instance).endswith("\n")  # which may be indented, as code is
+        if (target[0].isspace() and not is_line) or (study.has_real_docs and target[-1].isspace()):
             # without filters a completion keeps its space as well: only examples and other back ends differ
             is_lost = target[0].isspace() and is_exact and (bool(study.task.filter_list) or study.shots > 0)
             severity = None if is_lost else Severity.WARNING

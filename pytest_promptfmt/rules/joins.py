@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -14,9 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.prompt import Instance, Span, join
-from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.elements import uneven_labels
@@ -37,7 +34,7 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     words,
 )
-from pytest_promptfmt.rules.task_code import definitions, literal_end, literal_start, refuses_shots, tokens_of
+from pytest_promptfmt.rules.task_code import literal_end
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study.layout import listing_of
 
@@ -46,8 +43,6 @@ _WINDOW: Final = 80
 """Characters of a text next to a join that show how it ends or begins."""
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
-_LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)
-_ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
 _VALUE: Final = "\N{REPLACEMENT CHARACTER}"
 _TWO_SPACES: Final = re.compile(rf"(?<=[^\s.!?])(?<!{_VALUE})  (?=\S)|(?<={_VALUE})  (?=[^\s{_VALUE}])")
@@ -177,7 +172,7 @@ def _end_of_prompt(study: Study) -> Iterator[Join]:
     if not study.generates:
         return
     if not study.has_real_docs:
-        yield Join(literal_end(study, "doc_to_text"), "")
+        yield Join(literal_end(study), "")
     if study.has_guessed_text:
         return
     written = study.written.doc_to_text
@@ -267,16 +262,11 @@ def _answers(study: Study) -> Iterator[Join]:
     if not study.has_guessed_text:
         yield from _choices(study, None)
     elif not (study.generates or task.brings_delimiter or task.gen_prefix):
-        yield Join(literal_end(study, "doc_to_text"), task.target_delimiter, None, 0)
+        yield Join(literal_end(study), task.target_delimiter, None, 0)
 
 
 def _shot_delimiters(study: Study) -> Iterator[Join]:
     """Yield few-shot examples; without them PF202 reports the space of the question, and PF702 that of the answer."""
-    task, start = study.task, literal_start(study, "doc_to_target")
-    is_guessed = study.has_guessed_text and study.generates and not task.brings_delimiter and not task.gen_prefix
-    if is_guessed and task.target_delimiter[-1:] == start[:1] == " " and not refuses_shots(study):
-        end = literal_end(study, "doc_to_text")
-        yield Join(end, task.target_delimiter + start, "doc_to_target", severity=severity_of_shots(study))
     for instance in study.instances[:1] if study.shots else ():
         for shot in shots_of(instance):
             first = shot.messages[0]
@@ -396,20 +386,6 @@ def _words(study: Study) -> Iterator[Join]:
             yield Join(text[:at], text[at:], template.keys, saw=saw)
 
 
-def _literals(study: Study) -> Iterator[Join]:
-    """Yield the literals that follow each other in code, of which prose continues in prose."""
-    keys = ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description")
-    for named in [named for key in keys if isinstance(named := study.config.get(key), FunctionRef)]:
-        for node in definitions(named):
-            before = ""
-            for token in tokens_of(named.file, node):
-                found = _LITERAL.fullmatch(token.string) if token.type == tokenize.STRING else None
-                after = found[3] if found is not None else ""
-                if before and min(before.count(" "), after.count(" ")) > 1 and not _ESCAPED_END.search(before):
-                    yield Join(before, after, Position(named.file, node.lineno + token.start[0] - 2, 1))
-                before = after
-
-
 _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
     "end of the prompt": _end_of_prompt,
     "start of the prompt": _start_of_prompt,
@@ -429,5 +405,4 @@ _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
     "columns and texts": _columns_and_texts,
     "elements of a list": _elements,
     "words of a template": _words,
-    "literals": _literals,
 }

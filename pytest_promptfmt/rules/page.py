@@ -109,10 +109,11 @@ class Text:
 
 def drawn(study: Study) -> Sequence[Page]:
     """Return a page for each rendered doc."""
-    return study.once("pages", lambda: _pages(study, study.instances))
+    return study.once("pages", lambda: pages_of(study, study.instances))
 
 
-def _pages(study: Study, instances: Iterable[Instance]) -> tuple[Page, ...]:
+def pages_of(study: Study, instances: Iterable[Instance]) -> tuple[Page, ...]:
+    """Return a page for each of these docs that has a question."""
     asked = ((instance, question_message(instance)) for instance in instances)
     return tuple(Page(study, instance, message) for instance, message in asked if message is not None)
 
@@ -144,12 +145,12 @@ def shown(study: Study) -> Sequence[Page]:
 
 def with_shots(study: Study) -> Sequence[Page]:
     """Return the page of the first doc with few-shot examples, also if code makes it of synthetic docs."""
-    return _pages(study, study.with_shots[:1])
+    return pages_of(study, study.with_shots[:1])
 
 
 def demonstrated(study: Study) -> Sequence[Page]:
     """Return the page of the first doc with few-shot examples, if those are not synthetic."""
-    return _pages(study, study.demonstrated[:1])
+    return pages_of(study, study.demonstrated[:1])
 
 
 def given_shots(study: Study) -> Sequence[Page]:

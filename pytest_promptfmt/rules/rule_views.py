@@ -130,7 +130,9 @@ def pattern(module: str, name: str) -> re.Pattern[str]:
 def around(text: str, place: re.Match[str] | int, before: int = 20, after: int | None = None) -> str:
     """Return so many characters of a text before and after a match or index; as many after as before by default."""
     start, end = (place, place) if isinstance(place, int) else place.span()
-    return text[max(0, start - before) : end + (before if after is None else after)]
+    begin = max(0, start - before)
+    inside = re.compile(r"(?<=\w)\w+\s").match(text, begin, start)  # the end of a word
+    return text[inside.end() if inside is not None else begin : end + (before if after is None else after)]
 
 
 def shots_of(instance: Instance) -> tuple[Shot, ...]:

@@ -1,20 +1,39 @@
-"""Rules about what answers score, without a model: the gold answer wins, and nothing else does."""
+"""Rules about what answers score, without a model: metrics, the task's own code, near misses, and small changes."""
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.metric_scores import normalised
+from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, did_you_mean, is_misspelt
+from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import error_query, query, task
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
+from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
+
+_LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
+_HIGHER: Final = words("higher_is_better") | {name for name, metric in METRICS.items() if metric.higher_is_better}
+_AVERAGES: Final = ("mean", "median", "nanmean")
+_OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", "brier_score")
+"""Aggregations of the pairs of gold and answer that a metric gives for each doc."""
+
+_REFERENCE_FIRST: Final = ("bleu", "chrf", "chrf++", "ter")
+_CLASSES_OF_F1: Final = 2
+_PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
+_SECONDS: Final = 2.0
+_LONG: Final = 80
+
 
 _METRICS: Final = ("metric_list",)
 _LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "ConnectionError", "OSError", "LookupError")
@@ -125,3 +144,240 @@ def _normalised(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str, str]
         if trial.gold.strip():
             targets = trial.answers.targets if trial.answers.kind == "choice" else (trial.gold,)
             yield trial, {str(target): normalised(str(target), metric.arguments) for target in targets}
+
+
+@rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
+def wrong_direction(study: Study) -> Iterator[Finding]:
+    """Report `higher_is_better` with the wrong value for a well-known metric.
+
+    Why: the results table shows the direction as an arrow, and tools that compare runs choose the worse model.
+
+    Fix: change `higher_is_better`, or leave it out for lm-eval's own metrics.
+
+    Real: entries for perplexity and ter copied from entries for accuracy.
+    """
+    for index, entry in enumerate(study.task.metric_list or ()):
+        name, is_higher = entry.get("metric"), entry.get("higher_is_better")
+        if isinstance(name, str) and isinstance(is_higher, bool) and name in (_LOWER if is_higher else _HIGHER):
+            saw = f"{name}: {str(is_higher).lower()}"
+            yield finding("higher_is_better contradicts the metric", saw, ("metric_list", index, "higher_is_better"))
+
+
+@rule("PF615", "metric-never-given", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+def metric_never_given(study: Study) -> Iterator[Finding]:
+    """Report a metric of `metric_list` that scoring never gives.
+
+    Why: lm-eval reports the metrics that `process_results` returns. An entry of `metric_list` with another name is
+    silently missing in the results. `acc` needs log-likelihoods: for generated text its value is a pair, and averaging
+    fails at the end of the run.
+
+    Fix: use the names that `process_results` returns, and metrics that fit the output type.
+
+    Real: names changed in the code and not in the YAML file.
+    """
+    task = study.task
+    if task.process_results is None or not study.has_real_docs:
+        return
+    given: set[str] = set()
+    trials = tried(study)
+    for trial in trials.answers if trials is not None else ():
+        given |= set(_values(trials, trial, trial.gold) or ())
+    for choice in trials.choices if trials is not None else ():
+        given |= set(choice.gold_best)
+    if not given:
+        return
+    for index, entry in enumerate(task.metric_list or ()):
+        name = entry.get("metric")
+        if isinstance(name, str) and name not in given:
+            saw = f"{name}; process_results returns {', '.join(sorted(given))}"
+            yield finding("process_results never returns this metric", saw, ("metric_list", index))
+
+
+@also("PF615", scores=True)
+def unfit_aggregation(study: Study) -> Iterator[Finding]:
+    """Report an aggregation that does not fit the values of its metric: pairs, numbers, nothing."""
+    for index, entry in enumerate(study.task.metric_list or ()):
+        strange = [str(key) for key in entry if key not in words("metric_keys")]
+        near = next((key for key in strange if is_misspelt(key, words("metric_keys"))), None)
+        if near is not None:
+            do = did_you_mean(near, words("metric_keys")) or ""
+            yield finding("a key of a metric looks misspelt", near, ("metric_list", index, near), do=do)
+        what = _unfit_aggregation(study, entry)
+        if what:
+            do = "use exact_match, or output_type: multiple_choice" if "log-likelihoods" in what else ""
+            yield finding(what, str(entry["metric"]), ("metric_list", index), do=do)
+
+
+def _unfit_aggregation(study: Study, entry: Mapping[str, Any]) -> str:
+    """Return how the aggregation of an entry does not fit what lm-eval's own metric gives for a doc, "" if it does."""
+    around = harness_around(study.task.path.parent) if study.task.path is not None else None
+    if around is not None and entry.get("metric") in around.singled_out_metrics and not study.has_choices:
+        return ""  # a fork computes it in another way
+    known = METRICS.get(str(entry.get("metric")))
+    aggregation = entry.get("aggregation", known.aggregation if known is not None else None)
+    if known is None or entry.get("hf_evaluate") or study.task.process_results is not None:
+        return ""
+    given = data_table("rules")["metrics_given"].get(study.task.output_type, "").split()
+    if given and entry["metric"] not in given:
+        return f"the output type {study.task.output_type} never gives this metric"
+    if not isinstance(aggregation, str):
+        return ""
+    if study.generates and known.function is METRICS["acc"].function and aggregation in ("mean", "median"):
+        own = known.aggregation in _AVERAGES
+        return "a metric for log-likelihoods is used, but the task generates text" if own else _PAIRS_AVERAGED
+    if study.has_choices and aggregation == "f1" and len(study.written.doc_to_choice or ()) > _CLASSES_OF_F1:
+        is_list = isinstance(study.written.doc_to_choice, list)
+        return "f1 fails for more than two classes" if is_list else ""
+    if study.generates or study.has_choices:
+        gives_pairs, takes_pairs = (one in _OF_PAIRS for one in (known.aggregation, aggregation))
+        if gives_pairs and aggregation in _AVERAGES:
+            return _PAIRS_AVERAGED
+        if known.aggregation == "mean" and (takes_pairs or aggregation.endswith("perplexity")):
+            return "the aggregation belongs to another metric, and fails on the scores of this one"
+    return ""
+
+
+def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
+    """Return what each metric gives for one answer, as the filters leave it; None for an exception."""
+    if trials is None:
+        return None
+    scoring = trials.scoring
+    try:
+        with time_limit(_SECONDS, "scoring one doc", scoring.task.position("metric_list")):
+            doc = copy.deepcopy(dict(trial.instance.doc))
+            return score_doc(scoring.task, scoring.metrics, doc, trial.question, [answer])
+    except LimitExceededError:
+        raise
+    except Exception:
+        return None
+
+
+@rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+def worse_scores_more(study: Study) -> Iterator[Finding]:
+    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc.
+
+    Why: if target and metric do not fit, the score is the same for all answers, or the worse model wins.
+
+    Fix: compare what the filters give with the target as it is written.
+
+    Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
+    """
+    trials = tried(study)
+    if trials is None or not study.has_real_docs or not study.has_own_scorer:
+        return
+    if gold_kind(study) in ("tests", "nothing"):
+        return
+    is_better = {metric.name: metric.higher_is_better for metric in trials.scoring.metrics}
+    signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
+    differences: dict[str, list[float]] = {}
+    swapped: dict[str, list[float]] = {}
+    reached: dict[str, list[float]] = {}
+    golds = [trial.gold for trial in trials.answers]
+    asked = [trial for trial in trials.answers if trial.gold.strip()]
+    for trial in asked:
+        given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
+        _compare(differences, signs, given, _values(trials, trial, NONSENSE))
+        _compare(reached, signs, given, dict.fromkeys(signs, 0))
+        other = _another_gold(trial.gold, golds)
+        _compare(swapped, signs, given, _values(trials, trial, other) if other else None)
+    for name, signed in swapped.items():
+        is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
+        if is_only and len(signed) > 1 and not any(signed):
+            saw = f"for every doc, {name} is the same for both gold answers"
+            yield finding("the gold answer of another doc scores as high as the doc's own", saw, scored_by(trials))
+    for choice in trials.choices:
+        _compare(differences, signs, [choice.gold_best], choice.other_best)
+    for name, signed in differences.items():
+        if study.task.process_results is None and name in METRICS:
+            continue
+        if all(each <= 0 for each in signed) and (
+            any(each < 0 for each in signed) or len(differences) == 1
+        ):  # of several, each may judge other docs
+            saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
+            yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
+    for name, signed in differences.items():
+        rows = [*zip(asked, signed, reached.get(name, ()), strict=False)]
+        lost = [trial for trial, each, own in rows if each <= 0 and own < max(reached[name])]
+        if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
+            message = "the gold answer of some docs does not score better than a wrong one"
+            won = asked[signed.index(max(signed))].gold
+            saw, severity = f"{lost[0].gold[:_LONG]!r}, but {won[:_LONG]!r} does", Severity.WARNING
+            yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
+
+
+def _another_gold(gold: str, golds: Sequence[str]) -> str:
+    """Return the gold answer of another doc, of which neither is a part of the other; "" without one."""
+    return next((other for other in golds if other.strip() and other not in gold and gold not in other), "")
+
+
+def _compare(
+    found: dict[str, list[float]],
+    signs: Mapping[str, int],
+    golds: Sequence[Mapping[str, Any] | None],
+    other: Mapping[str, Any] | None,
+) -> None:
+    """Add how much better than `other` the best form of the gold answer is, by metric."""
+    for name, sign in signs.items():
+        wrong = _number((other or {}).get(name))
+        values = [_number((gold or {}).get(name)) for gold in golds]
+        right = [sign * value for value in values if value is not None]
+        if right and wrong is not None:
+            found.setdefault(name, []).append(max(right) - sign * wrong)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+@also("PF615", severity=Severity.ERROR, scores=True)
+def pair_reversed(study: Study) -> Iterator[Finding]:
+    """Report scoring code that returns the answer before the gold answer, where the aggregation is not symmetric."""
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
+    for trial in trials.answers[:1] if trials is not None else ():
+        values = _values(trials, trial, NONSENSE) or {}
+        for index, entry in enumerate(study.task.metric_list or ()):
+            pair: Any = values.get(str(entry.get("metric")))
+            is_pair = entry.get("aggregation") in _REFERENCE_FIRST and isinstance(pair, tuple) and len(pair) == 2
+            if is_pair and NONSENSE in str(pair[0]) and NONSENSE not in str(pair[1]):
+                message = "process_results passes the answer first, but the gold answer must come first"
+                yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
+
+
+@also("PF605", scores=True)
+def near_miss_scores(study: Study) -> Iterator[Finding]:
+    """Report scoring code that accepts a wrong answer because it contains the gold answer, or is a part of it."""
+    trials = tried(study)
+    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
+        return
+    for trial in trials.answers if gold_kind(study) == "text" else ():
+        gold, chain = str(trial.answers.labels[trial.answers.gold]).strip(), trials.chain
+        for miss in _near_misses(gold):
+            try:
+                read = [
+                    chain.read(one, text, trial.instance.doc, "a probe")
+                    for one in chain.pipelines
+                    for text in (gold, miss)
+                ]
+                right = [chain.is_right(trial.question, trial.instance.doc, one.extracted) for one in read]
+            except LimitExceededError:
+                raise
+            except Exception:
+                return  # which other rules report
+            beats = trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
+            if beats and right and all(right) and not any(one.problem for one in read):
+                how = "contains the gold answer" if gold in miss else "is a part of the gold answer"
+                saw = f"{miss!r} for {gold!r}"
+                yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
+                return
+
+
+def _near_misses(gold: str) -> tuple[str, ...]:
+    """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
+    if re.fullmatch(r"\d{1,6}", gold):
+        return (f"{gold}0", f"1{gold}", *((gold[:-1],) if len(gold) > 1 else ()))
+    if gold.casefold() in ("true", "correct", "valid", "likely"):
+        return (f"not {gold}",)
+    if gold.casefold() == "no":
+        return ("I do not know",)
+    words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
+    return (words[gold],) if gold in words else ()

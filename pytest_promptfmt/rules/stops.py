@@ -6,23 +6,14 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any, Final
 
 from pytest_promptfmt.answers.trials import trials_of
-from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
-from pytest_promptfmt.rules.page import error_query, generating, own, query
+from pytest_promptfmt.rules.page import error_query, generating, own, pages_of, query
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import (
-    finding,
-    first_text,
-    has_given_shots,
-    pattern,
-    scores_exact_match,
-    shots_of,
-)
+from pytest_promptfmt.rules.rule_views import COLUMN, finding, first_text, has_given_shots, pattern, scores_exact_match
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import looks_for_answers
@@ -37,68 +28,6 @@ _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>
 _TAG: Final = re.compile(r"</?[a-z]\w*>")
 _BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
 _ASKS_BLOCK: Final = pattern("stops", "asks_block")
-
-
-@also("PF910", severity=Severity.ERROR, scores=True)
-def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
-    """Report stop sequences that do not match the text after an answer in the few-shot examples."""
-    texts = [stop for stop in study.stop_texts if stop]
-    if not study.generates or not texts or question_labels(study) or any(map(is_literal, texts)):
-        return
-    shown = study.instances if study.shots > 0 else study.demonstrated
-    if not shown or not shown[0].prompts:
-        return
-    spans = shown[0].prompts[0].spans
-    shots = sorted({span.origin.shot for span in spans if span.origin.shot is not None})
-    if not shots:
-        return
-    after = [span for span in spans if span.origin.shot == shots[0] and span.origin.part == "fewshot delimiter"]
-    second = shots[1] if len(shots) > 1 else None
-    question = [
-        span for span in spans if span.origin.shot == second and span.origin.part not in ("answer", "description")
-    ]
-    following = "".join(span.text for span in (*after, *question))
-    answer = "".join(span.text for span in spans if span.origin.shot == shots[0] and span.origin.part == "answer")
-    if any(stop in answer + following for stop in texts):
-        return
-    plain = unicodedata.normalize("NFKC", following)
-    similar = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
-    if similar or study.shots > 0:
-        yield finding(
-            "no stop sequence matches the text after an answer",
-            f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
-            UNTIL,
-            shown[0],
-            severity=None if similar else _severity(study, texts, answer, following),
-            do=f"write {similar[0]!r} as in the prompt: one character has another width" if similar else "",
-        )
-
-
-def _severity(study: Study, stops: Sequence[str], answer: str, following: str) -> Severity | None:
-    """Return a milder severity where generating on changes nothing: for models that end their turns, or by filters.
-
-    Without rows nobody knows how the texts of the data begin, so that it is a warning.
-    """
-    if any(map(_TURN.search, stops)):
-        return Severity.INFO
-    mild = None if has_given_shots(study) else Severity.WARNING
-    if not looks_for_answers(study.task):
-        return mild
-    chain = trials_of(study).chain if scoring_failure(study) is None else None
-    if chain is None:
-        return mild
-    doc = study.scoring.instances[0].doc
-    for pipeline in chain.pipelines:
-        alone, longer = (chain.read(pipeline, text, doc, "a probe") for text in (answer, f"{answer}{following}"))
-        if alone.problem is not None or longer.problem is not None or alone.extracted != longer.extracted:
-            return mild
-    return Severity.WARNING
-
-
-def _begin_of(spans: Sequence[Span]) -> str:
-    """Return the constant start of a question: the text before the data."""
-    own = "".join(span.text for span in takewhile(lambda span: span.origin.field is None, spans))[:_SHOWN]
-    return own if own == "".join(span.text for span in spans) else f"{own}…"
 
 
 def is_literal(stop: str) -> bool:
@@ -185,35 +114,66 @@ def _shadowed_stop(study: Study) -> Iterator[Finding]:
             yield finding("", f"{stop!r} contains {shadow!r}", (*UNTIL, number))
 
 
-@rule("PF910", "stop-unlike-shots", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
+@rule("PF910", "stop-unlike-shots", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_unlike_shots(study: Study) -> Iterator[Finding]:
     """Report stop sequences that do not match the start of the next question.
 
     Why: after its answer, a base model writes the next question, in the layout of the few-shot examples. The stop
     sequence `Q:` does not end the answer if questions begin with `Question:`. Neither does `Frage:` if its colon has
-    another width.
+    another width. It is a warning if a stop is a label, if filters read the same answer, or if the examples are
+    synthetic. It is an info if a stop is the end of a chat model's turn.
 
     Fix: use the exact label at the start of a question, or a newline.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
     """
-    labels = question_labels(study)
-    if not study.generates or not labels:
+    stops, labels = [stop for stop in study.stop_texts if stop], question_labels(study)
+    shown = study.instances if study.shots > 0 and not labels else study.demonstrated
+    if not study.generates or not stops or any(map(is_literal, stops)):
         return
-    for instance in study.demonstrated[:1]:
-        shots = shots_of(instance)
+    for page in pages_of(study, shown[:1]):
+        shots, delimiter = page.shots, study.task.fewshot_delimiter
+        asked = [*(shot.question for shot in shots[1:]), page.text, *(each.text for each in own(study) if labels)]
         if not shots or any(shot.answer is None for shot in shots):
             return
-        asked = [*(shot.question for shot in shots), *(page.text for page in own(study))]
-        cues = [layout_of(question).cue for question in asked]
-        before = [text if cue is None else text[: cue.start] for text, cue in zip(asked, cues, strict=True)]
-        begins = [study.task.fewshot_delimiter + question[:60] for question in before]
-        if not any(stop in begin for stop in study.stop_texts for begin in begins):
-            plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
-            wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
-            saw = f"{labels[0]!r}, but the next question begins with {begins[0][:40]}"
+        if labels:  # a label inside of a question does not begin the next one
+            cues = [layout_of(text).cue for text in asked]
+            asked = [text[: cue.start if cue is not None else None][:60] for text, cue in zip(asked, cues, strict=True)]
+        follows = [f"{delimiter}{text}" for text in asked]
+        ends = follows if labels else [f"{shots[0].answer}{follows[0]}"]
+        if any(stop in end for stop in stops for end in ends):
+            return
+        plain = [unicodedata.normalize("NFKC", text) for text in follows[: None if labels else 1]]
+        wide = [stop for stop in labels or stops if any(unicodedata.normalize("NFKC", stop) in one for one in plain)]
+        if labels or wide or study.shots > 0:
+            mild = (
+                Severity.WARNING if labels else None if wide else _severity(study, stops, shots[0].answer, follows[0])
+            )
+            begin, column, _ = page.constant.partition(COLUMN)  # which is the same for all data
+            begin = f"{delimiter}{begin[:_SHOWN]}{'…' if column else ''}"
+            saw = f"{', '.join(map(repr, labels[:1] or stops))}, but an answer is followed by {begin!r}"
             do = f"write {wide[0]!r} as in the prompt: one character has another width" if wide else ""
-            yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
+            message = "no stop sequence matches the start of the next question"
+            yield finding(message, saw, UNTIL, page.instance, severity=Severity.WARNING if labels else mild, do=do)
+
+
+def _severity(study: Study, stops: Sequence[str], answer: str | None, following: str) -> Severity | None:
+    """Return a milder severity where generating on changes nothing: for models that end their turns, or by filters.
+
+    Without rows nobody knows how the texts of the data begin, so that it is a warning.
+    """
+    if any(map(_TURN.search, stops)):
+        return Severity.INFO
+    mild = None if has_given_shots(study) else Severity.WARNING
+    chain = trials_of(study).chain if looks_for_answers(study.task) and scoring_failure(study) is None else None
+    if chain is None:
+        return mild
+    doc = study.scoring.instances[0].doc
+    for pipeline in chain.pipelines:
+        alone, longer = (chain.read(pipeline, text, doc, "a probe") for text in (f"{answer}", f"{answer}{following}"))
+        if alone.problem is not None or longer.problem is not None or alone.extracted != longer.extracted:
+            return mild
+    return Severity.WARNING
 
 
 @error_query(

@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-import tokenize
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from io import StringIO
 from pathlib import Path
 from typing import Final
 
@@ -71,17 +68,6 @@ def _names_in(file: Path, wanted: str) -> frozenset[str] | None:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "setattr"):
             return None
     return None if "__getattr__" in names else frozenset(names)
-
-
-def _method(classes: Mapping[str, ast.ClassDef], name: str, hook: str) -> ast.FunctionDef | None:
-    """Return a method of a class of the file, or of its bases there."""
-    node = classes.get(name)
-    for part in node.body if node is not None else ():
-        if isinstance(part, ast.FunctionDef) and part.name == hook:
-            return part
-    others = {key: value for key, value in classes.items() if key != name}
-    bases = (base.id for base in (node.bases if node is not None else ()) if isinstance(base, ast.Name))
-    return next(filter(None, (_method(others, base, hook) for base in bases)), None)
 
 
 def parsed(function: FunctionRef) -> ast.Module | None:
@@ -159,92 +145,23 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
                 return
 
 
-def literal_end(study: Study, key: str) -> str:
-    """Return the literal text with which the function of a key ends what it returns, "" where that is not known."""
-    return _edge(study, key, at_end=True)
-
-
-def _edge(study: Study, key: str, *, at_end: bool) -> str:
-    written, named = getattr(study.written, key), study.given.config.get("class")
-    if isinstance(written, FunctionRef):
-        node = next(definitions(written), None)
-    else:
-        node = hook_of(named, key) if isinstance(named, FunctionRef) else None
+def literal_end(study: Study) -> str:
+    """Return the literal text with which the function for the question ends what it returns, "" if that is unknown."""
+    node = next(definitions(study.written.doc_to_text), None)
     returns = [one for one in ast.walk(node) if isinstance(one, ast.Return)] if node is not None else []
-    if node is None or len(returns) != 1 or returns[0] is not node.body[-1]:
-        return ""
-    return _literal(returns[0].value, node.body[:-1], at_end=at_end) or ""
+    return _last_text(returns[0].value) if len(returns) == 1 else ""
 
 
-def _literal(value: ast.expr | None, before: Sequence[ast.stmt], *, at_end: bool) -> str | None:
-    """Return the literal text at one end of an expression; `before` are the statements that ran before it."""
+def _last_text(value: ast.expr | None) -> str:
     match value:
         case ast.Constant(value=str(text)):
             return text
-        case ast.JoinedStr(values=[*parts]) if parts:
-            return _literal(parts[-1 if at_end else 0], before, at_end=at_end)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _literal(right if at_end else left, before, at_end=at_end)
+        case ast.JoinedStr(values=[*_, last]):
+            return _last_text(last)
+        case ast.BinOp(op=ast.Add(), right=right):
+            return _last_text(right)
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
-            return _PRINTED.split(text)[-1 if at_end else 0]
+            return _PRINTED.split(text)[-1]
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
-            return text.rpartition("}")[2] if at_end else text.partition("{")[0]
-        case ast.Name(id=name):
-            return _of_name(name, before, at_end=at_end)
-    return None
-
-
-def _of_name(name: str, before: Sequence[ast.stmt], *, at_end: bool) -> str | None:
-    """Return the literal text at one end of a variable, where nothing but plain statements give it its value."""
-    for number in range(len(before) - 1, -1, -1):
-        statement = before[number]
-        if not any(_stores(each, name) for each in ast.walk(statement)):
-            continue
-        match statement:
-            case ast.Assign(targets=[ast.Name()], value=value):
-                return _literal(value, before[:number], at_end=at_end)
-            case ast.AugAssign(target=ast.Name(), op=ast.Add(), value=value) if at_end:
-                return _literal(value, before[:number], at_end=True)
-            case ast.AugAssign(target=ast.Name(), op=ast.Add()):
-                continue
-        return None
-    return None
-
-
-def _stores(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-
-
-def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
-    """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
-    tree = parsed(named)
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
-    return _method(classes, named.name, hook)
-
-
-def refuses_shots(study: Study) -> bool:
-    """Return whether a hook of a class takes the doc alone: lm-eval 0.4.13 passes more for few-shot examples."""
-    named = study.given.config.get("class")
-    hooks = [hook_of(named, key) for key in ("doc_to_text", "doc_to_target")] if isinstance(named, FunctionRef) else []
-    return any(_takes_doc_alone(node) for node in hooks if node is not None)
-
-
-def _takes_doc_alone(hook: ast.FunctionDef) -> bool:
-    """Return whether a hook takes no second argument by its place, as lm-eval gives it, after `self`."""
-    is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in hook.decorator_list)
-    taken = len(hook.args.posonlyargs) + len(hook.args.args) + is_static
-    return hook.args.vararg is None and taken < 3
-
-
-def literal_start(study: Study, key: str) -> str:
-    """Return the literal text with which the function of a key begins what it returns, "" where that is not known."""
-    return _edge(study, key, at_end=False)
-
-
-def tokens_of(file: Path, node: ast.FunctionDef) -> Iterator[tokenize.TokenInfo]:
-    """Yield the tokens of a function, without comments and newlines inside of brackets."""
-    source = gate.read_bytes(file, limit=MAX_BYTES).decode("utf-8", "replace")
-    lines = source.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]
-    with suppress(tokenize.TokenError, IndentationError):
-        tokens = tokenize.generate_tokens(StringIO("if True:\n" + "".join(lines)).readline)
-        yield from (token for token in tokens if token.type not in (tokenize.NL, tokenize.COMMENT))
+            return text.rpartition("}")[2]
+    return ""

@@ -8,8 +8,8 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.profiles import Tokenizer
-from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
-from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules import Finding, ProfileView, Severity
+from pytest_promptfmt.rules.choice_tokens import answer_key, token_query, tokenizer_of
 from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study.profile_view import ScoredContinuation, ends_every_text
 
@@ -17,8 +17,13 @@ _TAIL: Final = 24
 _TOKENS: Final = 8
 
 
-@rule("PF301", "nothing-left-to-score", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
-def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
+@token_query(
+    "PF301",
+    "the answer merges with the prompt, leaving no token to score",
+    severity=Severity.ERROR,
+    name="nothing-left-to-score",
+)
+def _nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     """Report an answer that has no token left when the tokens of the prompt are cut off.
 
     Why: lm-eval encodes prompt and answer together, then cuts off as many tokens as the prompt has by itself. If the
@@ -31,54 +36,48 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     """
     for scored in chain.from_iterable(view.scored):
         if not scored.ids and scored.continuation.strip():
-            saw = f"{scored.context[-_TAIL:]}|{scored.continuation}"
-            yield finding(
-                "the answer merges with the prompt, leaving no token to score",
-                saw,
-                _boundary_key(view),
-                scored.instance,
-            )
-            return
+            yield finding("", f"{scored.context[-_TAIL:]}|{scored.continuation}", _boundary_key(view), scored.instance)
 
 
-@rule("PF302", "token-over-boundary", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
+@token_query("PF302", "", severity=Severity.ERROR, name="token-over-boundary")
+def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     """Report a token that crosses the boundary between prompt and answer.
 
     Why: lm-eval encodes prompt and answer together, and cuts off as many tokens as the prompt has by itself. If `:` and
-    the newline after it form one token, the model gets `Answer:` and `A`, and never sees the newline. With `split:
-    pairwise` the two are encoded separately, and SentencePiece adds a space that is not in the text. The finding is an
-    info if the text is the same and only its tokens differ.
+    the newline after it form one token, the model gets `Answer:` and `A`, and never sees the newline. This is a
+    warning, and an info if the text is the same and only its tokens differ. With `split: pairwise` the two are encoded
+    separately, and SentencePiece adds a space that is not in the text. This is a warning if only the tokens differ.
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
     Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; PR #531, #546 (hellaswag 76 % and 58 %).
     """
-    tokenizer = view.tokenizer
-    if tokenizer is None:
-        return
+    tokenizer = tokenizer_of(view)
+    is_apart = view.profile.split == "pairwise" and not ends_every_text(tokenizer)
     for scored in chain.from_iterable(view.scored):
-        if not scored.pair.merged or not scored.ids:
+        if not scored.ids or not (scored.pair.merged or is_apart):
             continue
-        whole = _whole(tokenizer, scored)
-        given = (*scored.pair.context_ids, *scored.ids)
+        whole, given = _whole(tokenizer, scored), (*scored.pair.context_ids, *scored.ids)
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
-        cut = len(scored.pair.context_ids)
-        around = slice(max(0, cut - 3), cut + 3)
-        message = (
-            "a token crosses the boundary between prompt and answer and is split"
-            if is_same_text
-            else "a token crosses the boundary between prompt and answer, and splitting it changes the text"
-        )
-        saw = f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}"
-        yield finding(
-            message, saw, _boundary_key(view), scored.instance, severity=Severity.INFO if is_same_text else None
-        )
-        return
+        if scored.pair.merged:
+            cut = len(scored.pair.context_ids)
+            around = slice(max(0, cut - 3), cut + 3)
+            what = "is split" if is_same_text else "splitting it changes the text"
+            message = f"a token crosses the boundary between prompt and answer, and {what}"
+            saw = f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}"
+            severity = Severity.INFO if is_same_text else Severity.WARNING
+            yield finding(message, saw, _boundary_key(view), scored.instance, severity=severity)
+        elif given != whole:
+            what = "gives other tokens" if is_same_text else "adds text to the answer"
+            tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
+            saw = f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}"
+            message, severity = f"encoding the answer separately from the prompt {what}", Severity.WARNING
+            at = _boundary_key(view)
+            yield finding(message, saw, at, scored.instance, severity=severity if is_same_text else None)
 
 
-@rule("PF303", "space-before-choice", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def space_before_choice(view: ProfileView) -> Iterator[Finding]:
+@token_query("PF303", "", name="space-before-choice")
+def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     """Report answers that are scored with unwanted spaces before them.
 
     Why: a choice with a leading space fits after `Answer:`. It does not fit after the generation prompt of a chat
@@ -90,36 +89,28 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """
-    tokenizer = view.tokenizer
-    if tokenizer is None:
-        return
+    tokenizer, is_continued = tokenizer_of(view), view.study.task.brings_delimiter
     for scored in chain.from_iterable(view.scored):
         text = scored.continuation
-        blanks = len(text) - len(text.lstrip(" "))
-        if blanks == 0 or not text.strip() or text.lstrip(" ")[:1] == "\n":
+        spaces = len(text) - len(text.lstrip(" "))
+        if not text.strip() or text.lstrip(" ")[:1] == "\n":
             continue
-        is_twice = blanks == 2
-        is_continued = view.study.task.brings_delimiter
-        if not is_twice and not (blanks == 1 and _begins_answer(view, scored)):
+        if spaces != 2 and not (spaces == 1 and _begins_answer(view, scored)):
             continue
-        wanted = text.lstrip(" ") if not is_twice else text[1:]
-        if tokenizer.ids(scored.context + text) == tokenizer.ids(scored.context + wanted):
+        if tokenizer.ids(scored.context + text) == tokenizer.ids(scored.context + text[1:]):
             continue
         yield finding(
-            "the answer begins with two spaces"
-            if is_twice
-            else "the answer begins with a space right after the generation prompt",
+            f"the answer begins with {'two spaces' if spaces == 2 else 'a space right after the generation prompt'}",
             f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
-            ("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
+            answer_key(view),
             scored.instance,
             severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,
             do="run this task without a chat template: its target continues the prompt" if is_continued else "",
         )
-        return
 
 
-@rule("PF304", "tokens-unlike-shots", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
+@token_query("PF304", "a choice begins with another token than in a few-shot example", name="tokens-unlike-shots")
+def _tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
     """Report a choice that begins with another token than the same answer in a few-shot example.
 
     Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
@@ -130,23 +121,19 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2346; lighteval #45 and #159.
     """
-    tokenizer = view.tokenizer
-    if tokenizer is None or not view.scored:
-        return
-    for scored in view.scored[0]:
-        if scored.request.prompt is None:
-            continue
-        prompt = scored.instance.prompts[scored.request.prompt]
-        shown = _demonstrated(prompt, scored.continuation.strip())
+    tokenizer = tokenizer_of(view)
+    is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
+    for scored in view.scored[0] if view.scored else ():
+        prompt = scored.instance.prompts[scored.request.prompt] if scored.request.prompt is not None else None
+        shown = _demonstrated(prompt, scored.continuation.strip()) if prompt is not None else None
         candidate = _first_visible(tokenizer, scored.ids)
-        if shown is None or candidate is None:
+        if prompt is None or shown is None or candidate is None:
             continue
         demonstrated = _token_at(tokenizer, prompt.text, shown)
         if demonstrated is not None and demonstrated != candidate:
             shown_and_scored = [shown_tokens(tokenizer, [token]) for token in (demonstrated, candidate)]
-            is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
             yield finding(
-                "a choice begins with another token than in a few-shot example",
+                "",
                 "the few-shot example has {}, but {} is scored".format(*shown_and_scored),
                 _boundary_key(view),
                 scored.instance,
@@ -155,32 +142,6 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
                 if view.profile.is_chat and not is_one_turn
                 else "use the same target_delimiter for few-shot examples and candidates",
             )
-            return
-
-
-@also("PF302", severity=Severity.ERROR, scope="profile")
-def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
-    """Report an answer whose tokens change because the profile encodes it separately from the prompt."""
-    tokenizer = view.tokenizer
-    if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):
-        return
-    for scored in chain.from_iterable(view.scored):
-        whole = _whole(tokenizer, scored)
-        given = (*scored.pair.context_ids, *scored.ids)
-        if given == whole or not scored.ids:
-            continue
-        is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
-        tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
-        yield finding(
-            "encoding the answer separately from the prompt adds text to the answer"
-            if not is_same_text
-            else "encoding the answer separately from the prompt gives other tokens",
-            f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
-            _boundary_key(view),
-            scored.instance,
-            severity=Severity.WARNING if is_same_text else None,
-        )
-        return
 
 
 def _begins_answer(view: ProfileView, scored: ScoredContinuation) -> bool:
