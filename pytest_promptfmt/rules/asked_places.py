@@ -77,17 +77,20 @@ def _no_room_for_length(study: Study) -> Iterator[str]:
         yield f"{study.contract.length}, {budget} tokens"
 
 
-def _golds_as_text(study: Study) -> Sequence[Study]:
-    """Return a task whose gold answers are texts that a model has to write."""
-    is_text = study.generates and not study.has_own_scorer and gold_kind(study) == "text"
-    return (study,) if is_text and study.real_instances else ()
+def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
+    """Return a task that compares whole completions with texts, and the texts of its own docs."""
+    targets = [instance.target for instance in study.real_instances]
+    is_compared = study.generates and not study.has_own_scorer and scores_exact_match(study)
+    are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
+    if not (targets and is_compared and are_texts) or looks_for_answers(study.task) or study.has_guessed_text:
+        return ()
+    return ((study, [str(target).strip() for target in targets]),)
 
 
-@query("PF714", "the gold answers do not have the format that the prompt requests", _golds_as_text, at="doc_to_target")
-def _gold_in_other_format(study: Study) -> Iterator[str]:
-    golds = [str(instance.target).strip() for instance in study.real_instances]
-    is_whole = scores_exact_match(study) and not looks_for_answers(study.task)
-    for wording, written, *concerned in data_table("contract")["formats"] if is_whole else ():
+@query("PF714", "the gold answers do not have the format that the prompt requests", _compared_golds, at="doc_to_target")
+def _gold_in_other_format(compared: tuple[Study, list[str]]) -> Iterator[str]:
+    study, golds = compared
+    for wording, written, *concerned in data_table("contract")["formats"]:
         found = re.search(wording, study.own_text, re.IGNORECASE)
         golds = [gold for gold in golds if not concerned or re.search(concerned[0], gold)]
         if found is not None and golds and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
@@ -100,16 +103,6 @@ def _letter_and_text(page: Page) -> Iterator[str]:
     text = _TEXT.search(page.study.own_text) if letters and page.study.generates else None
     if text is not None and letters[0].said not in text[0] and text[0].strip() not in letters[0].said:
         yield f"{letters[0].said[:60]} and {text[0].strip()[:60]}"
-
-
-def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
-    """Return a task that compares whole completions with texts, and the texts of its own docs."""
-    targets = [instance.target for instance in study.real_instances]
-    is_compared = study.generates and not study.has_own_scorer and scores_exact_match(study)
-    are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
-    if not (targets and is_compared and are_texts) or looks_for_answers(study.task) or study.has_guessed_text:
-        return ()
-    return ((study, [str(target).strip() for target in targets]),)
 
 
 @query("PF509", "", generating, at="filter_list")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance
@@ -35,20 +35,6 @@ _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label|target|answer)s?", re.IGNORECASE)
 _SEVERAL: Final = pattern("gold_answers", "several")
 """Words of a prompt that asks for several things, and scripts in which they are not known."""
-
-_PUNCTUATION: Final = frozenset(".!?;,:…。！？")
-_OPENING: Final = frozenset("\"'“‘«([")
-_SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
-    ("has outer whitespace", "has no outer whitespace", lambda text: text != text.strip()),
-    ("ends with punctuation", "does not end with punctuation", lambda text: text.rstrip()[-1:] in _PUNCTUATION),
-    ("is quoted or in brackets", "is neither quoted nor in brackets", lambda text: text.strip()[:1] in _OPENING),
-    ("is in capitals", "is not in capitals", lambda text: len(text.strip()) > 1 and text.isupper()),
-    ("is capitalized", "is not capitalized", lambda text: text.strip()[:1].isupper()),
-)
-"""A sign and its opposite, as a message has them, and whether a text has the sign."""
-
-_LONGER: Final = 2
-"""How many times longer than any other choice a conspicuous answer is."""
 
 _IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
 _ANY_WORD: Final = re.compile(r"\w+")
@@ -324,54 +310,30 @@ def _joined(instance: Instance) -> str | None:
 
 @rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
 def leaked_gold(study: Study) -> Iterator[Finding]:
-    """Report a feature that only the gold choices have, such as whitespace, letter case, punctuation or length.
+    """Report prompts that have the gold choice of every doc, and none of its other choices.
 
-    Why: the feature gives the answer away. It also counts if only the gold choices appear in the prompt. A feature is
-    reported if at least three docs agree. If a passage contains the answer on purpose, ignore this rule and give that
-    reason.
+    Why: the text gives the answer away. It is reported if at least three docs agree. If a passage contains the answer
+    on purpose, ignore this rule and give that reason.
 
-    Fix: format all choices in the same way in the template or in `process_docs`; remove the passage with the answer.
+    Fix: remove the passage with the answer.
 
-    Real: lm-evaluation-harness #3500 (mmlu_pro); eval-framework #81 (sciq with its passage).
+    Real: eval-framework #81 (sciq with its passage).
     """
     if len(study.real_instances) < 3 or not study.has_choices:
         return
-    pairs, held = [], []
     for instance in study.real_instances:
         scored = [request for request in instance.requests if request.continuation and request.prompt is not None]
-        golds = [without_delimiter(study, request.continuation) for request in scored if request.gold]
-        others = [without_delimiter(study, request.continuation) for request in scored if not request.gold]
-        if len(golds) != 1 or len(others) < 2:
-            return
-        pairs.append((golds[0], others))
+        golds, others = list[str](), list[str]()
+        for request in scored:
+            (golds if request.gold else others).append(_words(without_delimiter(study, request.continuation)))
         message = question_message(instance)
-        held.append(_words(message.text) if message is not None else "")
-    sign = _sign_of_gold(pairs)
-    if sign is None and all(_holds_only(text, *answers) for text, answers in zip(held, pairs, strict=True)):
-        sign = "appears in the prompt"
-    if sign is not None:
-        yield finding(f"in every doc, only the gold choice {sign}", pairs[0][0], "doc_to_choice", 0)
-
-
-def _sign_of_gold(pairs: Sequence[tuple[str, Sequence[str]]]) -> str | None:
-    """Return the sign that distinguishes the gold choice of every doc from its other choices, None without one."""
-    for sign, opposite, has in _SIGNS:
-        if all(has(gold) and not any(map(has, others)) for gold, others in pairs):
-            return sign
-        if all(not has(gold) and all(map(has, others)) for gold, others in pairs):
-            return opposite
-    if all(len(gold) >= _LONGER * max(map(len, others)) for gold, others in pairs):
-        return "is much longer"
-    if all(_LONGER * len(gold) <= min(map(len, others)) for gold, others in pairs):
-        return "is much shorter"
-    return None
-
-
-def _holds_only(text: str, gold: str, others: Sequence[str]) -> bool:
-    """Return whether a prompt contains the words of the gold choice, and of no other one."""
-    if len(_words(gold)) < _SOME_WORD or _words(gold) not in text:
-        return False
-    return not any(_words(other) in text for other in others)
+        text = _words(message.text) if message is not None else ""
+        is_alone = len(golds) == 1 and golds[0] in text and not any(other in text for other in others)
+        if not is_alone or len(others) < 2 or len(golds[0]) < _SOME_WORD:
+            return
+    first = next(request for request in study.real_instances[0].requests if request.gold)
+    saw = without_delimiter(study, first.continuation)
+    yield finding("in every doc, only the gold choice appears in the prompt", saw, "doc_to_choice", 0)
 
 
 def _words(text: str) -> str:

@@ -268,11 +268,6 @@ class Study(Configuration):
         return self.material.shots if self.failure is None else self.task.shots()
 
     @property
-    def requested_shots(self) -> int:
-        """Return the number of few-shot examples that the task or the settings request."""
-        return self.task.shots(self.settings.num_fewshot)
-
-    @property
     def has_real_docs(self) -> bool:
         """Return whether the docs are the user's own; synthetic ones show nothing about data."""
         return self.docs is not None and self.docs.kind == "given"

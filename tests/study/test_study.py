@@ -160,7 +160,7 @@ def test_what_stops_all_profiles_is_raised_before_what_stops_one() -> None:
 
 def test_a_task_without_shots_is_also_rendered_with_two() -> None:
     study = study_of(task(fewshot=FewShot(samples=DOCS)))
-    assert study.shots == study.requested_shots == 0
+    assert study.shots == 0
     (shown,) = study.with_shots
     assert shown.prompts[0].text.count("What is") == 3
     assert study.demonstrated == study.with_shots
