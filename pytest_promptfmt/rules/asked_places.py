@@ -11,6 +11,7 @@ from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
+from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, generating, given_shots, query
 from pytest_promptfmt.rules.rule_views import finding, first_text, listed_labels, pattern, scores_exact_match, words
 from pytest_promptfmt.study.gold import gold_kind
@@ -126,12 +127,12 @@ def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
     """Report a target that an index or slice takes from the wrong place of a column, in one of the docs."""
     study, golds = compared
     piece = _PIECE.search(str(study.written.doc_to_target))
+    if piece is None or piece[1] in template_names(study.written.doc_to_text):
+        return  # a task about letters and words prints the whole column
     shown = {*re.findall(r"\w+", study.own_text), *layout_of(first_text(study.real_instances[0])).listed_inline}
     for instance, gold in zip(study.real_instances, golds, strict=True):
-        text = instance.doc.get(piece[1]) if piece is not None and gold and gold not in shown else None
-        cut = rf"(?<=\w)(?=\w){re.escape(gold)}" + (
-            "" if piece is None or ":" in piece[0] else rf"|{re.escape(gold)}(?=\w)"
-        )
+        text = instance.doc.get(piece[1]) if gold and gold not in shown else None
+        cut = rf"(?<=\w)(?=\w){re.escape(gold)}" + ("" if ":" in piece[0] else rf"|{re.escape(gold)}(?=\w)")
         places = re.findall(rf"(?a:{cut})", text) if isinstance(text, str) else ()
         if isinstance(text, str) and places and len(places) == text.count(gold):
             yield f"{gold[:30]!r} of {text[:40]!r}"

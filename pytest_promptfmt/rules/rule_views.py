@@ -113,8 +113,9 @@ def literal_of(text: str) -> object:
 
 
 def has_word(text: str, word: str) -> bool:
-    """Return whether a text has a word, in any letter case."""
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+    """Return whether a text has a word, in any letter case; one of another script may have an ending, as in Korean."""
+    end = r"(?!\w)" if word.isascii() else ""
+    return re.search(rf"(?<!\w){re.escape(word)}{end}", text, re.IGNORECASE) is not None
 
 
 def words(name: str) -> frozenset[str]:
