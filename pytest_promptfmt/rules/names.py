@@ -71,8 +71,9 @@ def _member_position(view: FileView, member: str) -> Any:
 def hidden_name(view: FileView) -> Iterator[Finding]:
     """Report a name that lm-eval drops because it is already used.
 
-    Why: tasks, groups and tags share one namespace. If two have the same name, the first file wins, and the other
-    cannot be run. A tag with the name of a group collects no tasks.
+    Why: tasks, groups and tags share one namespace. If two have the same name, only one can be run: since lm-eval
+    0.4.12 that of the first file, in earlier releases that of the file which the file system lists last. A tag with the
+    name of a group collects no tasks.
 
     Fix: rename one of them.
 

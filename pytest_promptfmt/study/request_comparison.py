@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, RenderError, SyntheticDocsError
+from pytest_promptfmt.core.errors import FunctionError, PromptfmtError, SyntheticDocsError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.release import LATEST, Release, numbers_of, releases
 from pytest_promptfmt.core.task import Task
@@ -198,7 +198,7 @@ def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -
 
     reason = "" if study.given.system == _LM_EVAL and study.renders_fields else _OTHER_SYSTEM
     draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
-    made = _compared(study, profiles, reason, (_taking(old), _taking(new)), cause, draws_own)
+    made = _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
     return replace(made, scores=() if reason else tuple(_score_changes(study.given, old, new)))
 
 
@@ -225,17 +225,6 @@ def _by(release: Release) -> Side:
         return lambda profile: [
             [each.arguments for each in one.requests] for one in render_task(followed, own, profile, num_fewshot=shots)
         ]
-
-    return make
-
-
-def _taking(release: Release) -> Side:
-    """Return the side of a release, which fails for tasks with keys that it does not know."""
-
-    def make(task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], Requests]:
-        for key in sorted(release.unknown_keys & task.config.keys()):
-            raise task.error(RenderError, f"lm-eval {release.version} has no key {key!r}", key)
-        return _by(release)(task, docs, shots)
 
     return make
 

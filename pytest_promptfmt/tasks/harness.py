@@ -125,6 +125,11 @@ class Harness:
         return frozenset(name for name, row in known if row["code"].encode() in self._read(self.folder / row["file"]))
 
     @property
+    def followed_release(self) -> str:
+        """Return the release whose prompts it makes, as tasks name it."""
+        return self.release if self.folder.name == PACKAGES[0] else OF_LMMS_EVAL
+
+    @property
     def title(self) -> str:
         """Return its name and release: `lm-eval 0.4.9`."""
         return f"{self.folder.name.replace('_', '-')} {self.release}".rstrip()
@@ -354,7 +359,7 @@ def found_release(folder: Path) -> tuple[str, str] | None:
         return None
     place = "installed" if harness.is_installed else "in this checkout"
     stated = harness.stated_release
-    followed = harness.release if harness.folder.name == PACKAGES[0] else OF_LMMS_EVAL
+    followed = harness.followed_release
     return followed, place if stated == followed else f"{place} (by its code, although it states {stated or 'none'})"
 
 

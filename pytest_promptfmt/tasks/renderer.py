@@ -18,6 +18,7 @@ from pytest_promptfmt.core.prompt import Instance, Origin, Place, Prompt, Reques
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, OutputType, Task
 from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of, prompt_of_input, prompt_of_messages
+from pytest_promptfmt.tasks.harness import harness_of
 from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts, EarlyContextBuilder
 from pytest_promptfmt.tasks.rendering.media import leading_media, media_notes, own_messages
 from pytest_promptfmt.tasks.rendering.sampling import drawable
@@ -138,6 +139,7 @@ class LmEvalAssembler:
     """
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
+        _require_known_keys(task)
         self._task, self._docs = task, docs
         builder = ContextBuilder if task.release.makes_turns else EarlyContextBuilder
         self._context = builder(task, docs, num_fewshot)
@@ -226,6 +228,16 @@ _REQUESTS: Final[Mapping[OutputType, Callable[[LmEvalAssembler, _Laid], tuple[Re
     "other": lambda _assembler, _laid: (),
     "none": lambda _assembler, _laid: (),
 }
+
+
+def _require_known_keys(task: Task) -> None:
+    """Raise RenderError for a key that the followed release refuses; a fork of it may have the key."""
+    unknown = task.release.unknown_keys.intersection(() if task.assembly.is_class else task.config)
+    harness = harness_of(task.path.parent.resolve()) if unknown and task.path is not None else None
+    if harness is not None and harness.followed_release == task.release.version:
+        unknown -= harness.task_keys
+    for key in sorted(unknown):
+        raise task.error(RenderError, f"lm-eval {task.release.version} has no key {key!r}", key)
 
 
 def generation_arguments(task: Task) -> Mapping[str, Any]:

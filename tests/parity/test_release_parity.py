@@ -16,6 +16,7 @@ import pytest
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.release import OLDEST, release_of
+from pytest_promptfmt.tasks import value_kinds
 from pytest_promptfmt.tasks.harness import Harness
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -41,6 +42,30 @@ def test_the_code_of_a_release_tells_which_it_is_like(version: str, tmp_path: Pa
     found = Harness(package, is_installed=False).release
     assert found in data_table("release_code") or (not found and version == OLDEST)
     assert not release_of(found or OLDEST).differs_from(release_of(version))
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_keys_that_stop_a_task_are_those_of_the_release(version: str) -> None:
+    """Every key of 0.4.13 is given to the release's own `TaskConfig`."""
+    package = package_of(version)
+    script = (
+        "import json, sys, types\n"
+        "package = sys.modules['lm_eval'] = types.ModuleType('lm_eval')\n"  # its `__init__` imports torch
+        "package.__path__ = [sys.argv[1]]\n"
+        "from lm_eval.api.task import TaskConfig\n"
+        "refused = []\n"
+        "for key in json.loads(sys.argv[2]):\n"
+        "    try:\n"
+        "        TaskConfig(**{key: None})\n"
+        "    except TypeError as error:\n"
+        "        refused += [key] if 'unexpected keyword' in str(error) else []\n"
+        "print(json.dumps(refused))"
+    )
+    keys = [*value_kinds()]
+    command = [sys.executable, "-c", script, str(package), json.dumps(keys)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    outside = {"tag", "group", "task_list", "include", "class"}  # taken out before
+    assert {*json.loads(ran.stdout)} - outside == release_of(version).unknown_keys
 
 
 @pytest.mark.parametrize("version", RELEASES)

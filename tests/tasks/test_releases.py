@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +164,18 @@ def test_a_sampler_class_of_an_early_release_is_skipped() -> None:
     assert task.following(release_of("0.4.13")) is task
     with pytest.raises(UnavailableError, match=r"in lm-eval 0\.4\.9, the sampler of 't' writes few-shot examples"):
         requests("0.4.9", shots=1, **keys)
+
+
+def test_a_key_that_a_release_does_not_know_stops_the_task_unless_its_fork_has_it(tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match=r"lm-eval 0\.4\.7 has no key 'gen_prefix'"):
+        requests("0.4.7", gen_prefix="So:")
+    assert requests("0.4.8", gen_prefix="So:")[0][0].endswith("So:")
+    fork = tmp_path / "lm_eval"
+    (fork / "tasks").mkdir(parents=True)
+    (fork / "__init__.py").write_text('__version__ = "0.4.7"\n')
+    (fork / "api").mkdir()
+    (fork / "api/task.py").write_text("class TaskConfig:\n    gen_prefix: str = ''\n")
+    config = {**QA, "gen_prefix": "So:"}
+    task = task_from_config(config, path=fork / "tasks/t.yaml", locate=locate_nowhere).following(release_of("0.4.7"))
+    [made] = render_task(task, TaskDocs.in_memory(DOCS[:1]))
+    assert made.prompts[0].text.endswith("So:")
