@@ -88,7 +88,7 @@ class ServerModel:
 
     def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
         """Yield the log-likelihood of each continuation; raises ModelError when the server does not offer it."""
-        yield from self._side_by_side(self._likelihood, asks)
+        yield from self._side_by_side(lambda ask: self._with_ids(ask, self._likelihood), asks)
 
     def generate(self, asks: Sequence[Ask]) -> Iterator[Generation]:
         """Yield what the model writes; raises ModelError when the server does not answer, or wrongly."""
@@ -102,9 +102,6 @@ class ServerModel:
             pool.shutdown(wait=False, cancel_futures=True)
 
     # -- log-likelihood ------------------------------------------------------------------------------------------------
-
-    def _likelihood(self, ask: Ask) -> Likelihood:
-        return self._with_ids(ask, self._likelihood_of)
 
     def _with_ids(self, ask: Ask, answer: Callable[[Ask], Made]) -> Made:
         """Return the answer to a question by ids, by text where the server takes no ids."""
@@ -123,7 +120,7 @@ class ServerModel:
             self._takes_ids = False
             return answered
 
-    def _likelihood_of(self, ask: Ask) -> Likelihood:
+    def _likelihood(self, ask: Ask) -> Likelihood:
         assert ask.continuation is not None
         ids = [*ask.context_ids, *ask.continuation_ids]
         prompt: Any = ids or f"{ask.context}{ask.continuation}"

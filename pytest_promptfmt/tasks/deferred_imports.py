@@ -106,7 +106,7 @@ def put_off(source: bytes) -> Iterator[None]:
                     owner = importlib.import_module(module)
                     load = getattr(owner, name)
                     stack.callback(setattr, owner, name, load)
-                    setattr(owner, name, _later(f"{module}.{name}", load))
+                    setattr(owner, name, partial(_later, f"{module}.{name}", load))
         _importing += 1
         try:
             yield
@@ -196,11 +196,8 @@ def _without(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-def _later(what: str, load: Callable[..., Any]) -> Callable[..., Deferred]:
-    def loaded_later(*args: Any, **given: Any) -> Deferred:
-        return Deferred(f"{what}({', '.join(map(repr, args))})", lambda: load(*args, **given))
-
-    return loaded_later
+def _later(what: str, load: Callable[..., Any], *args: Any, **given: Any) -> Deferred:
+    return Deferred(f"{what}({', '.join(map(repr, args))})", lambda: load(*args, **given))
 
 
 def load_for(function: object) -> tuple[str, Exception] | None:

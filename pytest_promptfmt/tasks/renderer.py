@@ -55,13 +55,11 @@ class TaskRenderer:
         if self._layouts and self._random.has_drawn:
             self._start_over()
         assembler = self._assembler()
-        for number in range(len(self._docs.evaluated)):
-            yield self._instance(assembler, number, profile)
-
-    def _instance(self, assembler: Assembler, number: int, profile: Profile) -> Instance:
-        layout = self._layout(assembler, number)
-        with self._drawing(assembler):
-            return assembler.instance(layout, number, self._docs.evaluated[number], profile)
+        for number, doc in enumerate(self._docs.evaluated):
+            layout = self._layout(assembler, number)
+            with self._drawing(assembler):
+                instance = assembler.instance(layout, number, doc, profile)
+            yield instance
 
     def _drawing(self, assembler: Assembler) -> AbstractContextManager[None]:
         """Return the block in which code of the task draws at random what it draws in a run of lm-eval."""

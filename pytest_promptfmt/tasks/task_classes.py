@@ -101,7 +101,7 @@ def _asked_in_text(ref: FunctionRef) -> OutputType | None:
 
 def _type_of(call: ast.Call) -> object:
     given = next((each.value for each in call.keywords if each.arg == "request_type"), next(iter(call.args), None))
-    return given.value if isinstance(given, ast.Constant) else None
+    return getattr(given, "value", None)
 
 
 @dataclass(frozen=True)

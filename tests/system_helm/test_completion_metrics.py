@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_promptfmt.systems.helm.completion_metrics import (
+from pytest_promptfmt.systems.helm.helm_metrics import (
     HELM_METRICS,
     best_over_golds,
     mapped_output,

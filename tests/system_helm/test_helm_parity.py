@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.systems.helm.adapter_spec import METHODS, AdapterSpec, Substitution
 from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter, Window
-from pytest_promptfmt.systems.helm.completion_metrics import HELM_METRICS, score_completions
+from pytest_promptfmt.systems.helm.helm_metrics import HELM_METRICS, score_completions
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 
 PYTHON = os.environ.get("PROMPTFMT_HELM_PYTHON")

@@ -7,8 +7,7 @@ import math
 import pytest
 
 from pytest_promptfmt.core.errors import ScoringError
-from pytest_promptfmt.systems.helm.recorded_runs import tokens_of
-from pytest_promptfmt.systems.helm.references import (
+from pytest_promptfmt.systems.helm.helm_metrics import (
     Measured,
     RankedReference,
     RankingSpec,
@@ -19,6 +18,7 @@ from pytest_promptfmt.systems.helm.references import (
     score_ranking,
     score_references,
 )
+from pytest_promptfmt.systems.helm.recorded_runs import tokens_of
 from pytest_promptfmt.tasks.scoring.results import LogLikelihood
 
 DOC = {"references": ["Paris", "the city of Berlin"], "correct": [1]}

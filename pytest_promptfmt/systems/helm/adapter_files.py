@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, json_items, 
 from pytest_promptfmt.tasks import resolved
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.systems.helm.references import RankingSpec
+    from pytest_promptfmt.systems.helm.helm_metrics import RankingSpec
 
 RUN_SPEC: Final = "run_spec.json"
 SCENARIO_STATE: Final = "scenario_state.json"
@@ -83,7 +83,7 @@ class AdapterFile:
     def locate(self, keys: Keys) -> Position | None:
         """Return where a key path is, a request state as a whole; of a large file only what its first bytes hold."""
         if keys[:1] == (STATES,) and len(keys) > 1 and self.whole is not None and isinstance(keys[1], int):
-            return self.place(keys[1])
+            return next((each.position for each in islice(self.states(), keys[1], None)), Position(self.path))
         value: Any = self.top if self.whole is None else self.whole.value
         for key in keys:  # the text is only walked through for what is there
             try:
@@ -102,28 +102,18 @@ class AdapterFile:
         """Return where a key path is, else its nearest parent, else the file."""
         return nearest(self.locate, keys) or Position(self.path)
 
-    def place(self, number: int) -> Position:
-        """Return where a request state of a file that was read at once begins."""
-        return self._places[number] if number < len(self._places) else Position(self.path)
-
     @cached_property
     def _known(self) -> dict[Keys, Position | None]:
         return {}
-
-    @cached_property
-    def _places(self) -> Sequence[Position]:
-        assert self.whole is not None
-        if self.whole.is_strict:
-            return [state.position for state in stream_states(self.path)]
-        return list(self.whole.item_positions(STATES))
 
     # -- request states ------------------------------------------------------------------------------------------------
 
     def states(self, *, to_the_end: bool = False) -> Iterator[RequestState]:
         """Yield the request states in order, up to where the file breaks off: with `to_the_end` raising there."""
-        if self.whole is not None:
-            for number, value in enumerate(self.whole.value.get(STATES, ())):
-                yield RequestState(number, value, self.place)
+        if self.whole is not None and not self.whole.is_strict:
+            places = chain(self.whole.item_positions(STATES), repeat(Position(self.path)))  # of the key's first value
+            pairs = zip(self.whole.value.get(STATES, ()), places, strict=False)
+            yield from (RequestState(number, *pair) for number, pair in enumerate(pairs))
             return
         try:
             yield from stream_states(self.path)
@@ -208,11 +198,12 @@ class AdapterFile:
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the metrics of completions; raises SourceError for one that is not known."""
-        from pytest_promptfmt.systems.helm.completion_metrics import HELM_METRICS
+        from pytest_promptfmt.systems.helm.helm_metrics import HELM_METRICS
 
         named = self.own.get("metrics")
         if named is None:
-            written = [names for each in self._arguments if isinstance(names := each.get("names"), list)]
+            arguments = [given for each in self._metric_specs if isinstance(given := each.get("args"), dict)]
+            written = [names for each in arguments if isinstance(names := each.get("names"), list)]
             return tuple(dict.fromkeys(name for names in written for name in names if name in HELM_METRICS)) or METRICS
         unknown = [name for name in named if name not in HELM_METRICS] if isinstance(named, list) else [named]
         if unknown:
@@ -230,7 +221,7 @@ class AdapterFile:
 
     @cached_property
     def _ranking(self) -> RankingSpec | SourceError | None:
-        from pytest_promptfmt.systems.helm.references import ranking_spec
+        from pytest_promptfmt.systems.helm.helm_metrics import ranking_spec
 
         for number, each in enumerate(self._metric_specs if self.spec.method == "ranking_binary" else ()):
             arguments = each.get("args")
@@ -241,10 +232,6 @@ class AdapterFile:
                     position = self.where("metric_specs", number)
                     return SourceError(f"metric_specs: {error.message}", position=position, hint=error.hint)
         return None
-
-    @property
-    def _arguments(self) -> Sequence[Mapping[str, Any]]:
-        return [arguments for each in self._metric_specs if isinstance(arguments := each.get("args"), dict)]
 
     @cached_property
     def _metric_specs(self) -> Sequence[Mapping[str, Any]]:

@@ -18,9 +18,13 @@ from pytest_promptfmt.core.task import Assembly, Dataset, OutputType, Task
 from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.adapters import arguments_of, parameters_of
-from pytest_promptfmt.systems.helm.completion_metrics import HelmOutput, helm_results
+from pytest_promptfmt.systems.helm.helm_metrics import (
+    REFERENCE_METRIC,
+    HelmOutput,
+    helm_reference_results,
+    helm_results,
+)
 from pytest_promptfmt.systems.helm.instances import HelmInstance, completed
-from pytest_promptfmt.systems.helm.references import REFERENCE_METRIC, helm_reference_results
 from pytest_promptfmt.tasks import MAX_DOCS, TaskFile, check_name
 
 if TYPE_CHECKING:

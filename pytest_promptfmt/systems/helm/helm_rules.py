@@ -276,7 +276,7 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
         return
     if file.spec.is_separate or file.spec.method in ("language_modeling", "ranking_binary"):
         return
-    from pytest_promptfmt.systems.helm.completion_metrics import normalised  # only where there is such a file
+    from pytest_promptfmt.systems.helm.helm_metrics import normalised  # only where there is such a file
 
     for row in file.first.rows:
         texts, correct = row.references, row.correct

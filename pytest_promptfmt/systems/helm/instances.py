@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,16 +111,11 @@ def completed(doc: Doc, spec: AdapterSpec) -> Doc:
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """One request state as written: its number from 0, its value, and a function for where it begins."""
+    """One request state as written: its number from 0, its value, and where it begins."""
 
     number: int
     value: Any
-    place: Callable[[int], Position]
-
-    @property
-    def position(self) -> Position:
-        """Return where the state begins."""
-        return self.place(self.number)
+    position: Position
 
     def error(self, message: str, *, hint: str | None = None) -> SourceError:
         """Return an error that names the state."""
@@ -260,11 +254,7 @@ def stream_states(path: Path) -> Iterator[RequestState]:
     """Yield the request states of a plain JSON file, one in memory at a time; raises SourceError as `json_items`."""
     for item in json_items(path, STATES):
         if item.index is not None:
-            yield RequestState(item.index, item.value, partial(_known, item.position))
-
-
-def _known(position: Position, _number: int) -> Position:
-    return position
+            yield RequestState(item.index, item.value, item.position)
 
 
 def read_recorded(path: Path) -> Iterator[Recorded | BadRecord]:

@@ -23,18 +23,19 @@ from pytest_promptfmt.core.prompt import Origin
 from pytest_promptfmt.core.recorded import PromptDifference, RecordedPrompts, RecordedScores, ScoredAnswer
 from pytest_promptfmt.systems.helm.adapter_files import FIRST_STATES, AdapterFile
 from pytest_promptfmt.systems.helm.adapters import draw_rows
-from pytest_promptfmt.systems.helm.completion_metrics import mapped_output, score_completions
-from pytest_promptfmt.systems.helm.instances import HelmInstance, RequestState, is_number
-from pytest_promptfmt.systems.helm.prompt_blocks import CALIBRATION_INPUT, Built, PromptBuilder
-from pytest_promptfmt.systems.helm.references import (
+from pytest_promptfmt.systems.helm.helm_metrics import (
     MISSING,
     Measured,
     RankedReference,
+    mapped_output,
     ranked,
     reference_scores,
+    score_completions,
     score_ranking,
     score_references,
 )
+from pytest_promptfmt.systems.helm.instances import HelmInstance, RequestState, is_number
+from pytest_promptfmt.systems.helm.prompt_blocks import CALIBRATION_INPUT, Built, PromptBuilder
 
 
 def compare_recorded(file: AdapterFile) -> RecordedPrompts:

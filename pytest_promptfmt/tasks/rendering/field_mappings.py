@@ -209,6 +209,13 @@ def choice_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> 
     return FieldMapping(task, spec, "answer", key, columns, ast.literal_eval, (list, dict))
 
 
+FIELDS_BY_KEY: Final[Mapping[str, Callable[..., FieldMapping]]] = {
+    "doc_to_text": text_field,
+    "doc_to_target": target_field,
+    "doc_to_choice": choice_field,
+}
+
+
 def _digits(text: str) -> Any:
     # `007` and `²` are digits but no literals: lm-eval fails on them, and so do we.
     return ast.literal_eval(text) if text.isdigit() else text

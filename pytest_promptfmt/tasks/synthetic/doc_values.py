@@ -159,9 +159,6 @@ class _Maker:
 
     # -- one maker for each kind of fact, strongest first ------------------------------------------------------
 
-    def whole_mapping(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
-        return self.mapping(node, indices)
-
     def one_of(self, node: ShapeNode, _: tuple[int, ...]) -> Any:
         first, *others = node.facts["one of"]
         options = [option for option in first if all(option in other for other in others)] or first
@@ -277,8 +274,8 @@ class _Maker:
 
 _NOTHING: Final = object()
 _MAKERS: Final[Sequence[tuple[str, Callable[[_Maker, ShapeNode, tuple[int, ...]], Any]]]] = (
-    ("fields", _Maker.whole_mapping),
-    ("mapping", _Maker.whole_mapping),
+    ("fields", _Maker.mapping),
+    ("mapping", _Maker.mapping),
     ("one of", _Maker.one_of),
     ("range", _Maker.in_range),
     ("index of", _Maker.index_of),

@@ -12,7 +12,7 @@ import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final
 
@@ -332,15 +332,8 @@ class _Trial:
         own = doc
         if callable(spec):
             own = ReadDoc(copy.deepcopy(dict(doc)), self._reads.setdefault(found.keys, {}))
-        match found.role:
-            case "doc_to_text":
-                applied = rendering.text_field(self._task, spec, found.role, doc)
-            case "doc_to_target":
-                applied = rendering.target_field(self._task, spec, found.role, doc)
-            case "doc_to_choice":
-                applied = rendering.choice_field(self._task, spec, found.role, doc)
-            case _:
-                applied = rendering.FieldMapping(self._task, spec, "description", found.role, doc)
+        make = rendering.FIELDS_BY_KEY.get(found.role, partial(rendering.FieldMapping, part="description"))
+        applied = make(self._task, spec, key=found.role, columns=doc)
         try:
             value = applied(own, Place("synthetic docs", 0)).value
         except (LimitExceededError, RecursionError) as error:
