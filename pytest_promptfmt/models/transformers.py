@@ -113,13 +113,7 @@ class TransformersModel:
         continuation without tokens or longer than the model, for a single row that does not fit the memory, and for a
         model that fails or gives NaN.
         """
-        for first in range(0, len(asks), self._batch * _CHUNKS):
-            part = asks[first : first + self._batch * _CHUNKS]
-            self._refuse_unknown_ids(part)
-            answers: dict[int, Likelihood] = {}
-            for batch in self._likelihood_batches(self._branchings(part)):
-                answers.update(self._halving(batch, self._score))
-            yield from (answers[at] for at in range(len(part)))
+        yield from self._in_parts(asks, self._likelihoods)
 
     def generate(self, asks: Sequence[Ask]) -> Iterator[Generation]:
         """Yield the greedy continuation of each context until a stop sequence, the end token or the budget.
@@ -127,19 +121,23 @@ class TransformersModel:
         A context longer than the model has room for loses its beginning. Raises ModelError as `loglikelihood`, and for
         a context without tokens.
         """
-        for first in range(0, len(asks), self._batch * _CHUNKS):
-            part = asks[first : first + self._batch * _CHUNKS]
+        yield from self._in_parts(asks, self._generations)
+
+    def _in_parts(self, asks: Sequence[Ask], answer: Callable[[Sequence[Ask]], Mapping[int, Made]]) -> Iterator[Made]:
+        size = self._batch * _CHUNKS  # the batch may become smaller on the way
+        for first in range(0, len(asks), size):
+            part = asks[first : first + size]
             self._refuse_unknown_ids(part)
-            answers: dict[int, Generation] = {}
-            for begun in _by_stops(part):
-                done = 0
-                while done < len(begun):  # the batch may become smaller on the way
-                    batch = begun[done : done + self._batch]
-                    answers.update(self._halving(batch, self._write))
-                    done += len(batch)
+            answers = answer(part)
             yield from (answers[at] for at in range(len(part)))
 
     # -- log-likelihood ------------------------------------------------------------------------------------------------
+
+    def _likelihoods(self, asks: Sequence[Ask]) -> Mapping[int, Likelihood]:
+        answers: dict[int, Likelihood] = {}
+        for batch in self._likelihood_batches(self._branchings(asks)):
+            answers |= self._halving(batch, self._score)
+        return answers
 
     def _branchings(self, asks: Sequence[Ask]) -> Sequence[_Branching]:
         """Return the questions by context, the longest contexts first so that memory runs out at once or never."""
@@ -219,6 +217,14 @@ class TransformersModel:
         return result
 
     # -- generation ----------------------------------------------------------------------------------------------------
+
+    def _generations(self, asks: Sequence[Ask]) -> Mapping[int, Generation]:
+        answers: dict[int, Generation] = {}
+        for begun in _by_stops(asks):
+            while begun:
+                batch, begun = begun[: self._batch], begun[self._batch :]
+                answers |= self._halving(batch, self._write)
+        return answers
 
     def _write(self, batch: Sequence[_Begun]) -> Mapping[int, Generation]:
         import torch

@@ -145,6 +145,23 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
     assert rows[0] > 4 >= max(rows[-5:])
 
 
+def test_no_question_is_lost_where_the_batch_becomes_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = open_model("tiny", ModelOptions(device="cpu", batch_size=4))
+    many = [
+        Ask(context=str(number), context_ids=(number + 1,), continuation="x", continuation_ids=(5,))
+        for number in range(100)
+    ]
+    score = model._score
+
+    def small_device(batch: Any) -> Any:
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(batch)
+
+    monkeypatch.setattr(model, "_score", small_device)
+    assert len(list(model.loglikelihood(many))) == len(many)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory is used from /proc")
 def test_memory_that_really_runs_out_halves_the_batch() -> None:
     """A separate process that may use little more memory: 512 rows at once do not fit."""
