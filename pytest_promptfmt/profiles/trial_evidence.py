@@ -45,20 +45,25 @@ def _unescaped(rendered: str) -> str:
 
 def missing(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts of a conversation that its prompt lacks."""
+    lacking = frozenset(unit.kind for unit in lost_units(trial, conversation))
+    return lacking - {"argument"} if "call" in lacking else lacking
+
+
+def lost_units(trial: TemplateTrial, conversation: Conversation) -> list[Unit]:
+    """Return the texts of a conversation that its prompt lacks; a call that is named only as a tool is lost."""
     text = trial.whole(conversation)
     if text is None:
-        return frozenset()
-    first = trial.render(conversation, conversation.states[0]).text or ""
-    lacking = set()
-    for unit in conversation.units:
-        if unit.kind == "call":
-            before = first.count(unit.text) if len(conversation.states) > 1 else 0
-            named = [each.get("id") or unit.text for each in conversation.messages[unit.message]["tool_calls"]]
-            if text.count(unit.text) <= before and not all(each in text and each != unit.text for each in named):
-                lacking.add(unit.kind)
-        elif not holds(text, unit.text):
-            lacking.add(unit.kind)
-    return frozenset(lacking - {"argument"} if "call" in lacking else lacking)
+        return []
+    asked = trial.render(conversation, conversation.states[0]).text or "" if len(conversation.states) > 1 else ""
+
+    def is_lost(unit: Unit) -> bool:
+        if unit.kind != "call":
+            return not holds(text, unit.text)
+        named = [each.get("id") or unit.text for each in conversation.messages[unit.message]["tool_calls"]]
+        is_written = all(each in text and each != unit.text for each in named)
+        return text.count(unit.text) <= asked.count(unit.text) and not is_written
+
+    return [unit for unit in conversation.units if is_lost(unit)]
 
 
 def doubled(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import Conversation
+from pytest_promptfmt.profiles.probe_conversations import Conversation, Unit
 from pytest_promptfmt.profiles.template_facts import template_facts
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import (
@@ -18,6 +18,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     disordered,
     doubled,
     excerpt,
+    lost_units,
     missing,
     python_in,
 )
@@ -66,14 +67,13 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         return lost - {"argument"} if is_known else lost
 
     for conversation, kind in trial.attributed(lost_in):
-        text = trial.whole(conversation) or ""
-        texts = [unit.text for unit in conversation.units if unit.kind == kind]
-        lost = next((each for each in reversed(texts) if each not in text), texts[0])
+        lost = [unit for unit in lost_units(trial, conversation) if unit.kind == kind][-1]
+        is_tool = lost.text in (trial.whole(conversation) or "")
         yield conversation.finding(
             f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
-            f"{lost!r} is not in the prompt",
+            f"{lost.text!r} is {'only among the tools' if is_tool else 'not in the prompt'}",
             trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
-            conversation.mildest(_severity_of_loss(trial, conversation, kind, lost)),
+            conversation.mildest(_severity_of_loss(trial, conversation, lost)),
         )
 
     for name, without in _IMAGES.items():
@@ -111,15 +111,13 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
 
-def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: str, text: str) -> Severity:
+def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
     """Return a warning for earlier turns and texts next to calls, an info for templates that are not for chats."""
     if not is_for_chat(trial):
         return Severity.INFO  # they do not write plain turns either
-    where = next(unit.message for unit in conversation.units if unit.kind == kind and unit.text == text)
-    is_earlier = kind in ("user", "assistant") and any(
-        each.get("role") == kind for each in conversation.messages[where + 1 :]
-    )
-    is_beside_call = kind == "assistant" and bool(conversation.messages[where].get("tool_calls"))
+    kind, later = lost.kind, conversation.messages[lost.message + 1 :]
+    is_earlier = kind in ("user", "assistant") and any(each.get("role") == kind for each in later)
+    is_beside_call = kind == "assistant" and bool(conversation.messages[lost.message].get("tool_calls"))
     return Severity.WARNING if is_earlier or is_beside_call else Severity.ERROR
 
 
