@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,6 +19,7 @@ from pytest_promptfmt.cli.output import print_json, say
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.json_values import data_of
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, builtin_profile, resolve_profiles
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.core.text import escape_controls
@@ -135,7 +136,7 @@ def profiles(
     found = {name: _facts_of(profile) if facts else None for name, profile in shown.items()}
     entries = [_profile_as_data(profile, is_default=name in default) for name, profile in shown.items()]
     if as_json:
-        print_json([each | ({"facts": _facts_as_data(found[each["name"]])} if facts else {}) for each in entries])
+        print_json([each | ({"facts": data_of(found[each["name"]])} if facts else {}) for each in entries])
         return
     width = max(map(len, shown))
     for entry in entries:
@@ -257,8 +258,3 @@ def _facts_of(profile: Profile) -> TemplateFacts | None:
         return template_facts(profile_trial(load_profile(profile).profile))
     except PromptfmtError as error:
         return TemplateFacts(failure=error.message)
-
-
-def _facts_as_data(facts: TemplateFacts | None) -> dict[str, Any] | None:
-    # asdict cannot copy a read-only mapping.
-    return None if facts is None else asdict(replace(facts, errors={})) | {"errors": dict(facts.errors)}

@@ -6,10 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from jinja2 import Undefined, nodes
@@ -28,7 +27,7 @@ from pytest_promptfmt.profiles.probe_conversations import (
     builtin_tools,
     conversations_of,
 )
-from pytest_promptfmt.profiles.template_trial import TemplateTrial
+from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.profiles.turn_layout import ANSWER, INSTRUCTION, QUESTION, THOUGHT, TurnLayout, layout_in
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
@@ -81,12 +80,10 @@ class ThinkingMarks(NamedTuple):
 class TemplateFacts:
     """A chat template's behaviour with its profile's arguments; texts are as rendered.
 
-    `failure` is why nothing is known: not even one user message renders. Where a probe of one fact is refused, `errors`
-    has the template's message under the fact's name.
+    `failure` is why nothing is known: not even one user message renders.
     """
 
     failure: str = ""
-    errors: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     user: Fate = "kept"
     assistant: Fate = "kept"
     system: System = "kept"
@@ -176,28 +173,28 @@ def _conversations() -> Mapping[str, Conversation]:
 
 
 class _Probe:
-    """The renderings that facts are read from, and the errors of what is refused."""
+    """The renderings that facts are read from."""
 
     def __init__(self, trial: TemplateTrial) -> None:
         self.trial = trial
         self.profile = trial.profile
-        self.errors: dict[str, str] = {}
 
-    def text(self, fact: str, name: str, count: int | None = None, *, generation_prompt: bool = False) -> str | None:
-        """Return the text of the first messages of a conversation, None where the template refuses them."""
+    def made(self, name: str, count: int | None = None, *, generation_prompt: bool = False) -> Rendering:
+        """Return what becomes of the first messages of a conversation."""
         conversation = _conversations()[name]
         count = len(conversation.messages) if count is None else count
         state = State(count=count, generation_prompt=generation_prompt, continues=conversation.continue_final_message)
-        made = self.trial.render(conversation, state)
-        if made.text is None:
-            self.errors.setdefault(fact, made.error or f"TemplateError: {made.refusal}")
-        return made.text
+        return self.trial.render(conversation, state)
+
+    def text(self, name: str, count: int | None = None, *, generation_prompt: bool = False) -> str | None:
+        """Return the text of the first messages of a conversation, None where the template refuses them."""
+        return self.made(name, count, generation_prompt=generation_prompt).text
 
     @cached_property
     def turns(self) -> TurnLayout:
-        asked = self.text("one user message", "question")
-        opened = self.text("generation prompt", "question", generation_prompt=True)
-        closed, longer = self.text("finished answer", "answer"), self.text("second question", "second-question")
+        asked = self.text("question")
+        opened = self.text("question", generation_prompt=True)
+        closed, longer = self.text("answer"), self.text("second-question")
         return layout_in(self.trial, asked, opened, closed, longer)
 
     def facts(self) -> TemplateFacts:
@@ -205,18 +202,19 @@ class _Probe:
         if broken is not None and broken.line is not None:
             return TemplateFacts(failure=f"TemplateSyntaxError: {broken.error}")
         if lone is None:
-            return TemplateFacts(failure=self.errors["one user message"])
+            made = self.made("question")
+            return TemplateFacts(failure=made.error or f"TemplateError: {made.refusal}")
         opening = lone.partition(QUESTION)[0] if QUESTION in lone else ""
         bos = self.profile.special_tokens.get("bos_token") or ""
         answer, answer_gap, answer_end = self._answer()
         prefill, prefill_gap, prefill_lost = self._prefill()
-        first, second = (self.text("date", name) for name in ("first-date", "second-date"))
+        first, second = (self.text(name) for name in ("first-date", "second-date"))
         return TemplateFacts(
-            user=self._fate("user", "whitespace", QUESTION),
-            assistant=self._fate("finished answer", "whitespace-in-answer", ANSWER),
+            user=self._fate("whitespace", QUESTION),
+            assistant=self._fate("whitespace-in-answer", ANSWER),
             system=self._system(),
-            takes_two_users=self.text("two user messages", "two-users") is not None,
-            takes_assistant_first=self.text("assistant first", "assistant-first") is not None,
+            takes_two_users=self.text("two-users") is not None,
+            takes_assistant_first=self.text("assistant-first") is not None,
             opening=opening,
             default_system=_words(opening),
             bos=bos if lone.startswith(bos) else "",
@@ -233,12 +231,11 @@ class _Probe:
             indentation=self._indentation(),
             markers=self._markers(),
             thinking_marks=self._thinking_marks(),
-            errors=MappingProxyType(dict(self.errors)),
         )
 
-    def _fate(self, fact: str, name: str, word: str) -> Fate:
+    def _fate(self, name: str, word: str) -> Fate:
         message = next(each for each in _conversations()[name].messages if word in each["content"])
-        text, padded = self.text(fact, name, 1 if message["role"] == "user" else 2), message["content"]
+        text, padded = self.text(name, 1 if message["role"] == "user" else 2), message["content"]
         if text is None:
             return "refused"
         if padded in text:
@@ -249,7 +246,7 @@ class _Probe:
         return "changed" if padded.strip("\n") in text or f"  {word}" in around else "stripped"
 
     def _system(self) -> System:
-        text = self.text("system", "system-alone-with-question")
+        text = self.text("system-alone-with-question")
         if text is None:
             return "refused"
         if INSTRUCTION not in text:
@@ -280,7 +277,7 @@ class _Probe:
         return ("gap" if gap else "fits"), gap, end
 
     def _prefill(self) -> tuple[Fit, str, str]:
-        begun = self.text("continued answer", "prefill-with-space")
+        begun = self.text("prefill-with-space")
         if begun is None or self.turns.opened is None:
             return "refused", "", ""
         stem = _PREFILL.rstrip()
@@ -332,14 +329,14 @@ class _Probe:
         return text[found.start() : found.end() + 20].partition("\n")[0] if found else ""
 
     def _markers(self) -> tuple[str, ...]:
-        system = self.text("system", "system-alone-with-question")
+        system = self.text("system-alone-with-question")
         texts = [self.turns.asked, self.turns.opened, self.turns.closed, self.turns.longer, system]
         return tuple(dict.fromkeys(marker for text in texts if text for marker in MARKER.findall(text)))
 
     def _thinking_marks(self) -> ThinkingMarks | None:
         if not self.trial.mentions(*REASONING_KEYS):
             return None
-        before, thought, rest = (self.text("reasoning of the answer", "reasoning") or "").partition(THOUGHT)
+        before, thought, rest = (self.text("reasoning") or "").partition(THOUGHT)
         between, answer, _ = rest.partition(ANSWER)
         opened, closed = _REASONING_MARK.findall(before), _REASONING_MARK.findall(between)
         return ThinkingMarks(opened[-1], closed[0]) if thought and answer and opened and len(closed) == 1 else None
