@@ -42,18 +42,6 @@ MISTAKES = {
         "PF459",
         "whitespace between <|end|> and <|begin|> varies",
     ),
-    "tools as text of text": (
-        "(tools | tojson)",
-        "(tools | tojson | tojson)",
-        "PF438",
-        "tools are encoded as JSON twice",
-    ),
-    "arguments as text of text": (
-        "(call.function.arguments | tojson)",
-        "(call.function.arguments | tojson | tojson)",
-        "PF438",
-        "arguments are encoded as JSON twice",
-    ),
     "answers never closed": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'assistant' else '<|end|>\\n' }}\n{%- endfor",
@@ -123,30 +111,6 @@ MISTAKES = {
         "PF442",
         "finished answers begin differently from the generation prompt: a tool call",
     ),
-    "tools in each turn": (
-        "{%- for message in messages %}\n",
-        "{%- for message in messages %}\n{{- (tools | tojson) if tools and message.role == 'user' }}\n",
-        "PF434",
-        "the tools are written again in each turn",
-    ),
-    "a marker misspelled": (
-        "{{- '<|end|>\\n' }}\n{%- endfor",
-        "{{- '<|nd|>\\n' if message.role == 'user' else '<|end|>\\n' }}\n{%- endfor",
-        "PF447",
-        "a marker may be misspelled: <|nd|>",
-    ),
-    "a role without line break": (
-        "message.role + '\\n'",
-        "message.role + ('' if message.role == 'user' else '\\n')",
-        "PF459",
-        "whitespace between the role and user texts varies",
-    ),
-    "a line break in one end of a tag": (
-        "'<result>' +",
-        "'<result>\\n' +",
-        "PF459",
-        "only one end of <result> has a line break",
-    ),
     "an own system text left open": (
         "{%- for message",
         "{{- '<|begin|>system\\nBe brief.\\n' if messages[0].role != 'system' }}{%- for message",
@@ -189,18 +153,6 @@ MISTAKES = {
         "PF439",
         "the given tools are not in the prompt: a tool result",
     ),
-    "empty lines removed": (
-        "message.content or ''",
-        "(message.content or '') | replace('\\n\\n', '\\n')",
-        "PF448",
-        "a text with line breaks, spaces and quotes is changed",
-    ),
-    "quotes of results removed": (
-        "(message.content | string)",
-        "(message.content | string | replace('\"', ''))",
-        "PF448",
-        "a text with line breaks, spaces and quotes is changed",
-    ),
     "arguments behind the call": (
         '", "arguments": \' }}',
         '"}, "arguments": \' }}',
@@ -212,12 +164,6 @@ MISTAKES = {
         "{%- if message.role == 'tool' %}{{- raise_exception('no such role') }}",
         "PF432",
         "the template refuses a tool result",
-    ),
-    "calls written twice": (
-        "in message.tool_calls or [] %}",
-        "in (message.tool_calls or []) * 2 %}",
-        "PF434",
-        "a tool call is written twice",
     ),
     "a result that is only closed": ("'<result>' +", "", "PF457", "tags are not balanced: a tool result"),
     "a last answer left open": (
@@ -231,12 +177,6 @@ MISTAKES = {
         "{{- '<|begin|>assistant' }}{% endif",
         "PF442",
         "the generation prompt and finished answers have different whitespace before the answer",
-    ),
-    "other keys in examples": (
-        "(tools | tojson)",
-        """(tools | tojson) + '\\n{"function_name": <name>, "arguments": <arguments>}'""",
-        "PF466",
-        "calls are written with other names than the instructions show",
     ),
     "arguments in another order": (
         "call.function.arguments | tojson",
@@ -260,21 +200,11 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     assert not any(message in each for each in messages(TEMPLATE, code))
 
 
-@pytest.mark.parametrize(
-    ("right", "other", "message"),
-    [
-        ("{%- for message", "{{- '<|chat|>This is a talk between two.\\n' }}{%- for message", "own turn"),
-        (
-            "'<|begin|>' + message",
-            "{'user': '<|ask|>', 'system': '<|task|>'}.get(message.role, '<|begin|>') + message",
-            "misspelled",
-        ),
-    ],
-    ids=["a marker of no role", "two markers"],
-)
-def test_markers_that_only_look_like_others_are_left_alone(right: str, other: str, message: str) -> None:
-    assert right in TEMPLATE
-    assert not [each.message for each in check_template(TEMPLATE.replace(right, other, 1)) if message in each.message]
+def test_a_marker_of_no_role_is_no_turn() -> None:
+    chat = "{{- '<|chat|>This is a talk between two.\\n' }}{%- for message"
+    assert not [
+        each for each in check_template(TEMPLATE.replace("{%- for message", chat, 1)) if "own turn" in each.message
+    ]
 
 
 def test_answers_in_a_row_that_become_one_turn_are_separated() -> None:

@@ -228,10 +228,6 @@ MISTAKES = {
         template(turn=TURN.replace("'<call>' +", "'<call>' ~ call.function.id ~")),
         ("PF407", "the chat template prints the undefined name 'id'"),
     ),
-    "tools that are null are written": (
-        template(tools="{% if tools is defined %}Call these tools: {{ tools | tojson }}\n{% endif %}"),
-        ("PF437", "null is printed into the prompt although there are no tools"),
-    ),
     "minutes are written for the month": (
         "Today is {{ strftime_now('%Y-%M-%d') }}.\n" + template(),
         ("PF402", "minutes and months are mixed up: %M is the minute, %m the month"),

@@ -263,12 +263,6 @@ SLIPS = {
         "an empty system message does not switch off",
     ),
     "an image dropped": ("else '<image>'", "else ''", "PF433", "an image leaves no trace"),
-    "a last answer as it is": (
-        "is string %}{{- message.content }}",
-        "is string %}{{- message.content if loop.last or message.role == 'user' else message.content | trim }}",
-        "PF448",
-        "whitespace around assistant texts is kept in the last turn only",
-    ),
     "letters as escapes": (
         "{{- call.function | tojson }}",
         "{{- call.function | tojson(ensure_ascii=true) }}",
@@ -292,12 +286,6 @@ SLIPS = {
         "{{- bos_token if messages[0].role != 'system' else '' }}{{- '<|begin|>system",
         "PF415",
         "BOS is missing: a system message",
-    ),
-    "reasoning without tags": (
-        "is string %}{{- message.content }}",
-        "is string %}{{- (message.reasoning_content or '') + '\\n' + message.content }}",
-        "PF446",
-        "nothing separates the reasoning from the answer",
     ),
     "a description in quotes by hand": (
         "{{- (tool.function | tojson) + '\\n' }}",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
 from typing import Any, Final
 
 from jinja2 import nodes
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.profiles.dialect import compiled_template, compiled_tree, generation_marks, parsed_template
-from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import first_difference
 
@@ -125,34 +124,6 @@ def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int
             if each.node.attr in ("strip", "lstrip", "rstrip") and len(re.findall("[a-z]", characters)) > 1:
                 what = f"{each.node.attr}({characters!r}) removes each of these characters, not the word"
                 yield what, characters, each.lineno
-
-
-def misspelled_markers(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int]]:
-    """Yield each marker that has a letter more or less than one that is written more often, the other, and the line."""
-    found: dict[str, list[int]] = {}
-    for each in tree:
-        text = each.data if isinstance(each, nodes.TemplateData) else getattr(each, "value", None)
-        for marker in MARKER.findall(text) if isinstance(text, str) else ():
-            found.setdefault(marker, []).append(each.lineno)
-    for one, other in combinations(found, 2):
-        if (
-            len(one) > _SHORT
-            and abs(len(one) - len(other)) <= _LONGER
-            and _is_slip(one.replace("/", ""), other.replace("/", ""))
-        ):
-            rare, usual = sorted((one, other), key=lambda each: len(found[each]))
-            if len(found[rare]) < len(found[usual]):  # else both are meant, as `ask` and `task`
-                yield rare, usual, found[rare][0]
-
-
-def _is_slip(one: str, other: str) -> bool:
-    """Return whether two words differ by one letter more, or two letters swapped; not by a plural."""
-    short, long = sorted((one, other), key=len)
-    at = next((at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
-    if len(short) == len(long):
-        return short[at + 2 :] == long[at + 2 :] and short[at : at + 2] == long[at : at + 2][::-1] != ""
-    is_plural = long[at] == "s" and not long[at + 1 : at + 2].isalpha()
-    return long[at].isalpha() and not is_plural and short[at:] == long[at + 1 :]
 
 
 def unread_names(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:

@@ -26,7 +26,6 @@ from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
 from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.constructs import (
     lost_assignments,
-    misspelled_markers,
     stripped_letters,
     unread_names,
 )
@@ -141,20 +140,6 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
             conversation.mildest(),
         )
 
-    tools = trial.conversations.get("tools")
-    if tools is not None and tools.name in trial.sent:
-        once, later = ((trial.render(tools, tools.states[at]).text or "").count(_TOOL) for at in (0, -1))
-        if 0 < once < later:
-            saw = f"a tool is written {once} times for one question, but {later} times for two"
-            yield tools.finding("the tools are written again in each turn", saw, trial.place_of("tools"))
-    called = trial.text("call" if "call" in trial.sent else "") or ""
-    if called.count(_ARGUMENT) > 1:
-        saw, place = excerpt(called, called.rfind(_ARGUMENT)), trial.place_of("tool_calls")
-        yield trial.conversations["call"].finding("a tool call is written twice", saw, place)
-
-
-_TOOL, _ARGUMENT = "Finds what a sample consists of.", "seventh"
-
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
 def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
@@ -197,8 +182,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
     Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
-    because parsers of servers read them as booleans. A host may pass null for the tools of a request that has none; a
-    template that only tests whether they are defined prints null or None.
+    because parsers of servers read them as booleans.
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
@@ -206,12 +190,6 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """
     calls = trial.text("call-finished") or ""
     is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
-    without, empty = (trial.text(name) or "" for name in ("question", "tools-empty"))
-    if trial.mentions("tools") and len(_ABSENT.findall(without)) > len(_ABSENT.findall(empty)) and empty:
-        printed = list(_ABSENT.finditer(without))[-1]
-        message = f"{printed[0]} is printed into the prompt although there are no tools"
-        saw, place = excerpt(without, printed.start(), printed.end()), trial.place_of("tools")
-        yield finding(message, saw, place, do="write {% if tools %} around it")
     reported = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
@@ -229,9 +207,6 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of("arguments", "content"),
             Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,
         )
-
-
-_ABSENT: Final = re.compile(r"(?<![\w\"'`])(?:null|None)(?![\w\"'`])")
 
 
 # -- text of the template ----------------------------------------------------------------------------------------------
@@ -267,8 +242,6 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
     """
-    for marker, usual, line in misspelled_markers(trial.nodes):
-        yield finding(f"a marker may be misspelled: {marker}", f"elsewhere {usual}", trial.place(line))
     text = trial.text("answer")
     if text is None:
         return

@@ -16,7 +16,6 @@ from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.profiles.turn_layout import is_for_chat
-from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
@@ -234,35 +233,6 @@ def _paired_tags(trial: TemplateTrial) -> frozenset[str]:
     return frozenset(name.replace("｜", "|") for name in found if not _REASONING.search(name))
 
 
-@template_rule("PF466", "calls-unlike-instructions", severity=Severity.WARNING)
-def calls_unlike_instructions(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report tool calls with other tags or keys than those in the instructions of the template.
-
-    Why: The instructions tell the model how to call a tool. Its earlier calls in the conversation then show another
-    form.
-
-    Fix: write calls as the instructions show them.
-
-    Real: none of the 886 public templates that were tried has it; it comes from changing one of the two places.
-    """
-    asked = "What is in sample seven?"
-    instructions = (trial.text("tools") or "").partition(asked)[0]
-    call = (trial.text("call-finished") or "").rpartition(asked)[2].partition("Mostly copper")[0]
-    for what, pattern in _CALL_SIGNS.items():
-        shown, used = (set(pattern.findall(text)) for text in (instructions, call))
-        if shown and used and not shown & used:
-            saw = f"{', '.join(sorted(used))} instead of {', '.join(sorted(shown))}"
-            message = f"calls are written with other {what} than the instructions show"
-            yield trial.conversations["call-finished"].finding(message, saw, trial.place_of("tool_calls"))
-
-
-_CALL_SIGNS: Final = {
-    "tags": re.compile(r"</?\|?([a-zA-Z_]*(?:call|invoke)[a-zA-Z_]*)"),
-    "keys": re.compile(r'"name": ?[^,{}]{1,40}, ?"(?!description)(\w+)": ?'),
-    "names": re.compile(r'\{\s*"(\w+)": ?[^,{}]{1,40}, ?"(?:arguments|parameters)"'),
-}
-
-
 @template_rule("PF458", "line-break-as-text", severity=Severity.ERROR)
 def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report the two characters `\n` next to a marker: a line break that was escaped once too often.
@@ -328,37 +298,11 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(one, other),
             Severity.INFO if conversation.tools or conversation.has_reasoning or other == "text" else None,
         )
-    for message, saw, marker, severity in _spaces_by_role(trial):
-        yield finding(message, saw, trial.place_of(marker), severity=severity)
-
-
-def _spaces_by_role(trial: TemplateTrial) -> Iterator[tuple[str, str, str, Severity]]:
-    """Yield roles whose text begins otherwise than that of others, and tags with a line break at one end."""
-    begun: dict[str, dict[str, dict[str, str]]] = {}
-    for name in ("turns", "system", "call-finished"):
-        text = trial.text(name if name in trial.sent else "") or ""
-        for unit in trial.conversations[name].units if text else ():
-            before, _, after = text.partition(unit.text)
-            header, tag = _HEADER.search(before), _OPENED.search(before)
-            if unit.kind in _KINDS and header is not None:
-                begun.setdefault(header[1], {}).setdefault(header[3], {})[unit.kind] = header[0]
-            gap, closed, _ = after.partition(f"</{tag[1]}>") if tag is not None else ("", "", "")
-            if tag is not None and closed and not gap.strip() and ("\n" in tag[2]) != ("\n" in gap):
-                saw = repr(tag[0] + unit.text + gap + closed)
-                yield f"only one end of <{tag[1]}> has a line break", saw, f"<{tag[1]}>", Severity.INFO
-    for marker, spaces in begun.items():
-        rare, usual = min(spaces.values(), key=len), max(spaces.values(), key=len)
-        if len(spaces) > 1 and set(rare) != {"assistant"}:  # which is compared with the generation prompt
-            (kind, first), other = next(iter(rare.items())), next(iter(usual.values()))
-            seen = f"{first!r}, elsewhere {other!r}"
-            yield f"whitespace between the role and {kind} texts varies", seen, marker, Severity.WARNING
 
 
 # -- whitespace between neighbours -------------------------------------------------------------------------------------
 
 _KINDS: Final = ("user", "assistant", "system", "tool")
-_HEADER: Final = re.compile(rf"({MARKER.pattern})([a-z_]+)(\s*)\Z")
-_OPENED: Final = re.compile(r"<([a-zA-Z_]+)>(\s*)\Z")
 _MOST_WORDS: Final = 3
 """Words between two markers that may be a header; more of them are prose."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -17,8 +16,6 @@ from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
-
-_NEAR: Final = 8
 
 
 @rule("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
@@ -178,10 +175,10 @@ def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
 
 @template_rule("PF438", "arguments-encoded-twice", severity=Severity.WARNING)
 def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report tools and arguments of tool calls that are encoded a second time.
+    r"""Report arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
-    JSON text as the value of a key, or a letter written as `\u0441`, may be the model's own format; both are infos.
+    A letter written as `\u0441` may be the model's own format, so it is an info.
 
     Fix: encode only arguments that are not text: `arguments if arguments is string else arguments | tojson`.
 
@@ -202,31 +199,3 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of("ensure_ascii", "arguments"),
             Severity.INFO,
         )
-    for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
-        text = trial.whole(conversation) or ""
-        at = next(at for kind, at in _quoted(trial, conversation).items() if kind == what)
-        yield conversation.finding(
-            f"{what} encoded as JSON twice: {conversation.about}",
-            excerpt(text, at),
-            trial.place_of("tojson", "arguments"),
-            Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
-        )
-
-
-def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
-    """Return what is inside JSON text though it was given as data, with a place of it."""
-    text, base = trial.whole(conversation), trial.conversations.get(conversation.base or "")
-    functions = [call["function"] for message in conversation.messages for call in message.get("tool_calls") or ()]
-    given = [each["arguments"] for each in functions if isinstance(each.get("arguments"), dict)]
-    scalars = [value for each in given for value in each.values() if value is None or value is True]
-    if text is None or len(given) < len(functions) or not (scalars or '\\"' in text):
-        return {}
-    usual = (trial.whole(base) if base is not None else None) or ""
-    schemas = [tool["function"] for tool in conversation.tools or ()]
-    signs = {
-        "arguments are": [f'\\"{key}\\"' for each in given for key in each],
-        "tools are": [f'\\"{key}\\"' for each in schemas for key in each],
-        "a null or boolean is": [json.dumps(json.dumps(value)) for value in scalars],
-    }
-    found = {what: [each for each in own if text.count(each) > usual.count(each)] for what, own in signs.items()}
-    return {what: text.rfind(own[0]) for what, own in found.items() if own}
