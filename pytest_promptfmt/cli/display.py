@@ -12,6 +12,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Instance, Prompt, Request
 from pytest_promptfmt.core.text import END, escape_controls, show, show_inner
 from pytest_promptfmt.profiles import Tokenizer
@@ -21,25 +22,7 @@ from pytest_promptfmt.results.wording import listed
 from pytest_promptfmt.snapshots.content import to_json
 from pytest_promptfmt.snapshots.hunks import marked_lines
 
-STYLES: Final[Mapping[str, str]] = {
-    "system instruction": "magenta",
-    "description": "yellow",
-    "question": "default",
-    "answer": "green",
-    "gen prefix": "bold cyan",
-    "target delimiter": "red",
-    "fewshot delimiter": "red",
-    "chat template": "blue",
-    "system message": "magenta",
-    "user message": "default",
-    "assistant message": "green",
-    "reasoning": "bold cyan",
-    "tool call": "red",
-    "tool result": "yellow",
-    "column": "bold",
-    "shot": "dim",
-}
-"""A style for each part of a prompt; text from a doc's column is bold, shots are dim."""
+STYLES: Final[Mapping[str, str]] = data_table("part_styles")["terminal"]
 
 _MARKED: Final = "underline on dark_red"
 _SPACE: Final = "·"

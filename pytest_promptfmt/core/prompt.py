@@ -13,6 +13,7 @@ from html import escape
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.text import show_inner
@@ -252,18 +253,6 @@ def meet_without_space(first: Spans, second: Spans) -> bool:
     return bool(first) and not first[-1].text[-1].isspace() and not second[0].text[0].isspace()
 
 
-_COLOURS: Final[Mapping[Part, str]] = {
-    "system instruction": "#7d3fc8",
-    "description": "#8a5a00",
-    "question": "inherit",
-    "answer": "#1a7f37",
-    "gen prefix": "#0a7d91",
-    "target delimiter": "#c0262d",
-    "fewshot delimiter": "#c0262d",
-    "chat template": "#0969da",
-}
-"""Colours in a notebook: readable on white and on black."""
-
 _SPACE: Final = '<span style="opacity:.5">·</span>'
 _LINE_END: Final = '<span style="opacity:.5">↵</span>\n'
 
@@ -271,7 +260,7 @@ _LINE_END: Final = '<span style="opacity:.5">↵</span>\n'
 def _span_html(span: Span) -> str:
     origin = span.origin
     lines = (escape(show_inner(line)).replace(" ", _SPACE) for line in span.text.split("\n"))
-    style = f"color:{_COLOURS[origin.part]}"
+    style = f"color:{data_table('part_styles')['notebook'][origin.part]}"
     style += ";font-weight:bold" if origin.field is not None else ""
     style += ";opacity:.75" if origin.shot is not None else ""
     return f'<span style="{style}" title="{escape(f"{origin.part}: {origin}")}">{_LINE_END.join(lines)}</span>'

@@ -147,18 +147,13 @@ class Lock:
             self._error = error
             return Locked()
 
-    @property
-    def known(self) -> Mapping[str, UsedTokenizer]:
-        """Return the tokenizers of the file."""
-        return self.locked.tokenizers
-
     def note(self, now: UsedTokenizer) -> Note:
         """Return why a tokenizer's tokens may differ from those in a snapshot."""
         name = now.name
-        change = what_changed(self.known.get(name), now)
+        change = what_changed(self.locked.tokenizers.get(name), now)
         if change:
             return Note(is_change=True, text=f"{name}: {change}")
-        if name in self.known:
+        if name in self.locked.tokenizers:
             return Note(text=f"{name} is the same as in {FILE_NAME} ({now.loader})")
         why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for this tokenizer"
         return Note(text=f"{name}: {why}; now the tokenizer was loaded with {now.loader}")
@@ -177,13 +172,13 @@ class Lock:
     def _changes(self, seen: Mapping[str, UsedTokenizer]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for name, entry in sorted(seen.items()):
-            if change := what_changed(self.known.get(name), entry):
+            if change := what_changed(self.locked.tokenizers.get(name), entry):
                 found.setdefault(change, []).append(name)
         return found
 
     def would_write(self, seen: Mapping[str, UsedTokenizer]) -> tuple[Path, str] | None:
         """Return the file and the text that `renew` would write, None where it would not change the file."""
-        merged = self._merged({**self.known, **seen})
+        merged = self._merged({**self.locked.tokenizers, **seen})
         if merged == self.locked and not (self._error is not None and seen):
             return None
         return self._path, lock_text(merged)
@@ -197,7 +192,7 @@ class Lock:
 
         Entries of tokenizers that the run did not use are kept. `only_new` changes no entry that is there.
         """
-        tokenizers = {**seen, **self.known} if only_new else {**self.known, **seen}
+        tokenizers = {**seen, **self.locked.tokenizers} if only_new else {**self.locked.tokenizers, **seen}
         merged = self._merged(tokenizers)
         if self._error is not None and seen:
             yield f"{FILE_NAME} was replaced: {self._error.message}"

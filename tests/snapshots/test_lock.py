@@ -90,7 +90,7 @@ def test_a_note_says_whether_the_tokenizer_itself_has_changed(tmp_path: Path) ->
     )
     path.write_text("- damaged\n", "utf-8")
     damaged = Lock(path)
-    assert damaged.known == {}
+    assert damaged.locked.tokenizers == {}
     assert "the file must be a mapping" in damaged.note(USED).text
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_lock_is_replaced_only_where_tokenizers_were_seen(tmp_path: Pa
     path.write_text("- damaged\n", "utf-8")
     for each in ({}, {USED.name: USED}):
         lock = Lock(path)
-        assert lock.known == {}
+        assert lock.locked.tokenizers == {}
         assert (lock.would_write(each) is not None) == bool(each)
         lines = [*lock.renew(each)]
         assert [line.partition(":")[0] for line in lines] == (["promptfmt.lock was replaced"] if each else [])
