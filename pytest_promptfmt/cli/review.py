@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +18,7 @@ from pytest_promptfmt.cli.display import diff_lines, waiting
 from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
 from pytest_promptfmt.cli.output import note, print_json, print_lines, say, styled, write_file
 from pytest_promptfmt.core import writing
-from pytest_promptfmt.core.errors import SettingsError, SnapshotError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import SettingsError, SnapshotError, did_you_mean, display_path, raising
 from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.results.pending import (
     Edit,
@@ -33,7 +31,7 @@ from pytest_promptfmt.results.pending import (
     write_pending,
 )
 from pytest_promptfmt.results.wording import counted, listed
-from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
+from pytest_promptfmt.revisions.pytest_process import run_pytest
 from pytest_promptfmt.snapshots.changes import unified_diff
 from pytest_promptfmt.snapshots.document import Document, read_document
 from pytest_promptfmt.snapshots.expected import is_snapshot_location
@@ -185,15 +183,9 @@ def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
-        quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-o", "promptfmt_lint=false"]
-        command = [sys.executable, "-m", "pytest", *ISOLATED, *quiet, f"--promptfmt-write=pending={file}", *arguments]
-        with waiting("running the tests"):
-            done = subprocess.run(
-                command, cwd=folder, env=isolated(os.environ), capture_output=True, text=True, errors="replace"
-            )
-        if done.returncode not in (0, 1, 5) or not file.exists():
-            output = (done.stderr or done.stdout).strip()[-2000:]
-            raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: "))
+        options = ["-o", "promptfmt_lint=false", f"--promptfmt-write=pending={file}"]
+        with raising(SettingsError), waiting("running the tests"):
+            run_pytest(folder, options, arguments)
         return read_edits(file, writing.top_of(folder))
 
 
