@@ -6,11 +6,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, own, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, words
+from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
 COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
@@ -77,6 +80,7 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
                 if words == [word for key in mapping for word in re.findall(r"\w+", str(key))]:
                     yield finding(_KEYS_AS_ANSWER, target, "doc_to_target", instance, field=name)
                     return
+    yield from _joined_in_template(study)
 
 
 @error_query("PF701", "the choices are names of columns", task, at="doc_to_choice", scores=True)
@@ -105,3 +109,21 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
     pairs = [(one.context or "", str(one.continuation).strip()) for one in several if one.prompt is not None]
     if pairs and all(text.count(" ") > 1 and text in prompt for prompt, text in pairs):
         yield f"{pairs[0][0][-40:]!r} and {pairs[0][1][:30]!r}"
+
+
+def _joined_in_template(study: Study) -> Iterator[Finding]:
+    """Report a column that the target joins or loops over, while code of `process_docs` looks keys up in it."""
+    written, code = study.written.doc_to_target, study.given.dataset.process_docs
+    if study.has_real_docs or not isinstance(written, str) or not isinstance(code, FunctionRef):
+        return
+    listed = {fact.path for fact in template_shapes(written).facts if fact.kind == "list" and len(fact.path) == 1}
+    if not listed:
+        return
+    try:
+        function = CodeImporter(study.settings.trusts, study.settings.import_limit).function(code)
+    except PromptfmtError:
+        return  # reported where the function is needed
+    mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
+    for path in sorted(listed & mappings, key=str):
+        saw = f"{code} uses {path[0]!r} as a mapping, but {written} uses it as a list"
+        yield finding(_KEYS_AS_ANSWER, saw, "doc_to_target", field=path[0])

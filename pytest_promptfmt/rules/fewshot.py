@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,7 +10,17 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import Page, demonstrated, error_query, given_shots, own, query, shown, task
+from pytest_promptfmt.rules.page import (
+    Page,
+    demonstrated,
+    error_query,
+    given_shots,
+    own,
+    query,
+    shown,
+    task,
+    with_shots,
+)
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     finding,
@@ -19,7 +30,17 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     warning,
 )
+from pytest_promptfmt.rules.shot_layout import ANNOUNCED
+from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import leaves_evaluated_doc_out, looks_for_answers
+
+_STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
+_PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
+"""A `doc_to_target` that is one column."""
+
+_FEW: Final = 3
+"""Words of an answer without any reasoning."""
+
 
 _FEWEST_ALIKE: Final = 2
 
@@ -265,3 +286,48 @@ def _common(styles: set[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _differs(one: Any, other: Any) -> bool:
     return None not in (one, other) and one != other and "" not in (one, other)
+
+
+@query("PF807", "", shown, at=("fewshot_config", "doc_to_text"))
+def _other_labels(page: Page) -> Iterator[Finding]:
+    """Report few-shot examples that begin with another label than the question, or with other spaces after it."""
+    own = _first_label(page.message)
+    for other in (_first_label(shot.messages[0]) for shot in page.shots):
+        if own is not None and other is not None and own != other:
+            what = "another label than" if own[0] != other[0] else "another space after the label than"
+            saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
+            severity = severity_of_shots(page.study)
+            yield finding(f"few-shot examples have {what} the question", saw, severity=severity)
+
+
+def _first_label(message: Message) -> tuple[str, str] | None:
+    """Return the label before the first column of a question, and the space after it."""
+    constant = ""
+    for span in message.content:
+        if span.origin.field is not None:
+            label = layout_of(constant).cue
+            return (label.name + label.colon, label.space) if label is not None else None
+        constant += span.text
+    return None
+
+
+@query(
+    "PF807",
+    "few-shot examples show only the answer, but the prompt requests reasoning",
+    lambda study: with_shots(study) if looks_for_answers(study.task) else (),
+    at="doc_to_target",
+)
+def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
+    study, target, shots = page.study, page.study.written.doc_to_target, page.study.task.fewshot
+    if not study.generates or study.has_own_scorer or not scores_exact_match(study):
+        return
+    if shots.samples is not None or shots.doc_to_target:
+        return
+    if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
+        return
+    if any(len(str(instance.target).split()) > _FEW for instance in study.real_instances):
+        return
+    if _STEPS.search(page.text.rstrip()) and any(shot.answer for shot in page.shots):
+        is_shown = study.shots or ANNOUNCED.search(page.instance.prompts[0].text)
+        saw = f"the prompt ends with {page.text.rstrip()[-40:]!r}, but the target is {target.strip()!r}"
+        yield finding("", saw, severity=None if is_shown else Severity.INFO)

@@ -15,6 +15,9 @@ from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, fi
 from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, words, written_texts
 from pytest_promptfmt.study.layout import layout_of
 
+_SHIFTED_LINES: Final = 2
+_INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
+
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
 _ABOUT: Final = re.compile(r"\babout ([a-z][\w &-]{3,50}?)[.:]")
@@ -163,6 +166,16 @@ def _image_without_place(page: Page) -> Iterator[str]:
     images = [page.instance.doc.get(str(name)) for name in (columns if isinstance(columns, list) else [columns])]
     if all(images) and "<image" not in page.instance.prompts[0].text:
         yield page.text[:SHOWN]
+
+
+@query("PF201", "the lines of the prompt are indented like code", asked_first)
+def _indentation_of_code(page: Page) -> Iterator[str]:
+    first, *others = page.text.split("\n")
+    lines = [line for line in others if line.strip()]
+    indented = [line for line in lines if _INDENTED.match(line)]
+    is_shifted = len(indented) >= _SHIFTED_LINES and 3 * len(indented) >= 2 * len(lines) and lines[-1] == indented[-1]
+    if is_shifted and not _INDENTED.match(first) and not _CODE.search(page.text):
+        yield indented[-1]
 
 
 @query(

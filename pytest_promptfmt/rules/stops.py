@@ -18,6 +18,10 @@ from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.tasks import looks_for_answers
 
+_LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
+"""Two options below each other."""
+
+
 _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
 """A stop that is the header of the user's next turn in a chat template."""
 
@@ -195,3 +199,14 @@ def _no_stop_at_all(study: Study) -> Iterator[str]:
     is_expected = is_compared and not looks_for_answers(study.task)
     if study.stops == [] and is_expected and any(cues):  # without a cue, a chat model ends its answer itself
         yield "until: []"
+
+
+@query("PF903", "a stop sequence of one character cuts ordinary answers", generating, every=True)
+def _stop_of_one_character(study: Study) -> Iterator[Finding]:
+    """Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data."""
+    if study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text or not study.instances:
+        return
+    are_texts = all("«" in str(instance.target) for instance in study.instances)  # no labels, and nothing made by code
+    for number, stop in enumerate(study.stop_texts if are_texts else ()):
+        if re.fullmatch(r"[^\W_]|[.,'-]", stop) and not _LISTED.search(first_text(study.instances[0])):
+            yield finding("", stop, (*UNTIL, number))

@@ -149,19 +149,26 @@ def literal_end(study: Study) -> str:
     """Return the literal text with which the function for the question ends what it returns, "" if that is unknown."""
     node = next(definitions(study.written.doc_to_text), None)
     returns = [one for one in ast.walk(node) if isinstance(one, ast.Return)] if node is not None else []
-    return _last_text(returns[0].value) if len(returns) == 1 else ""
+    is_last = node is not None and len(returns) == 1 and returns[0] is node.body[-1]
+    return _last_text(returns[0].value, node.body[:-1]) if node is not None and is_last else ""
 
 
-def _last_text(value: ast.expr | None) -> str:
+def _last_text(value: ast.expr | None, before: Sequence[ast.stmt]) -> str:
+    """Return the literal text at the end of an expression; `before` are the statements that ran before it."""
     match value:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=[*_, last]):
-            return _last_text(last)
+            return _last_text(last, before)
         case ast.BinOp(op=ast.Add(), right=right):
-            return _last_text(right)
+            return _last_text(right, before)
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
             return _PRINTED.split(text)[-1]
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
             return text.rpartition("}")[2]
+        case ast.Name(id=name):
+            stored = [number for number, each in enumerate(before) if f"'{name}', ctx=Store" in ast.dump(each)]
+            match before[stored[-1]] if stored else None:
+                case ast.Assign(targets=[ast.Name()], value=given) | ast.AugAssign(op=ast.Add(), value=given):
+                    return _last_text(given, before[: stored[-1]])
     return ""

@@ -34,6 +34,8 @@ def coded(folder: Path, body: str, output_type: str = "generate_until") -> Task:
         ("    return f\" {doc['q']} A:\"\n", " A:"),
         ("    return 'Q: {} A: '.format(doc['q'])\n", " A: "),
         ("    return 'Q: %s A: ' % doc['q']\n", " A: "),
+        ("    text = 'Q: '\n    text += doc['q']\n    text += ' A: '\n    return text\n", " A: "),
+        ("    text = ' x'\n    if doc:\n        text = 'y '\n    return text\n", ""),
         ("    if doc:\n        return ' a '\n    return ' b '\n", ""),
         ("    return doc['q'].strip()\n", ""),
         ("    return (' a ' + doc['q'] + ' ').strip()\n", ""),

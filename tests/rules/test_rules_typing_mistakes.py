@@ -222,6 +222,28 @@ def test_letters_are_changed_in_code_too(code: str, is_reported: bool, tmp_path:
     assert ("PF223" in {finding.code for finding in found}) is is_reported
 
 
+@pytest.mark.parametrize(
+    ("keys", "is_reported"),
+    [
+        ({}, True),
+        ({"doc_to_target": "{{'AB'[label]}}"}, False),
+        ({"generation_kwargs": {"until": ["Q:"]}}, False),
+        ({"doc_to_text": "Q: {{question}}\nA. {{a}}\nB. {{b}}\nA:"}, False),
+    ],
+)
+def test_a_stop_of_one_character_is_harmless_where_labels_are_asked_for(
+    keys: dict[str, object], is_reported: bool
+) -> None:
+    task = {
+        "output_type": "generate_until",
+        "doc_to_choice": None,
+        "doc_to_text": "Q: {{question}}\nA:",
+        "doc_to_target": "answer",
+        "generation_kwargs": {"until": ["\n", ","]},
+    }
+    assert ("PF903" in codes(**(task | keys))) is is_reported
+
+
 @pytest.mark.parametrize("line", ["", 'doc_to_text: "Question: {{question}}\\nAnswer:"\n'])
 def test_a_template_that_a_written_prompt_replaces_is_reported(line: str, tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
