@@ -170,11 +170,6 @@ def builtin_template(name: str) -> str:
     return file.read_text("utf-8")
 
 
-def is_given_name(name: str) -> bool:
-    """Return whether a profile's name is that of a tokenizer or chat template given on the command line."""
-    return name.startswith((TOKENIZER, TEMPLATE))
-
-
 def is_profile_name(name: str, defined: Mapping[str, Profile]) -> bool:
     """Return whether a name, with or without arguments, is a built-in or defined profile's."""
     base = name.partition(":")[0]

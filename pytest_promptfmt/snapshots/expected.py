@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.git import GitError
-from pytest_promptfmt.core.profile import is_given_name
+from pytest_promptfmt.core.profile import TEMPLATE, TOKENIZER
 from pytest_promptfmt.snapshots.document import MAGIC, read_document
 from pytest_promptfmt.snapshots.paths import (
     BESIDE,
@@ -214,7 +214,7 @@ class ExpectedSnapshots:
 def _is_named(profile: str, names: Collection[str]) -> bool:
     """Return whether a snapshot's profile is one of these, with or without arguments, or given on a command line."""
     name = _SHOTS.sub("", profile)  # arguments of the command line follow the name, or are all of it
-    return profile in names or is_given_name(name) or name.partition(",")[0] in names
+    return profile in names or name.startswith((TOKENIZER, TEMPLATE)) or name.partition(",")[0] in names
 
 
 def _names_before_format(task_id: str) -> Iterator[str]:

@@ -207,11 +207,6 @@ def _counted(result: AssertionResult) -> Counted:
     return "matched" if result.success else "failed"
 
 
-def compared(path: Path, document: Document, *, narrowed_run: bool) -> SnapshotComparison:
-    """Return how a document compares with the snapshot at a path; nothing is counted or written. Raises OSError."""
-    return compare(read_snapshot(str(path)), document, path, narrowed_run=narrowed_run)
-
-
 def obsolete_snapshots(config: pytest.Config) -> tuple[Path, ...]:
     """Return our files that syrupy found unused once the run is over, and has not deleted."""
     report = config._syrupy.report  # type: ignore[attr-defined]  # as above

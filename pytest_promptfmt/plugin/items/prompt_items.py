@@ -28,10 +28,10 @@ from pytest_promptfmt.results.text_changes import (
 from pytest_promptfmt.rules.linter import check_model
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.snapshots.changes import SnapshotComparison
+from pytest_promptfmt.snapshots.changes import SnapshotComparison, compare
 from pytest_promptfmt.snapshots.content import most_informative_profile, shows_task, snapshot_document
 from pytest_promptfmt.snapshots.document import Document
-from pytest_promptfmt.snapshots.paths import SnapshotPath
+from pytest_promptfmt.snapshots.paths import SnapshotPath, read_snapshot
 from pytest_promptfmt.snapshots.token_sections import shown_digests
 from pytest_promptfmt.study import ProfileView, seen_by
 
@@ -153,7 +153,7 @@ class SnapshotItem(RenderedItem):
             seen = seen_by(self.study, profile, profile_id)
             document, narrowed = snapshot_document(seen), self.run.settings.is_narrowed
             path = self.run.expected.tree.path(self.path, self.tested.id, profile_id)
-            comparison = snapshots.compared(path, document, narrowed_run=narrowed)
+            comparison = compare(read_snapshot(str(path)), document, path, narrowed_run=narrowed)
         except (PromptfmtError, OSError):
             return None
         return _text_change(comparison, seen)
