@@ -303,7 +303,9 @@ class Subject:
         if callable(self.task.process_results) or self.questions[0].has_several_targets:
             return answers
         text, pipelines = answers.labels[0], self.chain.pipelines
-        if any(str(self.chain.read(one, text, self.doc, "a text").extracted).strip() == text for one in pipelines):
+        if any(
+            str(_alone(self.chain.read(one, text, self.doc, "a text").extracted)).strip() == text for one in pipelines
+        ):
             return answers
         options = Answers(
             kind="choice", labels=tuple("ABCD"), texts=("",) * 4, targets=("(A)", "(B)", "(C)", "(D)"), gold=2
@@ -314,7 +316,8 @@ class Subject:
             label = imagined.labels[imagined.gold]
             asked = contract_sentences(self.prompt, imagined, self.prefix)
             forms = [*asked, *(one.text for one in tried if one.kind == "tolerance" or one.number == label)]
-            found = [[self.chain.read(one, form, self.doc, "a form").extracted for form in forms] for one in pipelines]
+            read = [[self.chain.read(one, form, self.doc, "a form").extracted for form in forms] for one in pipelines]
+            found = [[*map(_alone, each)] for each in read]
             hits = [[one for one in each if one in (label, f"({label})")] for each in found]
             if (finding := sum(map(bool, hits))) > most:
                 first = next(one for form in zip(*found, strict=True) for one in form if one in (label, f"({label})"))
@@ -383,6 +386,11 @@ class Subject:
             return text if text[:1].isspace() else f" {text}"
         delimiter = self.task.target_delimiter
         return text if self.instances[0].prompts[0].text[-1:].isspace() else f"{delimiter}{text}"
+
+
+def _alone(extracted: Any) -> Any:
+    """Return what was extracted, out of the list of a pipeline that takes no first response."""
+    return extracted[0] if isinstance(extracted, list) and len(extracted) == 1 else extracted
 
 
 def _ends_with(text: str, extracted: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,25 @@ def test_a_made_up_answer_need_not_be_a_number_where_another_filter_reads_it(fir
 
     assert not tried(regex("(-?[0-9]+)", group_select=-1), regex(r"boxed\{([^}]+)\}")).failures
     assert row(tried(regex("Answer: (.+)")), "asked-for").failed, "no filter reads what the prompt requests"
+
+
+def test_a_made_up_answer_is_a_label_for_filters_that_give_it_in_a_list() -> None:
+    def letters(responses: Any, docs: Any) -> Any:
+        found = [[re.findall(r"\[\[([A-D])\]\]", text) for text in repeats] for repeats in responses]
+        return [[each[-1] if each else "" for each in repeats] for repeats in found]
+
+    def label_match(references: Any, predictions: Any) -> dict[str, float]:
+        return {"exact_match": float(references[0] in str(predictions[0]))}
+
+    task = Task(
+        name="t",
+        doc_to_text="{{question}}\nReturn only the letter: [[A]], [[B]], [[C]], or [[D]]\nAnswer:",
+        doc_to_target="{{answer}}",
+        metric_list=[{"metric": label_match, "aggregation": "mean"}],
+        filter_list=[{"name": "f", "filter": [{"function": "custom", "filter_fn": letters}]}],
+    )
+    docs = replace(TaskDocs.in_memory([{"question": "«question 1»", "answer": "«answer 1»"}]), kind="synthetic")
+    assert not [one for one in try_phrasings(scoring_of(task, docs)).failures if one.kind == "contract"]
 
 
 def test_stripping_the_answer_heals_it() -> None:
