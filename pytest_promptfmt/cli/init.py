@@ -24,10 +24,11 @@ from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.source_imports import syntax_tree
+from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.plugin.collected import settings_around
 from pytest_promptfmt.results.baseline import counted_by_effect
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
+from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated, terminated
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
 from pytest_promptfmt.systems import recognized
 from pytest_promptfmt.tasks import Harness, harness_around, looks_like_task, task_schema
@@ -325,7 +326,8 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, *quiet]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
     # pytest shows its progress on stderr, apart from the lines of this command.
-    done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
+    with on_sigterm(terminated):
+        done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError("no baseline was written: the run ended early (see above)")

@@ -15,9 +15,10 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
@@ -34,6 +35,8 @@ except ImportError:  # Windows
 
 CAN_FORK: Final = hasattr(os, "fork") and resource is not None
 """Whether jobs can run in worker processes here."""
+
+_ENDING: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 
 _LENGTH: Final = struct.Struct(">I")
 _DIGEST_BYTES: Final = 16
@@ -61,22 +64,50 @@ def forked(child: Callable[[], None]) -> int:
 
     Signals are blocked until the child has its own handlers, so that it never runs those of this process.
     """
-    signals = {signal.SIGINT, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
+    with uninterrupted():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those here hold none of our locks
             pid = os.fork()
         if pid == 0:
-            _begin(child, before)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            _begin(child)
     with suppress(OSError):
         os.setpgid(pid, pid)  # here as well: either process may be first
     return pid
 
 
-def _begin(child: Callable[[], None], mask: set[signal.Signals] | set[int]) -> NoReturn:
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off the signals that end a run to the end of the block, so that nothing in it is done by half."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def on_sigterm(end: Callable[[], NoReturn]) -> Iterator[None]:
+    """Call a function that raises if SIGTERM arrives during the block, unless the signal is used for something else.
+
+    A second one ends the process at once.
+    """
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ended(_number: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end()
+
+    signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _begin(child: Callable[[], None]) -> NoReturn:
     status = 1
     try:
         with suppress(OSError):
@@ -84,7 +115,7 @@ def _begin(child: Callable[[], None], mask: set[signal.Signals] | set[int]) -> N
         gc.freeze()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         child()
         status = 0
     except BaseException:  # noqa: BLE001, RUF100  # it must not unwind into the copy of the caller

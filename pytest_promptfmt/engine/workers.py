@@ -37,6 +37,7 @@ from pytest_promptfmt.engine.processes import (
     receive,
     sealed_sender,
     send,
+    uninterrupted,
     used_seconds,
 )
 from pytest_promptfmt.engine.reaper import end_group, network_of
@@ -237,20 +238,32 @@ class Pool:
         self._plan.add(jobs)
 
     def result(self, number: int) -> Any:
-        """Return the result of a number, or a `Lost`; a number that was not planned is a separate job.
+        """Return the result of a number, or a `Lost`; raises as `wait_for`."""
+        self.wait_for(number)
+        return self.taken(number)
 
-        Each can be requested once. Raises OSError where no process can be started.
+    def taken(self, number: int) -> Any:
+        """Return a result that was waited for; it is not kept."""
+        return self._results.pop(number)
+
+    def wait_for(self, number: int) -> None:
+        """Wait for the result of a number, once for each; one that was not planned is a separate job.
+
+        Raises OSError where no process can be started. A signal may end it while it waits, without a loss of results.
         """
         self._plan.request(number)
         self._asked = number
         while number not in self._results:
+            with uninterrupted():
+                self._give()
+            ready = self._selector.select(_LOOK_SECONDS)
+            with uninterrupted():
+                self._look([key.data for key, _ in ready])
+        with uninterrupted():
             self._give()
-            self._wait()
-        self._give()
-        return self._results.pop(number)
 
     def finished(self) -> Mapping[int, Any]:
-        """Return the results that were not requested yet, by number, as far as workers have sent them."""
+        """Return the results that were not returned yet, by number, as far as workers have sent them."""
         with suppress(OSError):
             for key, _ in self._selector.select(0):
                 self._read(key.data)
@@ -329,10 +342,10 @@ class Pool:
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def _wait(self) -> None:
+    def _look(self, ready: Iterable[_Worker]) -> None:
         """Read the results that workers have sent, and check on workers that are silent."""
-        for key, _ in self._selector.select(_LOOK_SECONDS):
-            self._read(key.data)
+        for each in ready:
+            self._read(each)
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now

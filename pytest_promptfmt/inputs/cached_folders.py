@@ -251,7 +251,9 @@ class CachedFolders:
     def _write_index(self) -> None:
         index = self._folders.index
         inputs = sorted(set(index.places()))
-        is_seen = not index.errors and all(self._contents.is_older(path) for path in inputs if path.endswith("/"))
+        is_seen = not index.errors and all(
+            map(self._contents.holds_same_names, (path for path in inputs if path.endswith("/")))
+        )
         with nullcontext() if index.outer is None else gate.also_reading(index.outer.folder.parent):
             stamps = self._contents.stamps(inputs) if is_seen and self.digest_of_names() != OTHER else None
         if stamps is not None:

@@ -59,6 +59,7 @@ class Contents:
         self.places = places or Places()
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
+        self._settled: set[str] = set()
         self._wrote: dict[str, str] = {}
         # A hub's cache has many names.
         self._fact = cache(lambda fact: digest_of(value_of(fact, self.places).encode("utf-8", "backslashreplace")))
@@ -68,8 +69,15 @@ class Contents:
 
     def take(self, folder: str) -> None:
         """Read a folder now: at the end of the run it must hold the same names."""
-        self.input(folder)
-        self._taken.add(folder)
+        if folder not in self._taken:
+            self.input(folder)
+            self._taken.add(folder)
+            if self.is_older(folder):
+                self._settled.add(folder)
+
+    def holds_same_names(self, folder: str) -> bool:
+        """Return whether a folder has not changed since this run began, or only in ways that `stamps` finds."""
+        return folder in self._settled or self.is_older(folder)
 
     def wrote(self, path: str, digest: str) -> None:
         """Note the digest of a file that this run wrote: as long as the file has it, the file has not changed since.
@@ -138,9 +146,9 @@ class Contents:
         for path in paths:
             is_new = path not in self._found
             found = self.input(path)
-            if is_new and not self.is_older(path):
+            if is_new and path not in self._taken and not self.is_older(path):
                 return None
-            if path in self._taken:  # a run may have added names that do not count
+            if path in self._taken:  # a run may have added names that do not count, and snapshots
                 now = self._look(path, None)
                 found = now if now[1] == found[1] else (path, OTHER, None)
             if found[1] == OTHER or (found[2] is None and found[1] != ABSENT and not is_fact(path)):

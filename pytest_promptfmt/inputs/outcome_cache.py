@@ -148,7 +148,10 @@ class OutcomeCache:
             path = self._inputs.path(key)
         except TypeError:
             return "an input"
-        return facts.shown(path) if facts.is_fact(path) else display_path(Path(path))
+        if facts.is_fact(path):
+            return facts.shown(path)
+        shown = display_path(Path(path))
+        return f"the list of files in {shown}" if path.endswith("/") else shown
 
     def _own_paths(self, path: Path, claims: Iterable[tuple[str, str]]) -> set[str]:
         """Return the paths that are inputs of each outcome of a file."""
@@ -190,6 +193,7 @@ class OutcomeCache:
 
     def get(self, path: Path) -> tuple[IndexEntry | None] | None:
         """Return the entry of a file in the index as a tuple of one, None if it is unknown."""
+        self._contents.take(f"{path.parent}/")
         row = mapping(self.store.row(ENTRIES, str(path)))
         try:
             if not row or not all(map(self._contents.is_same, row["inputs"])):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
 import pytest
@@ -15,6 +12,7 @@ from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import traceback_of_user
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.failures import FailureText
@@ -138,7 +136,7 @@ class Interruption:
         """Note the tests that will run, and run them."""
         if not session.config.option.collectonly:
             self._waiting = {item.nodeid for item in session.items if isinstance(item, PromptItem)}
-        with _ended_by_signal():
+        with on_sigterm(_exit):
             return (yield)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -155,23 +153,8 @@ class Interruption:
         self._run.found.notes.append(text)
 
 
-@contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Let SIGTERM end the block as pytest.exit does, unless the signal is used for something else."""
-    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not is_free or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(_number: int, _frame: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
-        pytest.exit("terminated by SIGTERM")  # with another exit status pytest would show no summary
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _exit() -> NoReturn:
+    pytest.exit("terminated by SIGTERM")  # with another exit status pytest would show no summary
 
 
 class Closing:

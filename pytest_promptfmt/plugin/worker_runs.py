@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import Confinement
+from pytest_promptfmt.engine.processes import uninterrupted
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.inputs.cached_files import Shown
 from pytest_promptfmt.plugin.collection import warn_of_file
@@ -203,13 +204,18 @@ class WorkerRuns:
             try:
                 if self._pool is None:
                     self._pool = self._start(item.session)
-                sent = self._pool.result(self._numbers[item])
+                self._pool.wait_for(self._numbers[item])
             except OSError as error:
-                sent = Lost("unstarted", error.errno or 0)
-            if isinstance(sent, Lost) or not is_sent(sent, item.nodeid):
+                yield self._lost(item, Lost("unstarted", error.errno or 0))
+                return
+            with uninterrupted():
+                sent = self._pool.taken(self._numbers[item])
+                is_good = is_sent(sent, item.nodeid)
+                if is_good:
+                    self._settle(item, sent)
+            if not is_good:
                 yield self._lost(item, sent if isinstance(sent, Lost) else Lost("forged"))
                 return
-            self._settle(item, sent)
             result = sent
         self._show_rest(item, result, getattr(item, "place", None))
         for data in result["reports"]:

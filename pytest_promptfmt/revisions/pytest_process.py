@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -22,7 +23,7 @@ from typing import IO, Final, NoReturn
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.engine.confinement import possible
-from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.engine.processes import CAN_FORK, on_sigterm
 from pytest_promptfmt.rules.rule_registry import known_rules
 
 _ENDED_WELL: Final = (0, 1, 5)  # all passed, some failed, no tests
@@ -55,13 +56,19 @@ def run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> No
     quiet = ["-p", "no:cacheprovider", "-W", "ignore", "-q", "-q", "--no-header", "--tb=no", "--color=no"]
     # Without the variable of a CI job, so that no summary is written twice.
     environment = {name: value for name, value in isolated(os.environ).items() if name != "GITHUB_STEP_SUMMARY"}
-    done = _pytest_process(folder, [*ISOLATED, *quiet, *options, *paths], environment)
+    with on_sigterm(terminated):
+        done = _pytest_process(folder, [*ISOLATED, *quiet, *options, *paths], environment)
     if done.returncode == _USAGE_ERROR:
         output = done.stderr.decode("utf-8", "replace").strip()
         raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])
     if done.returncode not in _ENDED_WELL:
         output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
         raise RevisionError(f"pytest ended with {done.returncode}: {output[-2000:]}")
+
+
+def terminated() -> NoReturn:
+    """End this process as SIGTERM would, but with the processes that it waits for."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _pytest_process(
@@ -78,7 +85,11 @@ def _pytest_process(
             child = os.fork()
         if child == 0:
             _be_pytest(folder, arguments, environment, (output, errors))
-        _, status = os.waitpid(child, 0)
+        try:
+            _, status = os.waitpid(child, 0)
+        except SystemExit:
+            os.kill(child, signal.SIGKILL)
+            raise
         texts = [_read(file) for file in (output, errors)]
     return subprocess.CompletedProcess(["pytest"], os.waitstatus_to_exitcode(status), *texts)
 
@@ -113,6 +124,7 @@ def _be_pytest(
 ) -> NoReturn:
     status = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for number, file in enumerate(outputs, start=1):
             os.dup2(file.fileno(), number)
         sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115

@@ -41,6 +41,11 @@ def test_each_file_has_its_reason(tree: Project) -> None:
         assert promptfmt(tree.root, "why", "t/boolq.yaml").stdout == "t/boolq.yaml: runs: t/_base.yaml changed\n"
 
 
+def test_a_new_file_is_named_by_its_folder(tree: Project) -> None:
+    tree.write("t/notes.txt", "")
+    assert "t/boolq.yaml: runs: the list of files in t changed\n" in promptfmt(tree.root, "why", "t").stdout
+
+
 def test_the_cache_is_counted_and_cleared(tree: Project) -> None:
     tree.edit("t/_base.yaml", "' '", "'  '")
     where, shown, *misses = promptfmt(tree.root, "cache", "t").stdout.splitlines()

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,21 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\npromptfmt = true\n", "utf-8")
     assert "add to" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
+
+
+def test_a_signal_ends_the_run_of_pytest_as_well(tmp_path: Path) -> None:
+    write_task(tmp_path, "one")
+    wait = "import os, pathlib, time\npathlib.Path('started').write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    (tmp_path / "conftest.py").write_text(wait, "utf-8")
+    command = [sys.executable, "-m", "pytest_promptfmt", "init", "--baseline"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        while not (tmp_path / "started").is_file() or not (child := (tmp_path / "started").read_text("utf-8")):
+            assert run.poll() is None
+            time.sleep(0.1)
+        run.terminate()
+    assert run.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child), 0)
 
 
 def test_below_a_rootdir_init_writes_no_key_of_the_rootdir(tmp_path: Path) -> None:

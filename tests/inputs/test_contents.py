@@ -11,6 +11,7 @@ import pytest
 from pytest_promptfmt.inputs import contents
 from pytest_promptfmt.inputs.contents import ABSENT, FOLDER, OTHER, Contents, Input
 from pytest_promptfmt.inputs.facts import HUB, PLATFORM, PROCESSORS, is_fact, named_fact
+from pytest_promptfmt.inputs.places import digest_of
 
 LONG_AGO = 1_600_000_000
 
@@ -177,6 +178,28 @@ def test_stamps_of_unchanged_paths_are_those_of_a_later_run(file: Path) -> None:
     assert Contents().stamps_now(paths[:3], lambda _: False) == Contents().stamps_now(paths[:3], lambda _: True)
     file.touch()
     assert Contents().stamps_now(paths, lambda _: True) != stamps
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_folders_into_which_a_run_writes_have_stamps_if_no_other_name_came(file: Path) -> None:
+    read, later = Contents(), Contents()
+    folder, snapshot = f"{file.parent}/", file.parent / "__prompts__/stem/task/plain.txt"
+    for each in (read, later):
+        each.take(folder)
+    snapshot.parent.mkdir(parents=True)
+    snapshot.write_text("one", "utf-8")
+    read.wrote(str(snapshot), digest_of(b"one"))
+    inputs = [folder, *(f"{each}/" for each in snapshot.parents[:3]), str(snapshot)]
+    assert read.all([folder, str(snapshot)]) is not None
+    assert read.stamps(inputs) == Contents().stamps_now(inputs, lambda _: False)
+    assert read.holds_same_names(folder)
+    later.wrote(str(snapshot), digest_of(b"one"))
+    (file.parent / "other").touch()
+    assert later.stamps(inputs) is None
+    begun = Contents()
+    (file.parent / "third").touch()
+    begun.take(folder)
+    assert not begun.holds_same_names(folder)
 
 
 def test_a_file_that_has_just_changed_has_no_stamp(file: Path) -> None:
