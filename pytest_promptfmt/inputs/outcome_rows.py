@@ -12,7 +12,7 @@ from typing import Any, Final
 from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, summary
 from pytest_promptfmt.inputs.cached_folders import FOLDERS, folder_of
 from pytest_promptfmt.inputs.places import Places
-from pytest_promptfmt.inputs.store import Store, mapping
+from pytest_promptfmt.inputs.store import Store, as_json, mapping, parsed
 from pytest_promptfmt.inputs.task_inputs import Node, WatchedFile, name_of
 
 _OUTCOMES: Final = "outcomes"
@@ -83,13 +83,14 @@ class OutcomeRows:
     def keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
         """Store the outcomes of a file; `row` has their inputs."""
         about = {"tasks": watched.tasks, "claims": watched.claims, "profiles": sorted(watched.profiles)}
-        about |= summary(watched.items)
+        about |= summary({key: parsed(text) for key, text in watched.items.items()})
         made = self.digest(row)
         self.found[name] = {"made": made, **row, **about}
         others = [each for each in self.variants(name) if each.get("made") not in (None, made)]
         self._store.put(_OUTCOMES, name, [self.found[name], *others[: _MOST_VARIANTS - 1]])
         self._store.put(_REFUSED, name, None)
-        self._store.put(_ITEMS, _of_variant(name, made), watched.items)
+        items = ",".join(f"{as_json(key)}:{text}" for key, text in watched.items.items())
+        self._store.put_text(_ITEMS, _of_variant(name, made), f"{{{items}}}")
         for other in others[_MOST_VARIANTS - 1 :]:
             self._store.put(_ITEMS, _of_variant(name, str(other["made"])), None)
 

@@ -100,7 +100,7 @@ class Store:
         self._context = context
         self._forgotten: list[str] = []
         self._path = (folder or Path()) / FILE_NAME
-        self._changed: dict[tuple[str, str], Any] = {}
+        self._changed: dict[tuple[str, str], str | None] = {}
         self._reading: sqlite3.Connection | None = None
 
     def row(self, kind: str, path: str) -> Any:
@@ -147,8 +147,13 @@ class Store:
 
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row of JSON values until it is written; None removes it."""
+        self.put_text(kind, path, None if content is None else as_json(content))
+
+    def put_text(self, kind: str, path: str, text: str | None) -> None:
+        """Keep a row as text, which needs less memory than its values."""
         if self.is_on:
-            self._changed[self._kind(kind), self._places.neutral(path)] = content
+            written = None if text is None else self._places.written(text)
+            self._changed[self._kind(kind), self._places.neutral(path)] = written
 
     def keep_context(self) -> None:
         """Note that this run used its context, and forget the one that was used least recently if there are many."""
@@ -190,9 +195,9 @@ class Store:
             if not _has_schema(connection):
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {VERSION}")
-            gone = [key for key, content in self._changed.items() if content is None]
-            rows = ((*key, self._places.written(_json(content))) for key, content in self._changed.items())
-            kept = [row for row in rows if row[2] != "null" and len(row[2]) <= _MOST_BYTES_OF_ROW]
+            gone = [key for key, text in self._changed.items() if text is None]
+            rows = ((*key, text) for key, text in self._changed.items() if text is not None)
+            kept = (row for row in rows if len(row[2]) <= _MOST_BYTES_OF_ROW)
             connection.executemany("DELETE FROM rows WHERE kind = ? AND path = ?", gone)
             connection.executemany("DELETE FROM rows WHERE kind LIKE '% ' || ?", [(each,) for each in self._forgotten])
             connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", kept)
@@ -306,7 +311,8 @@ def _has_schema(connection: sqlite3.Connection) -> bool:
     return version == VERSION and found == [("table", _SCHEMA)]
 
 
-def _json(content: object) -> str:
+def as_json(content: object) -> str:
+    """Return the text of a row, or of a part of it."""
     return json.dumps(content, separators=(",", ":"))
 
 

@@ -31,7 +31,7 @@ from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, named_fac
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.native_files import NativeFiles
 from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
-from pytest_promptfmt.inputs.store import StoredInputs, mapping
+from pytest_promptfmt.inputs.store import StoredInputs, as_json, mapping
 from pytest_promptfmt.inputs.traces import CONVERSION, AccessedPaths
 from pytest_promptfmt.profiles.tokenizer_sources import find_source
 from pytest_promptfmt.settings import Settings
@@ -207,7 +207,7 @@ _DATA_KEYS: Final = ("dataset_path", "dataset_kwargs")
 
 @dataclass(slots=True)
 class WatchedFile:
-    """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items.
+    """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items as JSON.
 
     `asked` are its questions to the index. It is `refused` for the first thing that is not an input. The cache of a
     hub, which its code `loads` from, is not known by the files that are traced. Its prompts `may_vary` with the order
@@ -219,7 +219,7 @@ class WatchedFile:
     asked: set[tuple[str, str]]
     tasks: list[TaskRow]
     claims: list[tuple[str, str]] = field(default_factory=list)
-    items: dict[str, Shown] = field(default_factory=dict)
+    items: dict[str, str] = field(default_factory=dict)
     refused: str = ""
     loads: bool = False
     may_vary: bool = False
@@ -328,7 +328,7 @@ class WatchedFiles:
         watched.profiles.update(map(self._shared.profile_key, getattr(item, "met", ())))
         watched.introduces.update(introduces)
         counted = ["matched" for _ in shown["counted"]] if seen["wrote"] else shown["counted"]
-        watched.items[name_of(item)] = {**shown, "counted": counted, "introduces": introduces}
+        watched.items[name_of(item)] = as_json({**shown, "counted": counted, "introduces": introduces})
         lock = str(watched.settings.rootdir / LOCK_NAME)  # it explains tokens that differ
         if not is_quiet(shown):
             watched.paths.add(lock)

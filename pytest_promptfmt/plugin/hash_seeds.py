@@ -23,6 +23,9 @@ from pytest_promptfmt.inputs.places import digest_of
 _SEEDS: Final = ("1", "2", "3", "4")
 """All of them order the same two strings alike in one of eight cases."""
 
+_AT_ONCE: Final = 2
+"""The number of processes that run beside each other; each has the memory of what tasks import."""
+
 _MOST_SECONDS: Final = 600
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 _ISOLATION: Final = "pytest_promptfmt.plugin.isolation"
@@ -33,10 +36,12 @@ def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
     if not files:
         return frozenset()
     with TemporaryDirectory(prefix="promptfmt-") as folder:
-        runs = [_start(config, files, seed, Path(folder, seed)) for seed in _SEEDS]
+        runs: list[subprocess.Popen[bytes]] = []
         try:
-            for run in runs:
-                run.wait(_MOST_SECONDS)
+            for first in range(0, len(_SEEDS), _AT_ONCE):
+                runs = [_start(config, files, seed, Path(folder, seed)) for seed in _SEEDS[first : first + _AT_ONCE]]
+                for run in runs:
+                    run.wait(_MOST_SECONDS)
             found = [_reports_in(Path(folder, seed)) for seed in _SEEDS]
         except (OSError, ElementTree.ParseError, subprocess.TimeoutExpired):
             return frozenset(files)

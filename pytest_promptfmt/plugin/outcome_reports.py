@@ -73,8 +73,7 @@ class OutcomeReports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
         """Count the outcome, and drop reports that pytest would keep to the end of the run.
 
-        The terminal keeps passed setups and teardowns only for --durations: two of three reports, a sixth of the memory
-        of a large run.
+        The terminal keeps those that passed only to count them, and for --durations, `-rp` and `-rP`.
         """
         if getattr(report, "promptfmt_not_run", False):
             self._tally.not_run.append(report.nodeid)
@@ -90,11 +89,15 @@ class OutcomeReports:
             report.sections = [(escape_controls(heading), escape_controls(text)) for heading, text in report.sections]
         yield
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if report.when == "call" or not report.passed or reporter is None or self._config.option.durations is not None:
+        if not report.passed or reporter is None or self._config.option.durations is not None:
             return
-        kept = reporter.stats.get("")
-        if kept and kept[-1] is report:
+        kept = reporter.stats.get("passed" if report.when == "call" else "")
+        if not kept or kept[-1] is not report:
+            return
+        if report.when != "call":
             kept.pop()
+        elif outcome is not None and not any(map(reporter.hasopt, "pP")):
+            kept[-1] = kept[0]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:

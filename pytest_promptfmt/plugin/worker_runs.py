@@ -55,16 +55,15 @@ class WorkerRuns:
         self._shows_phases = False
         self._pool: Pool | None = None
         self._items: Sequence[pytest.Item] = ()
-        self._before: dict[pytest.Item, list[Unchanged]] = {}
-        self._after: list[Unchanged] = []
         self._matched = 0
         self._numbers: dict[pytest.Item, int] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run one of our items in a worker, or, in that worker, here; pytest runs the others."""
-        if self._worker is None:
-            self._count(self._before.pop(item, ()))
+        """Run one of our items in a worker, or, in that worker, here, and count unchanged files; pytest runs others."""
+        if isinstance(item, Unchanged):
+            self._count(item)
+            return True
         if not self._workers or not isinstance(item, PromptItem) or not item.runs_in_worker:
             return None
         if self._worker is not None:
@@ -98,22 +97,14 @@ class WorkerRuns:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Remove unchanged files from the items to run, and count their items."""
+        """Plan the run, and add the number of unchanged tests to pytest's summary."""
         same = [item for item in session.items if isinstance(item, Unchanged)]
+        others = [item for item in session.items if not isinstance(item, Unchanged)]
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        if same and not session.config.option.collectonly:
-            waiting: list[Unchanged] = []
-            for item in session.items:
-                if isinstance(item, Unchanged):
-                    waiting.append(item)
-                elif waiting:
-                    self._before[item], waiting = waiting, []
-            session.items[:] = [item for item in session.items if not isinstance(item, Unchanged)]
-            self._after = waiting
-            if reporter is not None:
-                counted = [item for item in same if item.is_counted for _ in range(item.counted.passed)]
-                reporter.stats.setdefault(UNCHANGED, []).extend(counted)
-        self._run.cache.plan(session.items)
+        if same and reporter is not None and not session.config.option.collectonly:
+            counted = [item for item in same if item.is_counted for _ in range(item.counted.passed)]
+            reporter.stats.setdefault(UNCHANGED, []).extend(counted)
+        self._run.cache.plan(others)
         if reporter is not None and self._config.get_verbosity() > 1:
             for path, decision in self._run.cache.decisions.items():
                 reporter.write_line(escape_controls(f"{display_path(Path(path))}: {decision}"))
@@ -123,33 +114,30 @@ class WorkerRuns:
         again = [item for item in same if isinstance(item, UnchangedItem) and not item.is_counted]
         shown = sum(1 for item in again for _ in item.stored(quiet=wants_each))
         # pytest's percentage is of it; if it were 0 since all items are only counted, the run would fail.
-        session.testscollected = len(session.items) + shown or session.testscollected
-        result = yield
-        self._count(self._after)
-        return result
+        session.testscollected = len(others) + shown or session.testscollected
+        return (yield)
 
-    def _count(self, items: Iterable[Unchanged]) -> None:
-        """Count unchanged files, and show the reports that are not only counted; in the order of collection."""
-        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        wants_each = self._wants_each(reporter)
-        for item in items:
-            if isinstance(item, UnchangedItem) and not item.is_counted:
-                if not wants_each and reporter is not None:
-                    passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
-                    reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
-                self._show_again(item.stored(quiet=wants_each))
-                item.cached.pack()
-                if wants_each:
-                    continue
-            counted = item.counted
-            self._run.tally.counts.update(counted.counts)
-            for name, outcome in counted.notable:
-                self._run.tally.add(outcome, f"{item.path.name}::{name}")
-            self._matched += counted.matched
-            if counted.matched:  # syrupy looks for unused snapshots where it knows of others
-                place = SnapshotPath(str(item.path), item.name)
-                snapshots.count(self._config, item, place, "matched", expected=self._run.expected)
-                self._matched -= 1
+    def _count(self, item: Unchanged) -> None:
+        """Count an unchanged file, and show the reports that are not only counted."""
+        if isinstance(item, UnchangedItem) and not item.is_counted:
+            reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+            wants_each = self._wants_each(reporter)
+            if not wants_each and reporter is not None:
+                passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
+                reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
+            self._show_again(item.stored(quiet=wants_each))
+            item.cached.pack()
+            if wants_each:
+                return
+        counted = item.counted
+        self._run.tally.counts.update(counted.counts)
+        for name, outcome in counted.notable:
+            self._run.tally.add(outcome, f"{item.path.name}::{name}")
+        self._matched += counted.matched
+        if counted.matched:  # syrupy looks for unused snapshots where it knows of others
+            place = SnapshotPath(str(item.path), item.name)
+            snapshots.count(self._config, item, place, "matched", expected=self._run.expected)
+            self._matched -= 1
 
     def _wants_each(self, reporter: Any) -> bool:
         """Return whether the passed items of a file that is shown again are reported one by one."""

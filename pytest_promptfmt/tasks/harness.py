@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -332,13 +333,25 @@ def _words(value: bytes) -> list[str]:
 
 def harness_around(folder: Path) -> Harness | None:
     """Return the harness in whose checkout a resolved folder is; None outside of one."""
-    for above in (folder, *folder.parents):
-        if not gate.is_allowed(above / "-"):
-            return None
-        for package in (above / clone / name for clone in _CLONES for name in PACKAGES):
-            if (package / "tasks").is_dir():
-                return Harness(package, is_installed=False)
-    return None
+    package = _package_around(folder, gate.allowed_folders())
+    return Harness(package, is_installed=False) if package is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _package_around(folder: Path, limit: tuple[str, ...] | None) -> Path | None:
+    """Return the package of a harness that is in a folder or nearest above it, below the limit of this run."""
+    if not gate.is_allowed(folder / "-"):
+        return None
+    for package in (folder / clone / name for clone in _CLONES for name in PACKAGES):
+        if (package / "tasks").is_dir():
+            return package
+    return _package_around(folder.parent, limit) if folder.parent != folder else None
+
+
+def forget_places() -> None:
+    """Search for harnesses again: an index of tasks knows those that are there when it is made."""
+    _package_around.cache_clear()
+    _found_in.cache_clear()
 
 
 def is_copied_harness(folder: Path) -> bool:
@@ -383,6 +396,12 @@ def _has_submodule(folder: Path) -> bool:
 
 def installed_harness() -> Harness | None:
     """Return the lm-eval that is installed; None without one. It is not imported."""
+    return _found_in(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _found_in(_path: tuple[str, ...]) -> Harness | None:
+    """Return the lm-eval that is found with this search path of Python."""
     for name in PACKAGES:
         try:
             spec = find_spec(name)

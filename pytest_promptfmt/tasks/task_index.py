@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError
-from pytest_promptfmt.tasks.harness import Harness, harness_around, installed_harness
+from pytest_promptfmt.tasks.harness import Harness, forget_places, harness_around, installed_harness
 from pytest_promptfmt.tasks.recognition import kind_of, names_its_sets, read_candidate, read_if_task
 from pytest_promptfmt.tasks.yaml_file import YamlFile, resolved
 
@@ -96,6 +96,7 @@ class TaskIndex:
         self._nameless: set[str] = set()
         self._errors: dict[Path, SourceError] = {}
         self._elsewhere: dict[str, IndexEntry | None] = {}
+        forget_places()
         for folder in folders:
             self.add(folder)
 
