@@ -28,7 +28,7 @@ from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.plugin.collected import settings_around
 from pytest_promptfmt.results.baseline import counted_by_effect
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated, terminated
+from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
 from pytest_promptfmt.systems import recognized
 from pytest_promptfmt.tasks import Harness, harness_around, looks_like_task, task_schema
@@ -326,7 +326,7 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, *quiet]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
     # pytest shows its progress on stderr, apart from the lines of this command.
-    with on_sigterm(terminated):
+    with on_sigterm():
         done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():

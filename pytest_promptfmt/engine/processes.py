@@ -86,10 +86,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def on_sigterm(end: Callable[[], NoReturn]) -> Iterator[None]:
+def on_sigterm(end: Callable[[], NoReturn] | None = None) -> Iterator[None]:
     """Call a function that raises if SIGTERM arrives during the block, unless the signal is used for something else.
 
-    A second one ends the process at once.
+    By default, the block ends as that of Ctrl-C, with what it started. A second signal ends the process at once.
     """
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not is_free or threading.current_thread() is not threading.main_thread():
@@ -98,7 +98,9 @@ def on_sigterm(end: Callable[[], NoReturn]) -> Iterator[None]:
 
     def ended(_number: int, _frame: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        end()
+        if end is not None:
+            end()
+        sys.exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, ended)
     try:

@@ -9,7 +9,6 @@ a new worker, which shows the guilty one; the others keep their results.
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import os
 import secrets
@@ -17,12 +16,13 @@ import selectors
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.engine.confinement import adopt_orphans
+from pytest_promptfmt.engine.plan import Job, Plan
 from pytest_promptfmt.engine.processes import (
     Inbox,
     Limits,
@@ -41,9 +41,6 @@ from pytest_promptfmt.engine.processes import (
     used_seconds,
 )
 from pytest_promptfmt.engine.reaper import end_group, network_of
-
-Job = tuple[int, ...]
-"""The numbers of a job, in the order in which they run."""
 
 _QUEUED: Final = 2
 """Jobs given to a worker at a time: the next is there when one is done."""
@@ -114,63 +111,6 @@ class _Worker:
         return self.status is not None
 
 
-class Plan:
-    """Groups of waiting jobs, in the order in which their results are requested; jobs that are put back come first.
-
-    Jobs of one group have much in common, which a worker that ran one of them has in memory: it gets the others as
-    long as the other workers have something to do.
-    """
-
-    def __init__(self) -> None:
-        self._back: deque[Job] = deque()
-        self._groups: dict[int, deque[Job]] = {}
-        self._ids = itertools.count()
-        self._planned: set[int] = set()
-
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Add a group behind the others."""
-        group = deque(jobs)
-        if group:
-            self._groups[next(self._ids)] = group
-            self._planned.update(itertools.chain.from_iterable(group))
-
-    def request(self, number: int) -> None:
-        """Add a number that was not planned, or was requested before, as a job that runs before all others."""
-        if number in self._planned:
-            self._planned.remove(number)
-        else:
-            self.put_back((number,))
-
-    def put_back(self, job: Job) -> None:
-        """Let a job run before all others."""
-        self._back.appendleft(job)
-
-    def has_any(self, before: int) -> bool:
-        """Return whether a job waits that was put back or begins below a number."""
-        return bool(self._back or next(self._begun(before), None) is not None)
-
-    def take(self, group: int | None, others: Collection[int | None], before: int) -> tuple[Job, int | None]:
-        """Return the next job for a worker and the group that this worker has from now on.
-
-        It is one of its `group`, else of the first that none of `others` has, else the first of all, which leaves
-        the worker without a group. Only jobs that begin below `before` are considered; there must be one.
-        """
-        if self._back:
-            return self._back.popleft(), group
-        begun = [*self._begun(before)]
-        if group not in begun:
-            group = next((each for each in begun if each not in others), None)
-        chosen = begun[0] if group is None else group
-        jobs = self._groups[chosen]
-        job = jobs.popleft()
-        if not jobs:
-            del self._groups[chosen]
-        return job, group
-
-    def _begun(self, before: int) -> Iterator[int]:
-        return (group for group, jobs in itertools.takewhile(lambda each: each[1][0][0] < before, self._groups.items()))
-
-
 @dataclass(frozen=True, slots=True)
 class _Work:
     """The work of every worker: `prepare` is called once, then `run` for each job, under the limits."""
@@ -224,7 +164,7 @@ class Pool:
         self._count = count
         self._owner = os.getpid()
         self._plan = Plan()
-        self._asked = 0
+        self._asked = -1
         self._results: dict[int, Any] = {}
         self._ended: Counter[int] = Counter()
         self._workers: list[_Worker] = []
@@ -238,12 +178,9 @@ class Pool:
         self._plan.add(jobs)
 
     def result(self, number: int) -> Any:
-        """Return the result of a number, or a `Lost`; raises as `wait_for`."""
-        self.wait_for(number)
-        return self.taken(number)
-
-    def taken(self, number: int) -> Any:
-        """Return a result that was waited for; it is not kept."""
+        """Return the result of a number, or a `Lost`, which is not kept; waits for it and raises as `wait_for`."""
+        if self._asked != number:
+            self.wait_for(number)
         return self._results.pop(number)
 
     def wait_for(self, number: int) -> None:
@@ -447,9 +384,10 @@ class Pool:
     def _end(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         self._selector.unregister(worker.results)
+        # Before its pipe is closed: a worker that ends by itself leaves orphans that it adopted.
+        end_group(worker.pid, network=worker.network or 0, is_over=worker.status is not None)
         for end in (worker.jobs, worker.results):
             os.close(end)
-        end_group(worker.pid, network=worker.network or 0, is_over=worker.status is not None)
         if self._reaper is not None:
             with suppress(OSError):
                 self._reaper.forget(worker.pid)

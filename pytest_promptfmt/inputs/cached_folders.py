@@ -46,13 +46,11 @@ class CachedFolder:
 
     `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
     `RUN_AGAIN`, or has the digest of its inputs: a run with other options or another environment may have stored other
-    outcomes since. The quiet ones are `counted` together, and use `profiles` that files before them introduce; `first`
-    is the first of them that has a snapshot, "" for none.
+    outcomes since. The quiet ones are `counted` together, and use `profiles` that other files introduce.
     """
 
     children: tuple[tuple[str, str | None], ...]
     counted: Counted
-    first: str
     profiles: frozenset[str]
 
 
@@ -117,7 +115,6 @@ class CachedFolders:
             found = CachedFolder(
                 children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
                 counted=Counted.read(row["counted"]),
-                first=str(row["first"]),
                 profiles=frozenset(map(str, row["profiles"])),
             )
         except Exception:  # invalid data of any kind
@@ -217,7 +214,6 @@ class CachedFolders:
             **made_of,
             "children": states,
             "counted": together(rows),
-            "first": next((child for child, each in rows if each["claims"]), ""),
             "profiles": sorted({profile for _, each in rows for profile in each["profiles"]}),
         }
         self._store.put(FOLDERS, self._key(folder), row)

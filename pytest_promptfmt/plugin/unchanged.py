@@ -39,16 +39,13 @@ class UnchangedFolder(pytest.Directory):
         self.cached = cached
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield one item for all quiet files, one for each of the others, and the folders."""
-        run, cached = self.config.stash[RUN], self.cached
-        quiet = [name for name, made in cached.children if made == QUIET and not name.endswith("/")]
-        counted_at = cached.first or next(iter(quiet), None)
+        """Yield the folders, one item for each file that is not quiet, and one for the others, which introduce none."""
+        run, cached, quiet = self.config.stash[RUN], self.cached, []
         for name, made in cached.children:
             if name.endswith("/"):  # a separate node, because pytest reads the conftests of each
                 yield self.ihook.pytest_collect_directory(path=self.path / name, parent=self)
             elif made == QUIET:
-                if name == counted_at:  # those before it have no snapshot
-                    yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, cached=cached, files=quiet)
+                quiet.append(name)
             else:
                 path = self.path / name
                 file = run.cache.file_with(path, made) if made is not RUN_AGAIN else None
@@ -56,6 +53,8 @@ class UnchangedFolder(pytest.Directory):
                     yield task_file_node(self, path)
                 else:  # like those of quiet files, its snapshots belong to no other file, and none is obsolete
                     yield UnchangedItem.from_parent(self, name=name, path=path, cached=file)
+        if quiet:
+            yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, cached=cached, files=quiet)
 
 
 class Unchanged(pytest.Item):

@@ -21,8 +21,9 @@ from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
 from pytest_promptfmt.core.source_imports import import_from_source
 from pytest_promptfmt.engine.confinement import Confinement, possible
+from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.processes import CAN_FORK, Limits
-from pytest_promptfmt.engine.workers import Job, Lost, Pool
+from pytest_promptfmt.engine.workers import Lost, Pool
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.inputs.traces import Trace
 from pytest_promptfmt.plugin.items.item import PromptItem

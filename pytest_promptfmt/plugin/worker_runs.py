@@ -22,8 +22,9 @@ from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.confinement import Confinement
+from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.processes import uninterrupted
-from pytest_promptfmt.engine.workers import Job, Lost, Pool
+from pytest_promptfmt.engine.workers import Lost, Pool
 from pytest_promptfmt.inputs.cached_files import Shown
 from pytest_promptfmt.plugin.collection import warn_of_file
 from pytest_promptfmt.plugin.item_results import is_sent, own_copy
@@ -197,7 +198,7 @@ class WorkerRuns:
                 yield self._lost(item, Lost("unstarted", error.errno or 0))
                 return
             with uninterrupted():
-                sent = self._pool.taken(self._numbers[item])
+                sent = self._pool.result(self._numbers[item])
                 is_good = is_sent(sent, item.nodeid)
                 if is_good:
                     self._settle(item, sent)

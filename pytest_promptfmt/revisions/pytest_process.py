@@ -56,7 +56,7 @@ def run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> No
     quiet = ["-p", "no:cacheprovider", "-W", "ignore", "-q", "-q", "--no-header", "--tb=no", "--color=no"]
     # Without the variable of a CI job, so that no summary is written twice.
     environment = {name: value for name, value in isolated(os.environ).items() if name != "GITHUB_STEP_SUMMARY"}
-    with on_sigterm(terminated):
+    with on_sigterm():
         done = _pytest_process(folder, [*ISOLATED, *quiet, *options, *paths], environment)
     if done.returncode == _USAGE_ERROR:
         output = done.stderr.decode("utf-8", "replace").strip()
@@ -64,11 +64,6 @@ def run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> No
     if done.returncode not in _ENDED_WELL:
         output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
         raise RevisionError(f"pytest ended with {done.returncode}: {output[-2000:]}")
-
-
-def terminated() -> NoReturn:
-    """End this process as SIGTERM would, but with the processes that it waits for."""
-    sys.exit(128 + signal.SIGTERM)
 
 
 def _pytest_process(

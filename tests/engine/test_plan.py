@@ -6,7 +6,7 @@ from collections import deque
 
 from hypothesis import given, strategies as st
 
-from pytest_promptfmt.engine.workers import Job, Plan
+from pytest_promptfmt.engine.plan import Job, Plan
 
 ALL = 10**9
 
