@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+import re._constants as codes  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial
@@ -17,7 +19,6 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import Filters, Misread, filters_of, scored_answers
 from pytest_promptfmt.rules.page import Text, error_query, query, task
-from pytest_promptfmt.rules.pattern_texts import written_around
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, mapped
 from pytest_promptfmt.rules.task_code import parsed
@@ -30,6 +31,9 @@ _NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(
 _PROBES: Final = data_table("rules")
 _WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
 _LONG: Final = 2000
+_SHORT: Final = 8
+_OF_CHARACTERS: Final = (codes.LITERAL, codes.RANGE)
+_OF_CLASS: Final = {codes.CATEGORY_SPACE: " ", codes.CATEGORY_DIGIT: "1"}
 
 
 @rule("PF502", "pattern-mistake", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -249,3 +253,38 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
         if isinstance(left, list | tuple):
             saw = ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"])
             yield finding("after the filters, the answer is still a list", saw, ("filter_list", number))
+
+
+@lru_cache(maxsize=1024)
+def written_around(pattern: str) -> str | None:
+    """Return the shortest text that a pattern with one group matches, with `{}` for that; None for other patterns."""
+    try:
+        tree = parser.parse(pattern) if len(pattern) <= _LONG else None
+    except (re.error, OverflowError, RecursionError, MemoryError):
+        return None  # which other rules report
+    text = _shortest(tree).replace("{", "{{").replace("}", "}}") if tree is not None else ""
+    return text.replace("\0", "{}") if text.count("\0") == 1 and len(text) > 1 else None
+
+
+def _shortest(items: Iterable[Any]) -> str:
+    """Return a short text that the items of a parsed pattern match, with U+0000 for the first group."""
+    text = ""
+    for op, value in items:
+        if op is codes.LITERAL:
+            text += chr(value)
+        elif op is codes.IN:
+            kind, first = value[0]
+            is_class = kind not in _OF_CHARACTERS
+            text += _OF_CLASS.get(first, "x") if is_class else chr(first if kind is codes.LITERAL else first[0])
+        elif op in (codes.ANY, codes.NOT_LITERAL):
+            text += "x"
+        elif op is codes.BRANCH:
+            text += _shortest(value[1][0])
+        elif op is codes.SUBPATTERN:
+            text += "\0" if value[0] == 1 else _shortest(value[-1])
+        elif op is codes.ASSERT:
+            text += _shortest(value[1])
+        elif op in (codes.MAX_REPEAT, codes.MIN_REPEAT):
+            text += _shortest(value[2]) * min(value[0], _SHORT)
+        text = text[:_LONG]  # repeats of repeats grow without end
+    return text

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_promptfmt.rules.pattern_texts import written_around
+from pytest_promptfmt.rules.patterns import written_around
 
 
 @pytest.mark.parametrize(
