@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -169,3 +169,17 @@ def test_a_gold_answer_that_moves_is_no_part_of_another_change() -> None:
     before = BEFORE | {"num_fewshot": 0}
     both = edit | {"doc_to_target": "{{1 - answer if answer < 2 else 0}}"}
     assert change(before, before | both).key != change(before, before | edit).key
+
+
+@pytest.mark.parametrize(("kind", "count"), [("synthetic", 1), ("given", 2), (None, 2)])
+def test_numbers_distinguish_changes_but_those_of_synthetic_docs(
+    kind: Literal["synthetic", "given"] | None, count: int
+) -> None:
+    docs = None if kind is None else replace(TaskDocs.in_memory(DOCS), kind=kind)
+    found = [
+        text_change(
+            *compared(BEFORE, {**BEFORE, "description": f"Physics {number}.\n\n"}, PLAIN, DOCS), locate, docs=docs
+        )
+        for number in (2, 3)
+    ]
+    assert len({each.key for each in found if each is not None}) == count
