@@ -98,7 +98,6 @@ class TemplateTrial:
         settings = (repr(sorted(each.items())) for each in (profile.special_tokens, profile.template_args))
         # Without conversations of its own a trial is for docs, of which there may be any number.
         self._made = _renderings(self.source, *settings, profile.clock) if self.given else {}
-        self._added: dict[str, str] = {}
         self.limit: Rendering | None = None
         """The first rendering that exceeded a limit: nothing is rendered after it."""
         self._tried: dict[str, tuple[frozenset[str], Conversation]] = {}
@@ -223,8 +222,7 @@ class TemplateTrial:
         key = conversation.requests[state.count], state, self.takes_only_parts
         made = self._made.get(key)
         if made is None:
-            made = self.limit or self.syntax_error or self._cut(conversation, state)
-            made = made or self._rendered(conversation, state)
+            made = self.limit or self.syntax_error or self._rendered(conversation, state)
             if self.limit is None:
                 self._made[key] = made
         return made
@@ -232,36 +230,6 @@ class TemplateTrial:
     @cached_property
     def _can_ask(self) -> bool:
         return _ASKED in self.source
-
-    def _cut(self, conversation: Conversation, state: State) -> Rendering | None:
-        """Return a rendering with generation prompt without that, where it is the same text after all prompts."""
-        if state.generation_prompt or not self._ends_with_generation_prompt:
-            return None
-        opened_state = state._replace(generation_prompt=True)
-        opened = self._made.get((conversation.requests[state.count], opened_state, self.takes_only_parts))
-        if opened is None or opened.text is None or opened.mask:
-            return None
-        arguments = repr((conversation.template_args, conversation.clock))
-        if arguments not in self._added:
-            made = self._rendered(conversation, state)
-            if made.text is None or not opened.text.startswith(made.text):
-                return made
-            self._added[arguments] = opened.text[len(made.text) :]
-        return Rendering(text=opened.text.removesuffix(self._added[arguments]))
-
-    @cached_property
-    def _ends_with_generation_prompt(self) -> bool:
-        """Return whether only a last `if` reads the request for a generation prompt, and nothing of a conversation."""
-        last = self.tree.body[-1] if self.tree.body else None
-        if not isinstance(last, nodes.If) or last.elif_ or last.else_ or last.test != nodes.Name(_ASKED, "load"):
-            return False
-        names = [each for each in self.nodes if isinstance(each, nodes.Name)]
-        bound = {each.name for each in names if each.ctx != "load"} | {
-            each.name for each in self.nodes if isinstance(each, nodes.Macro)
-        }
-        read = {each.name for each in last.find_all(nodes.Name)} - {_ASKED}
-        is_only = sum(each.name == _ASKED for each in names) == 1
-        return is_only and not read & {*bound, "messages", "tools", "documents", "functions"}
 
     def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
         """Return what became of a whole conversation, as it is or with or without generation prompt."""
