@@ -15,6 +15,7 @@ from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, que
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
+    continuations,
     finding,
     first_text,
     pattern,
@@ -23,9 +24,12 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     without_delimiter,
 )
+from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import looks_for_answers
+
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
 _GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
@@ -367,3 +371,14 @@ def _gold_in_one_place(page: Page) -> Iterator[str]:
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
         yield str(target)
+
+
+@error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)
+def _target_with_other_words(study: Study) -> Iterator[str]:
+    spec = study.written.doc_to_target
+    if not isinstance(spec, str) or "{{" not in spec or study.generates:
+        return
+    words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
+    choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
+    if words and choices and not any(word in choices for word in words):
+        yield spec

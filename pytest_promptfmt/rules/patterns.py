@@ -7,7 +7,7 @@ import re
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,17 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position, Promptfmt
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import Filters, Misread, filters_of, scored_answers
+from pytest_promptfmt.rules.fixes import nothing, rewritten
 from pytest_promptfmt.rules.page import Text, error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, mapped
 from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.tasks import FilterPipeline, functions_of, looks_for_answers, pipelines_of
+
+_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|[.,](?=[)?*+\]\\]|\Z))")
+_WITH_SINGLE_ESCAPES: Final = partial(
+    rewritten, change=lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing
+)
 
 _BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
 _TRIMS: Final = ("strip", "lstrip", "rstrip")
@@ -64,6 +70,12 @@ def _written(study: Study) -> Iterator[Text]:
 @error_query("PF502", "a special token in a pattern is not escaped", _written)
 def _special_token_as_pattern(pattern: Text) -> Iterator[str]:
     yield from (found[0] for found in _BARS.finditer(pattern.text))
+
+
+@error_query("PF502", "the pattern requires a literal backslash", _written, fix=_WITH_SINGLE_ESCAPES)
+def _escape_doubled(pattern: Text) -> Iterator[str]:
+    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
+    yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()
 
 
 def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
