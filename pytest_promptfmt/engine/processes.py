@@ -187,6 +187,20 @@ def limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
 
 
+@contextmanager
+def limited_memory(size: int) -> Iterator[None]:
+    """Inside the block, limit the data of this process to so many bytes more than it has now, as in a worker."""
+    if not CAN_FORK:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_memory(MemoryUse().data() + size)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 class MemoryUse:
     """The memory of this process; its file is opened once, because the files that a worker opens are traced."""
 

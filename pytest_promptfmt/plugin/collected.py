@@ -20,6 +20,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.engine.processes import limited_memory
 from pytest_promptfmt.inputs.outcome_cache import Decision
 from pytest_promptfmt.inputs.store import store_folder
 from pytest_promptfmt.plugin.items.item import LoadItem, PromptItem
@@ -28,6 +29,7 @@ from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
 from pytest_promptfmt.plugin.progress import Progress
 from pytest_promptfmt.plugin.run import RUN
 from pytest_promptfmt.plugin.unchanged import Unchanged
+from pytest_promptfmt.plugin.worker_processes import limits_of
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 from pytest_promptfmt.settings import Settings
@@ -126,14 +128,15 @@ def with_collected(
 ) -> Collection:
     """Call `use` with the prompts that `pytest --promptfmt` collects in these paths with these options.
 
-    Returns a summary. The settings are those of the project. Raises SettingsError if pytest refuses to start, and
-    errors of `use`.
+    Returns a summary. The settings are those of the project. `use` has as much memory as a worker. Raises SettingsError
+    if pytest refuses to start, and errors of `use`.
     """
 
     def take(session: pytest.Session, items: Sequence[pytest.Item]) -> Collection:
         lints = {item.parent: item for item in items if isinstance(item, LintItem)}
         found = [CollectedPrompts(item, lints.get(item.parent)) for item in items if isinstance(item, SnapshotItem)]
-        use(found)
+        with limited_memory(limits_of(session.config).memory):
+            use(found)
         errors = [item.error for item in items if isinstance(item, LoadItem)]
         return Collection(len(found), errors, session.config.stash[RUN].found.unmatched)
 

@@ -146,6 +146,14 @@ def test_an_unknown_name_is_an_error_before_what_collects_is_imported(folder: Pa
     assert "pytest_promptfmt.plugin.collected" not in done.stderr
 
 
+def test_a_template_has_no_more_memory_than_in_a_test(folder: Path) -> None:
+    doubled = "Q {% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}"
+    write_task(folder, "arc", doc_to_text=doubled)
+    done = promptfmt(folder, "show", "arc", "--profile", "plain")
+    assert done.returncode == 1, done.stdout
+    assert "needs more memory (MemoryError) than a worker may have" in done.stderr
+
+
 def test_python_files_that_name_a_task_are_not_run(folder: Path) -> None:
     write_task(folder, "arc")
     (folder / "tasks/utils.py").write_text("open('run', 'w').write('arc')\n", "utf-8")
