@@ -20,6 +20,7 @@ from jinja2 import TemplateError, UndefinedError
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
+    OUT_OF_MEMORY,
     LimitExceededError,
     PromptfmtError,
     RenderError,
@@ -99,16 +100,18 @@ def _plan_for(task: Task) -> DocPlan:
     try:
         return _plan(fields)
     except _NoFitError as failed:
-        spec = failed.field.spec
-        if isinstance(failed.error, LimitExceededError):
-            error = failed.error
+        spec, error = failed.field.spec, failed.error
+        if isinstance(error, MemoryError):
+            message = f"{failed.field.role} needs more memory (MemoryError) than a worker may have"
+            error = LimitExceededError(message, hint=OUT_OF_MEMORY)
+        if isinstance(error, LimitExceededError):
             position = task.position(*failed.field.keys)
             raise LimitExceededError(error.message, position=position, hint=error.hint) from error
         what = f"the Python function {_function_name(spec)}" if callable(spec) else failed.field.role
         sidecar = task.path.stem if task.path is not None else task.name
-        message = f"synthetic docs do not work with {what} (it raised {_message_of(failed.error)})"
+        message = f"synthetic docs do not work with {what} (it raised {_message_of(error)})"
         hint = f"write docs: {sidecar}.docs.jsonl or metadata.promptfmt.docs"
-        raise task.error(SyntheticDocsError, message, *failed.field.keys, hint=hint) from failed.error
+        raise task.error(SyntheticDocsError, message, *failed.field.keys, hint=hint) from error
 
 
 def _function_name(function: Any) -> str:
