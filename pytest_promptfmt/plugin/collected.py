@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 import pytest
 
-from pytest_promptfmt.core import gate
+from pytest_promptfmt.core import gate, limits
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import CATEGORIES
@@ -128,13 +128,14 @@ def with_collected(
 ) -> Collection:
     """Call `use` with the prompts that `pytest --promptfmt` collects in these paths with these options.
 
-    Returns a summary. The settings are those of the project. `use` has as much memory as a worker. Raises SettingsError
-    if pytest refuses to start, and errors of `use`.
+    Returns a summary. The settings are those of the project. `use` has the time and memory of a worker. Raises
+    SettingsError if pytest refuses to start, and errors of `use`.
     """
 
     def take(session: pytest.Session, items: Sequence[pytest.Item]) -> Collection:
         lints = {item.parent: item for item in items if isinstance(item, LintItem)}
         found = [CollectedPrompts(item, lints.get(item.parent)) for item in items if isinstance(item, SnapshotItem)]
+        limits.apply_here()
         with limited_memory(limits_of(session.config).memory):
             use(found)
         errors = [item.error for item in items if isinstance(item, LoadItem)]

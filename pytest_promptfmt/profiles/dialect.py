@@ -159,7 +159,7 @@ def line_of(error: BaseException) -> int | None:
         frame = traceback.tb_frame
         template = frame.f_globals.get("__jinja_template__")
         if template is not None and frame.f_code not in internal_code:
-            line = template.get_corresponding_lineno(traceback.tb_lineno)
+            line = template.get_corresponding_lineno(traceback.tb_lineno or 0)
         traceback = traceback.tb_next
     return line
 

@@ -154,6 +154,15 @@ def test_a_template_has_no_more_memory_than_in_a_test(folder: Path) -> None:
     assert "needs more memory (MemoryError) than a worker may have" in done.stderr
 
 
+def test_a_template_without_end_is_ended_as_in_a_test(folder: Path) -> None:
+    (folder / "promptfmt.yaml").write_text("time_limit: 1\n", "utf-8")
+    endless = "Q {% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    write_task(folder, "arc", doc_to_text=endless)
+    done = promptfmt(folder, "show", "arc", "--profile", "plain")
+    assert done.returncode == 1, done.stdout
+    assert "did not finish within 1 s of processor time" in done.stderr
+
+
 def test_python_files_that_name_a_task_are_not_run(folder: Path) -> None:
     write_task(folder, "arc")
     (folder / "tasks/utils.py").write_text("open('run', 'w').write('arc')\n", "utf-8")

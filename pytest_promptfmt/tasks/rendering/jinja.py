@@ -186,7 +186,8 @@ class Template:
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_globals is self._compiled.root_render_func.__globals__:
-                line = self._compiled.get_corresponding_lineno(trace.tb_lineno)
+                # A limit may interrupt between two lines of Python, where there is no number.
+                line = self._compiled.get_corresponding_lineno(trace.tb_lineno or 0)
             trace = trace.tb_next
         return line
 
