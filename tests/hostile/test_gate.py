@@ -158,10 +158,10 @@ def test_the_limit_is_inherited_and_restored(root: Path) -> None:
 
 
 OPENS_BY_ITSELF = {
-    "profiles/dialect.py": "its own modules, and what it compiled of templates in the user's cache",
     "rules/documentation.py": "examples in our own docstrings",
     "rules/fixing.py": "a file that it is about to write",
     "cli/verify.py": "what its own run has written",
+    "cli/__init__.py": "its own modules, for their help",
     "cli/init.py": "our own data, metadata of this distribution, and the settings of the repository that adopts",
     "core/data_tables.py": "our own data",
     "core/profile.py": "our own data",

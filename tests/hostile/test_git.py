@@ -26,7 +26,6 @@ PACKAGE = Path(pytest_promptfmt.__file__).parent
 STARTS_PROCESSES = {
     "cli/check.py": "this command again, for --watch",
     "cli/init.py": "pytest, for the baseline",
-    "cli/review.py": "pytest",
     "core/git.py": "git",
     "engine/processes.py": "workers, and what ends them",
     "plugin/hash_seeds.py": "pytest, under another hash seed",
