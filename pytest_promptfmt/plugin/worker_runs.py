@@ -64,6 +64,7 @@ class WorkerRuns:
         """Run one of our items in a worker, or, in that worker, here, and count unchanged files; pytest runs others."""
         if isinstance(item, Unchanged):
             self._count(item)
+            self._tear_down(item, nextitem)
             return True
         if not self._workers or not isinstance(item, PromptItem) or not item.runs_in_worker:
             return None
@@ -78,13 +79,14 @@ class WorkerRuns:
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    def _tear_down(self, item: PromptItem, nextitem: pytest.Item | None) -> None:
+    def _tear_down(self, item: PromptItem | Unchanged, nextitem: pytest.Item | None) -> None:
         """Tear down fixtures of earlier items of other kinds that the next one does not need."""
         state: Any = item.session._setupstate
         if state.stack:
             call = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
             if call.excinfo is not None:
-                self._show(item, item.ihook.pytest_runtest_makereport(item=item, call=call))
+                report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+                item.ihook.pytest_runtest_logreport(report=report)
 
     def _show(self, item: PromptItem | StoredItem, report: pytest.TestReport) -> None:
         """Show a report; with empty ones of setup and teardown if a plugin uses them."""

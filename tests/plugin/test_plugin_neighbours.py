@@ -246,6 +246,28 @@ def test_reports_of_nothing_are_kept_for_durations_alone(project: Project) -> No
     assert timed.count(" setup ") == 2
 
 
+BROKEN_END = """
+import pytest
+
+@pytest.fixture(scope="session")
+def opened():
+    yield
+    raise RuntimeError("cannot be closed")
+"""
+
+
+def test_fixtures_are_torn_down_in_the_run_if_unchanged_files_are_last(cached_project: Project) -> None:
+    cached_project.task("tasks/arc.yaml")
+    cached_project.accept("tasks")
+    cached_project.write("conftest.py", BROKEN_END)
+    cached_project.write("a_test.py", "def test_a(opened):\n    pass\n")
+    cached_project.settle()
+    first, again = (cached_project.run("--tb=no", "--promptfmt-ignore", "PF501") for _ in range(2))
+    assert first.parseoutcomes() == {"passed": 4, "errors": 1}
+    again.stdout.fnmatch_lines(["*1 passed, 1 error, 3 unchanged in *"])
+    again.stdout.fnmatch_lines(["ERROR tasks*arc.yaml - RuntimeError: cannot be closed"])
+
+
 def test_warnings_that_are_errors_meet_none_of_ours(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     project.write("conftest.py", "def pytest_runtest_teardown(item):\n    pass\n")  # so items have three phases
