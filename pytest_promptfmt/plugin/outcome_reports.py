@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator
+from functools import cached_property
 from typing import Any, Final, NoReturn
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.worker_processes import has_other_plugins
 from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.pending import Edit, keep_last_run, last_run_of
 from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
@@ -73,7 +75,7 @@ class OutcomeReports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
         """Count the outcome, and drop reports that pytest would keep to the end of the run.
 
-        The terminal keeps those that passed only to count them, and for --durations, `-rp` and `-rP`.
+        The terminal keeps those that passed only to count them, and for --durations, `-rp`, `-rP` and other summaries.
         """
         if getattr(report, "promptfmt_not_run", False):
             self._tally.not_run.append(report.nodeid)
@@ -96,8 +98,14 @@ class OutcomeReports:
             return
         if report.when != "call":
             kept.pop()
-        elif outcome is not None and not any(map(reporter.hasopt, "pP")):
+        elif outcome is not None and not self._shows_passed:
             kept[-1] = kept[0]
+
+    @cached_property
+    def _shows_passed(self) -> bool:
+        """Return whether the summary of this run, or that of another plugin, may show tests that passed."""
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        return any(map(reporter.hasopt, "pP")) or has_other_plugins(self._config, ["pytest_terminal_summary"])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:

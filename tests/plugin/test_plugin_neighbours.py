@@ -246,6 +246,19 @@ def test_reports_of_nothing_are_kept_for_durations_alone(project: Project) -> No
     assert timed.count(" setup ") == 2
 
 
+NAME_PASSED = """
+def pytest_terminal_summary(terminalreporter):
+    print("passed:", sorted(report.nodeid.partition("::")[2] for report in terminalreporter.stats["passed"]))
+"""
+
+
+def test_another_summary_finds_the_report_of_each_test(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    project.accept("tasks")
+    project.write("conftest.py", NAME_PASSED)
+    assert "passed: ['arc::snapshot[chat-chatml]', 'arc::snapshot[plain]']" in project.run("tasks").outlines
+
+
 BROKEN_END = """
 import pytest
 
