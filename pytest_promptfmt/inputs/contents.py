@@ -90,6 +90,7 @@ class Contents:
             self._found.pop(each, None)
             self._found.pop(each.rstrip("/"), None)
         self._taken.update(folders)
+        self._settled.difference_update(folders)
 
     def input(self, path: str) -> Input:
         """Return a path with its content now; of a path that ends with a slash, the names in the folder count."""

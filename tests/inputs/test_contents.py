@@ -202,6 +202,17 @@ def test_folders_into_which_a_run_writes_have_stamps_if_no_other_name_came(file:
     assert not begun.holds_same_names(folder)
 
 
+@pytest.mark.usefixtures("_at_once")
+def test_a_folder_into_which_a_run_writes_may_have_another_new_name(file: Path) -> None:
+    contents, folder, lock = Contents(), f"{file.parent}/", file.parent / "promptfmt.lock"
+    contents.take(folder)
+    assert contents.holds_same_names(folder)
+    (file.parent / "other.yaml").touch()
+    lock.write_text("one", "utf-8")
+    contents.wrote(str(lock), digest_of(b"one"))
+    assert not contents.holds_same_names(folder)
+
+
 def test_a_file_that_has_just_changed_has_no_stamp(file: Path) -> None:
     file.write_text("two", "utf-8")
     assert Contents().stamps([str(file)]) is None
