@@ -78,8 +78,9 @@ def forked(child: Callable[[], None]) -> int:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Put off the signals that end a run to the end of the block, so that nothing in it is done by half."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # raises for a signal that came before
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.engine import workers
-from pytest_promptfmt.engine.processes import CAN_FORK, Limits
+from pytest_promptfmt.engine.processes import CAN_FORK, Limits, uninterrupted
 from pytest_promptfmt.engine.workers import Lost, Pool
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="worker processes need fork")
@@ -50,6 +50,21 @@ def test_results_come_by_number_in_any_order_of_asking(pool: Made) -> None:
 
 def test_a_number_that_was_not_planned_runs_when_it_is_asked_for(pool: Made) -> None:
     assert pool(lambda number: number + 1).result(4) == 5
+
+
+def test_a_signal_that_comes_before_a_block_leaves_no_signal_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, change = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.pthread_sigmask
+
+    def interrupted(how: int, mask: Sequence[int]) -> object:
+        found = change(how, mask)
+        if how == signal.SIG_BLOCK and mask:  # as if the handler of an earlier signal ran now
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        pass
+    assert change(signal.SIG_BLOCK, ()) == before
 
 
 def test_results_that_nobody_requested_are_there_when_a_run_is_cut(pool: Made) -> None:
