@@ -242,7 +242,8 @@ def raising(
     try:
         yield
     except OSError as error:
-        raise kind(f"{what}: {error.strerror or error}", position=position, hint=hint) from error
+        reason = str(error.strerror or error)
+        raise kind(f"{what}: {reason}" if what else reason, position=position, hint=hint) from error
     except PromptfmtError as error:
         raise kind(error.message, position=error.position or position, hint=hint or error.hint) from error
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pytest_promptfmt.core.errors import (
+    Position,
+    SettingsError,
+    SourceError,
     described,
     did_you_mean,
     is_misspelt,
     named_value,
     place_in_user_code,
     quoted,
+    raising,
     shortened,
     without_task,
 )
@@ -49,16 +54,31 @@ def test_the_cause_of_a_message_names_neither_task_nor_doc() -> None:
     assert without_task("'arc' has no docs", "arc@mcqa") == "the task has no docs"
 
 
-def raising() -> Iterator[str]:
+def failing() -> Iterator[str]:
     raise KeyError("of the user")
     yield ""
 
 
 def test_the_place_of_an_error_is_in_code_that_this_package_called() -> None:
     with pytest.raises(KeyError) as called:
-        did_you_mean("name", raising())
-    line = raising.__code__.co_firstlineno + 1
+        did_you_mean("name", failing())
+    line = failing.__code__.co_firstlineno + 1
     assert (place_in_user_code(called.value) or "").endswith(f"tests/core/test_errors.py:{line}")
     with pytest.raises(TypeError) as ours:
         shortened(3)  # type: ignore[arg-type]
     assert place_in_user_code(ours.value) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"), [("", "No space"), ("the file cannot be read", "the file cannot be read: No space")]
+)
+def test_an_error_of_the_system_is_raised_with_what_failed_if_that_is_known(what: str, shown: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{shown}$"), raising(SettingsError, what):
+        raise OSError(28, "No space")
+
+
+def test_an_error_of_ours_keeps_its_place_and_words_in_another_kind() -> None:
+    here, there = Position(Path("a.yaml"), 1), Position(Path("b.yaml"), 2)
+    with pytest.raises(SettingsError) as found, raising(SettingsError, "the file cannot be read", here):
+        raise SourceError("no mapping", position=there, hint="write one")
+    assert (found.value.message, found.value.position, found.value.hint) == ("no mapping", there, "write one")
