@@ -22,9 +22,6 @@ _LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
 _FEW_WORDS: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
 
-_FEWEST: Final = 3
-"""The least number of options whose labels are labels, not Yes and No."""
-
 _NUMBERS: Final = ("42", "18")
 
 
@@ -121,15 +118,6 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         missed += [(number, tag) for tag in tags if filters.read(pipeline, f"```{tag}\n{_CODE}\n```") == _CODE][:1]
     for number, tag in missed:
         yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
-
-
-def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
-    """Return the filters and metrics, and the docs whose answer is one of several options; none without options."""
-    if study.has_own_scorer or study.has_guessed_text:
-        return None, ()
-    chain, answers = scored_answers(study) or (None, ())
-    chosen = (trial for trial in answers if trial.answers.kind == "choice" and not trial.error)
-    return chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,6 @@ from pytest_promptfmt.profiles.trial_evidence import first_difference
 GENERATION: Final = "{% generation %}"
 _MOST_SHOWN: Final = 3
 _FOLLOWING: Final = 8
-_SHORT: Final = 5
-"""Markers up to this length may differ by a letter."""
-_LONGER: Final = 2
-"""By so many characters, with a slash, a misspelled marker may be longer than the right one."""
 
 
 class _Stepping:
