@@ -335,7 +335,9 @@ def named_labels(page: Page) -> Iterator[Finding]:
     folded = {one.casefold() for one in scored}
     for said, named, is_closed in enumerations(study.own_text, scored):
         common = folded.intersection(named)
-        hidden = [one for one in scored if not has_word(study.own_text, one)]
+        text = study.own_text.casefold()
+        # in other scripts, a word may have an ending, or a preposition before it as in Arabic
+        hidden = [one for one in scored if not (has_word(text, one) if one.isascii() else one.casefold() in text)]
         # the word before the first comma may belong to the sentence, and some docs need not have every answer
         strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
         all_scored, key = f"{said}, but {', '.join(scored)} are scored", instruction_key(study)

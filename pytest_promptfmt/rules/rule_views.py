@@ -112,10 +112,19 @@ def literal_of(text: str) -> object:
         return None
 
 
+_SHORTEST_STEM: Final = 4
+_JOINED_PREPOSITIONS: Final = re.compile("[\u0590-\u06ff]")
+
+
 def has_word(text: str, word: str) -> bool:
-    """Return whether a text has a word, in any letter case; one of another script may have an ending, as in Korean."""
-    end = r"(?!\w)" if word.isascii() else ""
-    return re.search(rf"(?<!\w){re.escape(word)}{end}", text, re.IGNORECASE) is not None
+    """Return whether a text has a word, in any letter case.
+
+    A word of another script may have an ending, as in Korean, except a short one with letter case: `да` is not in
+    `дата`. In Arabic and Hebrew, it may begin with a preposition or article.
+    """
+    is_whole = word.isascii() or (len(word) < _SHORTEST_STEM and word.upper() != word.lower())
+    end, begin = r"(?!\w)" if is_whole else "", r"\w{0,2}" if _JOINED_PREPOSITIONS.match(word) else ""
+    return re.search(rf"(?<!\w){begin}{re.escape(word)}{end}", text, re.IGNORECASE) is not None
 
 
 def words(name: str) -> frozenset[str]:

@@ -486,6 +486,12 @@ def test_letters_of_full_width_are_those_that_are_scored(tmp_path: Path) -> None
     assert [each.severity for each in found if "not those of the listed options" in each.message] == ["warning"]
 
 
+@pytest.mark.parametrize("label", ["Текст", "Дан текст", "Нетрудный текст"])
+def test_a_word_that_begins_with_a_scored_one_does_not_name_it(tmp_path: Path, label: str) -> None:
+    text = f'doc_to_text: "{label}: {{{{question}}}}\\nОтветьте «верно» или «неверно».\\nОтвет:"\n'
+    assert "PF714" in found_in(tmp_path, f"{text}doc_to_choice: [нет, да]\ndoc_to_target: 0")
+
+
 GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
 
 
@@ -516,6 +522,16 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
             + docs("{question: a, answer: x}"),
         ),
         ("PF908", "output_type: generate_until\ngeneration_kwargs: {do_sample: false, temperature: 0.7}"),
+        (
+            "PF714",
+            'doc_to_text: "{{question}}\\nأجب بنعم أو لا.\\nالجواب:"\ndoc_to_choice: [لا, نعم]\ndoc_to_target: 0',
+        ),
+        ("PF714", 'doc_to_text: "{{question}}\\nענה בכן או לא.\\nתשובה:"\ndoc_to_choice: [לא, כן]\ndoc_to_target: 0'),
+        (
+            "PF714",
+            'doc_to_text: "{{question}}\\nأجب بصحيح أو خطأ أو محايد.\\nالجواب:"\n'
+            "doc_to_choice: [خطأ, صحيح, محايد]\ndoc_to_target: 0",
+        ),
     ],
 )
 def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
