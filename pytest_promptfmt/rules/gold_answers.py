@@ -380,5 +380,9 @@ def _target_with_other_words(study: Study) -> Iterator[str]:
         return
     words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
     choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
+    listed = study.written.doc_to_choice
+    is_column = isinstance(listed, str) and ("{{" not in listed or bool(read_template(listed).names))
+    if not study.has_real_docs and (is_column or "«" in choices):
+        return  # the choices of the data may have these words
     if words and choices and not any(word in choices for word in words):
         yield spec

@@ -532,6 +532,8 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
             'doc_to_text: "{{question}}\\nأجب بصحيح أو خطأ أو محايد.\\nالجواب:"\n'
             "doc_to_choice: [خطأ, صحيح, محايد]\ndoc_to_target: 0",
         ),
+        ("PF701", 'doc_to_choice: options\ndoc_to_target: "Option {{answer}}"'),
+        ("PF701", "doc_to_choice: '{{labels}}'\ndoc_to_target: 'Class {{answer}}'"),
     ],
 )
 def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
