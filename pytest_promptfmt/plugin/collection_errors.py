@@ -74,7 +74,8 @@ class CollectionErrors:
         others = len(session.items) - len(ours)
         if not ours:
             return (yield)
-        self._run.found.notes.append(_note(errors, self._left_out))
+        is_module = errors > len(self._of_conftests) + len(self._left_out)
+        self._run.found.notes.append(_note(errors, self._left_out, is_module=is_module))
         if option.continue_on_collection_errors:
             return (yield)
         session.items[:] = ours
@@ -90,12 +91,18 @@ class CollectionErrors:
         return result
 
 
-def _note(errors: int, left_out: Sequence[Path]) -> str:
+def _note(errors: int, left_out: Sequence[Path], *, is_module: bool) -> str:
+    """Return the line for the end of a run; no error may be that of a module, then all are those of conftests."""
     folders = ", ".join(display_path(folder) for folder in dict.fromkeys(left_out))
     apart = f", except in {folders}, because an update needs the conftest.py" if folders else ""
+    remedy = (
+        "test prompts only: promptfmt check, or --ignore-glob='*.py'"
+        if is_module
+        else "load no conftest.py: --noconftest"
+    )
     return (
         f"{counted(errors, 'file')} could not be collected, see ERRORS; prompts were tested{apart}, but the run fails. "
-        "To test prompts only: promptfmt check, or --ignore-glob='*.py'"
+        f"To {remedy}"
     )
 
 

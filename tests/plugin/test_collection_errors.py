@@ -30,7 +30,7 @@ def test_prompts_next_to_a_broken_test_module_are_tested(tree: Project) -> None:
     result = run("tasks")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert result.parseoutcomes() == {"passed": 4, "errors": 1}
-    result.stdout.fnmatch_lines(["*ERROR collecting tasks/deep/test_broken.py*", NOTE])
+    result.stdout.fnmatch_lines(["*ERROR collecting tasks/deep/test_broken.py*", f"{NOTE}promptfmt check, or*"])
     result.stdout.fnmatch_lines(["ERROR tasks/deep/test_broken.py*"])
 
 
@@ -77,7 +77,10 @@ def test_a_folder_is_tested_without_its_broken_conftest(tree: Project) -> None:
         result = run("tasks")
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert result.parseoutcomes()["errors"] == 1
-        result.stdout.fnmatch_lines(["*ERROR collecting tasks/deep*", "*No module named 'nowhere'*", NOTE])
+        result.stdout.fnmatch_lines(
+            ["*ERROR collecting tasks/deep*", "*No module named 'nowhere'*", f"{NOTE}: --noconftest"]
+        )
+    assert run("tasks", "--noconftest").ret == pytest.ExitCode.OK
     tree.edit("tasks/deep/wic.yaml", "Q: ", "Question: ")
     assert run("tasks").parseoutcomes()["failed"] == 2
 
