@@ -37,7 +37,12 @@ _KNOWN_ARGUMENT: Final = partial(respelt, known=_KNOWN, action="key")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
 _LEAST_TO_REASON: Final = 64
-_STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your (?:reasoning|answer)", re.I)
+_STEPS: Final = re.compile(
+    # not a recipe that says step by step how to cook
+    r"step[- ]by[- ]step(?! (?:how (?!you)|(?:guide|instruction|manual|plan|procedure|recipe|tutorial)s?\b))"
+    r"|show your (?:work|reasoning)|explain your (?:reasoning|answer)",
+    re.I,
+)
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
 """Stops that every reasoning holds."""

@@ -149,6 +149,9 @@ def test_what_yaml_makes_of_a_text(tmp_path: Path, line: str, codes: set[str]) -
         ("Choose one of the four options.", ["good", "bad", "neither"], {"PF249"}),
         ("The first two options are wrong.", ["good", "bad", "neither"], set()),
         ("Think step by step.", ["good", "bad"], {"PF714"}),
+        ("Show step by step how you decide.", ["good", "bad"], {"PF714"}),
+        ("The recipe says step by step how to cook.", ["good", "bad"], set()),
+        ("Read the step-by-step guide.", ["good", "bad"], set()),
     ],
 )
 def test_instructions_against_choices(tmp_path: Path, text: str, choices: list[str], codes: set[str]) -> None:
