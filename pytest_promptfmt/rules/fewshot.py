@@ -41,7 +41,6 @@ _PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 _FEW: Final = 3
 """Words of an answer without any reasoning."""
 
-
 _FEWEST_ALIKE: Final = 2
 
 

@@ -21,7 +21,6 @@ from pytest_promptfmt.tasks import looks_for_answers
 _LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
 """Two options below each other."""
 
-
 _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
 """A stop that is the header of the user's next turn in a chat template."""
 
