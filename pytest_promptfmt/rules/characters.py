@@ -32,6 +32,7 @@ _ALPHABETS: Final = pattern("characters", "alphabets")
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")
 _SHORT: Final = 24
+_LOOK_ALIKE: Final = frozenset("АВЕЅІЈКМНОРСТУХаеіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο")  # Cyrillic, Greek
 _WIDE_PUNCTUATION: Final = re.compile(r"(?<=[A-Za-z]{2})([：；，？！（）])")
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
 _ODD: Final = pattern("characters", "odd")
@@ -175,6 +176,19 @@ def invisible_character(study: Study) -> Iterator[Finding]:
                 message = f"invisible character U+{ord(found[0]):04X} in a choice"
                 yield finding(message, text, "doc_to_choice", instance, do="delete the character in process_docs")
                 return
+
+
+@query(
+    "PF247",
+    "a Cyrillic or Greek letter that looks like a Latin one is among Latin labels",
+    asked_first,
+    at="doc_to_choice",
+)
+def _look_alike_letters(page: Page) -> Iterator[str]:
+    labels = [text.strip(" ().:") for text in continuations(page.instance)]
+    are_letters = all(len(label) == 1 for label in labels)  # no words, such as `да` next to `no`
+    if are_letters and not _LOOK_ALIKE.isdisjoint(labels) and any(map(str.isascii, labels)):
+        yield ", ".join(f"{label} ({unicodedata.name(label).title()})" for label in labels if label in _LOOK_ALIKE)
 
 
 @query(

@@ -257,3 +257,17 @@ def test_a_template_that_a_written_prompt_replaces_is_reported(line: str, tmp_pa
 def test_a_list_of_texts_for_the_gold_choice_stops_no_rule() -> None:
     found = codes(doc_to_text="", doc_to_target=[""], doc_to_choice=[])
     assert "PF003" not in found
+
+
+@pytest.mark.parametrize(
+    ("choices", "is_reported"),
+    [
+        (["\u0410", "B", "C"], True),
+        (["(A)", "(\u0392)"], True),
+        (["A", "B"], False),
+        (["\u0410", "\u0411", "\u0412"], False),  # all Cyrillic
+        (["\u0434\u0430", "no"], False),
+    ],
+)
+def test_a_letter_that_looks_latin_is_reported_among_latin_labels(choices: list[str], is_reported: bool) -> None:
+    assert ("PF247" in codes(doc_to_choice=choices)) is is_reported
