@@ -163,6 +163,15 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
             yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
 
 
+@query("PF908", "a value is out of its range", generating, every=True)
+def _out_of_range(study: Study) -> Iterator[Finding]:
+    for key, (least, most) in data_table("rules")["ranges"].items():
+        value = (study.task.generation_kwargs or {}).get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= most:
+            at = ("generation_kwargs", key)
+            yield finding("", f"{key}: {value}", at, do=f"use a value from {least} to {most}")
+
+
 @query("PF908", "do_sample is true at a temperature of 0", generating, at=("generation_kwargs", "do_sample"))
 def _sampling_at_zero(study: Study) -> Iterator[str]:
     kwargs = study.task.generation_kwargs or {}

@@ -271,3 +271,17 @@ def test_a_list_of_texts_for_the_gold_choice_stops_no_rule() -> None:
 )
 def test_a_letter_that_looks_latin_is_reported_among_latin_labels(choices: list[str], is_reported: bool) -> None:
     assert ("PF247" in codes(doc_to_choice=choices)) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "is_reported"),
+    [
+        ({"temperature": 50, "do_sample": True}, True),
+        ({"top_p": 9}, True),
+        ({"max_gen_toks": -5}, True),
+        ({"temperature": 0.7, "top_p": 0.9, "top_k": 50, "max_gen_toks": 32768, "do_sample": True}, False),
+        ({"temperature": "0.7"}, False),  # is text, which another rule reports
+    ],
+)
+def test_values_of_generation_arguments_have_ranges(kwargs: dict[str, object], is_reported: bool) -> None:
+    assert ("PF908" in codes(output_type="generate_until", doc_to_choice=None, generation_kwargs=kwargs)) is is_reported
