@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,7 +14,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.prompt import Instance, Span, join
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.elements import uneven_labels
@@ -34,7 +37,7 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     words,
 )
-from pytest_promptfmt.rules.task_code import literal_end
+from pytest_promptfmt.rules.task_code import definitions, literal_end, tokens_of
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study.layout import listing_of
 
@@ -43,6 +46,8 @@ _WINDOW: Final = 80
 """Characters of a text next to a join that show how it ends or begins."""
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
+_LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)
+_ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
 _VALUE: Final = "\N{REPLACEMENT CHARACTER}"
 _TWO_SPACES: Final = re.compile(rf"(?<=[^\s.!?])(?<!{_VALUE})  (?=\S)|(?<={_VALUE})  (?=[^\s{_VALUE}])")
@@ -386,6 +391,20 @@ def _words(study: Study) -> Iterator[Join]:
             yield Join(text[:at], text[at:], template.keys, saw=saw)
 
 
+def _literals(study: Study) -> Iterator[Join]:
+    """Yield the literals that follow each other in code, of which prose continues in prose."""
+    keys = ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs", "description")
+    for named in [named for key in keys if isinstance(named := study.config.get(key), FunctionRef)]:
+        for node in definitions(named):
+            before = ""
+            for token in tokens_of(named.file, node):
+                found = _LITERAL.fullmatch(token.string) if token.type == tokenize.STRING else None
+                after = found[3] if found is not None else ""
+                if before and min(before.count(" "), after.count(" ")) > 1 and not _ESCAPED_END.search(before):
+                    yield Join(before, after, Position(named.file, node.lineno + token.start[0] - 2, 1))
+                before = after
+
+
 _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
     "end of the prompt": _end_of_prompt,
     "start of the prompt": _start_of_prompt,
@@ -405,4 +424,5 @@ _JOINS: Final[Mapping[str, Callable[[Study], Iterator[Join]]]] = {
     "columns and texts": _columns_and_texts,
     "elements of a list": _elements,
     "words of a template": _words,
+    "literals": _literals,
 }

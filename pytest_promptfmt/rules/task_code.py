@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import re
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Final
 
@@ -172,3 +175,12 @@ def _last_text(value: ast.expr | None, before: Sequence[ast.stmt]) -> str:
                 case ast.Assign(targets=[ast.Name()], value=given) | ast.AugAssign(op=ast.Add(), value=given):
                     return _last_text(given, before[: stored[-1]])
     return ""
+
+
+def tokens_of(file: Path, node: ast.FunctionDef) -> Iterator[tokenize.TokenInfo]:
+    """Yield the tokens of a function, without comments and newlines inside of brackets."""
+    source = gate.read_bytes(file, limit=MAX_BYTES).decode("utf-8", "replace")
+    lines = source.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]
+    with suppress(tokenize.TokenError, IndentationError):
+        tokens = tokenize.generate_tokens(StringIO("if True:\n" + "".join(lines)).readline)
+        yield from (token for token in tokens if token.type not in (tokenize.NL, tokenize.COMMENT))

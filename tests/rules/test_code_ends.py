@@ -50,6 +50,10 @@ def test_literal_text_at_the_end_of_code_is_read(tmp_path: Path, body: str, end:
     [
         ("    return doc['q'] + '\\nA: '\n", "generate_until", {"PF202"}),
         ("    return doc['q'] + '\\nA:'\n", "generate_until", set()),
+        ("    return 'Answer this question' 'without an explanation: ' + doc['q']\n", "generate_until", {"PF203"}),
+        ("    return 'Answer this question ' 'without an explanation: ' + doc['q']\n", "generate_until", set()),
+        ("    return 'Answer this question\\n' 'without an explanation: ' + doc['q']\n", "generate_until", set()),
+        ("    return doc['q'] if doc['q'] else pick('one of these', 'two of these')\n", "generate_until", set()),
     ],
 )
 def test_spaces_of_code_are_reported_without_rows(
@@ -57,4 +61,4 @@ def test_spaces_of_code_are_reported_without_rows(
 ) -> None:
     study = study_of(coded(tmp_path, body, output_type), tmp_path)
     found = linted(study, Selection(rules=known_rules(), rootdir=tmp_path)).findings
-    assert {finding.code for finding in found} & {"PF201", "PF202"} == expected
+    assert {finding.code for finding in found} & {"PF201", "PF202", "PF203"} == expected
