@@ -10,7 +10,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query, own, task
+from pytest_promptfmt.rules.page import error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, words
 from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
@@ -43,6 +43,15 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
         intended = meant(name, COMMON)
         if intended is not None:
             yield finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
+
+
+@query("PF261", "the name of a split looks misspelt", task, every=True)
+def _misspelt_split(study: Study) -> Iterator[Finding]:
+    for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
+        written = str(getattr(study.written.dataset, key) or "")
+        intended = meant(written, ("train", "validation", "valid"))
+        if intended is not None:
+            yield finding("", written, key, do=f"use {intended!r}, if that is the split")
 
 
 def meant(name: str, known: Collection[str] = COMMON) -> str | None:

@@ -285,3 +285,11 @@ def test_a_letter_that_looks_latin_is_reported_among_latin_labels(choices: list[
 )
 def test_values_of_generation_arguments_have_ranges(kwargs: dict[str, object], is_reported: bool) -> None:
     assert ("PF908" in codes(output_type="generate_until", doc_to_choice=None, generation_kwargs=kwargs)) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("split", "is_reported"),
+    [("vaildation", True), ("tain", True), ("validation", False), ("val", False), ("train_hard", False)],
+)
+def test_a_misspelt_split_is_reported(split: str, is_reported: bool) -> None:
+    assert ("PF261" in codes(fewshot_split=split)) is is_reported
