@@ -70,6 +70,12 @@ _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 
+_OPENING: Final = "([（【「『"
+_CLOSING: Final = ")]）】」』"
+_OPTION: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
+_CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
+"""Where unmatched brackets mean nothing: code, formulas, and emoticons."""
+
 _STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
 _QUOTED: Final = re.compile(r"([\"'`]).+\1|“.+”", re.DOTALL)
 
@@ -339,7 +345,7 @@ def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
     Why: a typo such as `Answer with "yes or no.` is in every prompt. Nothing is reported if the prompt ends with the
     open quotation: the answer is expected to close it.
 
-    Fix: close the quotation.
+    Fix: close the quotation or the bold text.
 
     Real: open-compass/opencompass #2129 (an instruction with an unclosed quotation).
     """
@@ -362,6 +368,29 @@ def _open_bold(text: str) -> tuple[int, bool]:
     odd = [line for line in lines if line[0].count("**") % 2]
     is_open = len(odd) == 1 and any("**" in line[0] for line in lines if line is not odd[0])
     return (odd[0].start() + odd[0][0].rfind("**"), is_open) if odd else (0, False)
+
+
+@query("PF235", "a bracket is opened but not closed")
+def _open_bracket(page: Page) -> Iterator[str]:
+    is_data = page.study.asks_by_code  # which may cut the texts of the data
+    place = None if is_data or _CODE.search(page.constant) else _open_place(page.constant)
+    if place is not None:
+        yield part_of(page.constant, place)
+
+
+def _open_place(text: str) -> int | None:
+    """Return where the first unclosed bracket is; None if all are closed, or if the text ends with it."""
+    labels = {match.end() - 1 for match in _OPTION.finditer(text)}
+    opened: list[int] = []
+    for place, character in enumerate(text):
+        if character in _OPENING:
+            opened.append(place)
+        elif character in _CLOSING:
+            if opened:  # of any kind: intervals are open at one end
+                opened.pop()
+            elif place not in labels:
+                return None  # text that closes what it never opened has its own use of brackets
+    return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
 
 
 @query("PF235", "a choice has an unpaired quotation mark", asked_first, at="doc_to_choice")

@@ -147,6 +147,27 @@ def shot_with(problem: str) -> str:
 
 
 @pytest.mark.parametrize(
+    "text", ["Say (in one word: {{question}}", "【题 {{question}}\\n答", "(A) {{question}} (B or C"]
+)
+def test_unclosed_brackets_are_found(tmp_path: Path, text: str) -> None:
+    assert "a bracket is opened" in found_in(tmp_path, f'doc_to_text: "{text}"')["PF235"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A) {{question}}\\nB) or [C]\\n1) (one)\\nThe answer is (",
+        "Is {{question}} in [0, 1)?",
+        "{{question}} :( Answer:",
+        "Complete:\\n```\\nprint({{question}}\\n```",
+        "What does ) close in {{question}}? And (",
+    ],
+)
+def test_brackets_of_labels_intervals_faces_and_code_are_left_alone(tmp_path: Path, text: str) -> None:
+    assert "PF235" not in found_in(tmp_path, f'doc_to_text: "{text}"')
+
+
+@pytest.mark.parametrize(
     ("row", "target", "is_found"),
     [
         ("marks: {texts: [iron, gold, steel], right: [1, 0, 1]}", "0", True),
