@@ -153,6 +153,18 @@ MISTAKES = {
         "PF439",
         "the given tools are not in the prompt: a tool result",
     ),
+    "empty lines removed": (
+        "message.content or ''",
+        "(message.content or '') | replace('\\n\\n', '\\n')",
+        "PF448",
+        "a text with line breaks, spaces and quotes is changed",
+    ),
+    "quotes of results removed": (
+        "(message.content | string)",
+        "(message.content | string | replace('\"', ''))",
+        "PF448",
+        "a text with line breaks, spaces and quotes is changed",
+    ),
     "arguments behind the call": (
         '", "arguments": \' }}',
         '"}, "arguments": \' }}',

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt, last_answer, missing, think_balance
+from pytest_promptfmt.profiles.trial_evidence import excerpt, holds, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
-from pytest_promptfmt.rules.rule_views import finding, info
+from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 
 @template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report whitespace around contents that is kept in some turns and removed in others.
+    """Report whitespace around contents that is kept in some turns and removed in others, or changed inside of them.
 
-    Why: The same question then has other tokens in the first turn than in later ones.
+    Why: The same question then has other tokens in the first turn than in later ones. Code and tables need their line
+    breaks and spaces.
 
     Fix: strip contents everywhere or nowhere.
 
     Real: Granite Guardian 3.0, which strips all user texts but one.
     """
+    if (changed := _changed_inside(trial)) is not None:
+        yield warning(
+            "a text with line breaks, spaces and quotes is changed", changed, trial.place_of("replace", "split")
+        )
     text, by_role = trial.text("whitespace"), dict[bool, str]()
     if text is None:
         return
@@ -45,6 +51,22 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     if len(by_role) > 1:
         message = f"whitespace around {by_role[True]} texts is kept, around {by_role[False]} texts removed"
         yield info(message, excerpt(text), trial.place_of("trim", "strip"))
+
+
+def _changed_inside(trial: TemplateTrial) -> str | None:
+    """Return a prompt that has the words of a text, but other whitespace or quotes between them."""
+    names = {"user": "second-question", "assistant": "second-question", "tool": "call-finished"}
+    for role, name in names.items():
+        plain = trial.conversations[name]
+        messages = [{**each, "content": _CODE} if each["role"] == role else each for each in plain.messages]
+        text = trial.finished(replace(plain, name="code", messages=messages)) or "" if name in trial.sent else ""
+        first, last = text.find(_CODE.split()[0]), text.find(_CODE.split()[-1])
+        if 0 <= first < last and not holds(text, _CODE):
+            return excerpt(text, first, last)
+    return None
+
+
+_CODE: Final = 'melting(ore):\n\n    return  "ore"\t# molten\n\n\nmelted(tin)'
 
 
 # -- imitated turns, end tokens ----------------------------------------------------------------------------------------
