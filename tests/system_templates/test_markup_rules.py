@@ -42,6 +42,18 @@ MISTAKES = {
         "PF459",
         "whitespace between <|end|> and <|begin|> varies",
     ),
+    "tools as text of text": (
+        "(tools | tojson)",
+        "(tools | tojson | tojson)",
+        "PF438",
+        "tools are encoded as JSON twice",
+    ),
+    "arguments as text of text": (
+        "(call.function.arguments | tojson)",
+        "(call.function.arguments | tojson | tojson)",
+        "PF438",
+        "arguments are encoded as JSON twice",
+    ),
     "answers never closed": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'assistant' else '<|end|>\\n' }}\n{%- endfor",

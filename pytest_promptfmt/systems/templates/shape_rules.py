@@ -17,6 +17,9 @@ from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
+_NEAR: Final = 8
+"""Characters before JSON text in which a key shows that it is the value of one."""
+
 
 @rule("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
 def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]:
@@ -175,10 +178,10 @@ def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
 
 @template_rule("PF438", "arguments-encoded-twice", severity=Severity.WARNING)
 def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report arguments of tool calls that are encoded a second time.
+    r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
-    A letter written as `\u0441` may be the model's own format, so it is an info.
+    JSON text as the value of a key, or a letter written as `\u0441`, may be the model's own format; both are infos.
 
     Fix: encode only arguments that are not text: `arguments if arguments is string else arguments | tojson`.
 
@@ -199,3 +202,25 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of("ensure_ascii", "arguments"),
             Severity.INFO,
         )
+    for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
+        text, at = trial.whole(conversation) or "", _quoted(trial, conversation)[what]
+        yield conversation.finding(
+            f"{what} are encoded as JSON twice: {conversation.about}",
+            excerpt(text, at),
+            trial.place_of("tojson", "arguments"),
+            Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
+        )
+
+
+def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
+    """Return what is inside JSON text though it was given as data, with a place of it."""
+    text, base = trial.whole(conversation), trial.conversations.get(conversation.base or "")
+    functions = [call["function"] for message in conversation.messages for call in message.get("tool_calls") or ()]
+    given = [each["arguments"] for each in functions if isinstance(each.get("arguments"), dict)]
+    if text is None or len(given) < len(functions) or '\\"' not in text:
+        return {}
+    usual = (trial.whole(base) if base is not None else None) or ""
+    data = {"arguments": given, "tools": [tool["function"] for tool in conversation.tools or ()]}
+    signs = {what: [f'\\"{key}\\"' for each in own for key in each] for what, own in data.items()}
+    found = {what: [each for each in own if text.count(each) > usual.count(each)] for what, own in signs.items()}
+    return {what: text.rfind(own[0]) for what, own in found.items() if own}
