@@ -189,6 +189,12 @@ MISTAKES = {
         "PF432",
         "the template refuses a tool result",
     ),
+    "calls written twice": (
+        "in message.tool_calls or [] %}",
+        "in (message.tool_calls or []) * 2 %}",
+        "PF434",
+        "a tool call is written twice",
+    ),
     "a result that is only closed": ("'<result>' +", "", "PF457", "tags are not balanced: a tool result"),
     "a last answer left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",

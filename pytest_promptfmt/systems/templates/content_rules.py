@@ -122,7 +122,7 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)
 def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report texts of a conversation that the prompt repeats.
+    """Report texts and tool calls of a conversation that the prompt repeats.
 
     Why: The model sees the same answer or question twice, and copies this pattern.
 
@@ -139,6 +139,15 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(f"'{kind}'", f'"{kind}"'),
             conversation.mildest(),
         )
+
+    called = trial.text("call" if "call" in trial.sent else "") or ""
+    if called.count(_ARGUMENT) > 1:
+        saw, place = excerpt(called, called.rfind(_ARGUMENT)), trial.place_of("tool_calls")
+        yield trial.conversations["call"].finding("a tool call is written twice", saw, place)
+
+
+_ARGUMENT: Final = "seventh"
+"""The argument of the call in the conversation `call`, which is nowhere else in it."""
 
 
 @template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
