@@ -2,8 +2,9 @@
 
 Limits hold in a process that was made for such code, a worker or a command, once that has called `apply_here`: there a
 timer interrupts the code, with a message that names it. In any other process, such as pytest's own or a notebook's,
-nothing is interrupted. Code that swallows every interruption, or never returns from C, is ended with its worker.
-Processor time is counted, so that a verdict is the same on a busy machine. Sizes are limited in core/sandbox.py.
+nothing is interrupted outside a block of `applied`. Code that swallows every interruption, or never returns from C, is
+ended with its worker. Processor time is counted, so that a verdict is the same on a busy machine. Sizes are limited in
+core/sandbox.py.
 """
 
 from __future__ import annotations
@@ -44,6 +45,22 @@ def apply_here() -> None:
     if hasattr(signal, "setitimer") and not _applies:
         signal.signal(signal.SIGPROF, _interrupt)
         _applies = True
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """Let limits hold inside the block: in the main thread, unless other code of the process handles the signal."""
+    global _applies
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and hasattr(signal, "setitimer") and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL):
+        yield
+        return
+    apply_here()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        _applies = False
 
 
 def are_applied() -> bool:

@@ -173,7 +173,8 @@ def check_template(
     as `{"refund": {"messages": [...], "tools": [...]}}`. `engines` (`minijinja`) render them as well, to be compared.
     `hosts` (`vllm`, `trl` …) decide what is an error, by default all. `response_template` reads answers back, by
     default the one in the tokenizer_config.json next to the template. `parser` names one that is installed instead:
-    `vllm/NAME` or `sglang/NAME`, with a reasoning parser `sglang/NAME+NAME`.
+    `vllm/NAME` or `sglang/NAME`, with a reasoning parser `sglang/NAME+NAME`. In the main thread, a rendering that takes
+    more than 10 s of processor time is ended, and is a finding; memory is not limited.
 
     Raises SourceError for a file without template and for invalid conversations, TokenizerError for a tokenizer that
     cannot be loaded, and SettingsError where an engine or the system of templates is missing, or a name is unknown.

@@ -144,8 +144,23 @@ assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
 """
 
 
-def test_nothing_is_interrupted_in_a_process_that_did_not_ask_for_limits() -> None:
-    done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True)
+CHECKED = """
+import signal
+from pytest_promptfmt import check_template
+from pytest_promptfmt.profiles import conversation
+conversation._TEMPLATE_SECONDS = 0.2
+slow = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{{ messages }}"
+assert "did not finish within" in check_template(slow)[0].saw
+assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+signal.signal(signal.SIGPROF, own := lambda *_: None)
+assert check_template("{{ messages[0].content }}")
+assert signal.getsignal(signal.SIGPROF) is own
+"""
+
+
+@pytest.mark.parametrize("code", [NOTEBOOK, CHECKED], ids=["a limit", "check_template"])
+def test_nothing_is_interrupted_in_a_process_that_did_not_ask_for_limits(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
