@@ -1,4 +1,4 @@
-"""`promptfmt review`, `accept` and `reject`: settle snapshots that are new, changed or obsolete, and no other files."""
+"""`promptfmt review`, `accept` and `reject`: settle snapshots and the lock that goes with them, and no other files."""
 
 from __future__ import annotations
 
@@ -65,14 +65,15 @@ def review(
 
     Without a file of pending snapshots the tests are run first. Accepting writes a snapshot, or deletes it where no
     task defines it. Rejected snapshots stay as they are, are listed at the end as what to fix, and leave the file of
-    pending snapshots; skipped ones stay there for the next review. No other file is touched.
+    pending snapshots; skipped ones stay there for the next review. No other file is touched but promptfmt.lock.
     Exit code: 0 all were accepted, 1 some were not.
     """
     top = writing.top_of(Path.cwd())
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
     arguments = [*pytest_options(no_code=no_code), *names]
-    edits = read_edits(pending, top) if pending is not None else _edits_of_run(arguments, folder=Path.cwd())
+    found = read_edits(pending, top) if pending is not None else _edits_of_run(arguments, folder=Path.cwd())
+    edits, locks = [edit for edit in found if not edit.is_lock], [edit for edit in found if edit.is_lock]
     done = _Reviewed(left=edits)
     if as_json:
         words = ("category", "task", "profile", "title")
@@ -87,10 +88,12 @@ def review(
         done = _Reviewed(left=[edit for edit in edits if edit not in chosen or not _accept(edit)])
     else:
         done = _asked(edits)
+    if len(done.left) + len(done.rejected) < len(edits):
+        _renew(locks)
     if pending is None:
         _keep_left(done.left)
     elif len(done.left) < len(edits):
-        write_file(pending, write_pending(done.left, top))
+        write_file(pending, write_pending([*done.left, *(locks if done.left else ())], top))
     if not edits:
         note("no pending snapshots")
     elif not (as_json or as_list):
@@ -103,12 +106,14 @@ def review(
 def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = False) -> None:
     """Write the snapshots that the last run found new or changed.
 
-    Those that it found obsolete are deleted. Only the task files concerned are rendered again. Snapshots that differ
-    from what that run found are left and reported. Exit code: 0 all were accepted, 1 some were not, 2 no run is known.
+    Those that it found obsolete are deleted, and promptfmt.lock is renewed. Only the task files concerned are rendered
+    again. Snapshots that differ from what that run found are left and reported. Exit code: 0 all were accepted, 1 some
+    were not, 2 no run is known.
     """
     run, chosen = _last_run(globs or ())
     options = [*run.options, *pytest_options(no_code=no_code)]
-    found = {_identity(edit): edit for edit in _rendered(run, chosen, options)} if chosen else {}
+    rendered = _rendered(run, chosen, options) if chosen else []
+    found = {_identity(edit): edit for edit in rendered}
     settled: list[Problem] = []
     for problem in chosen:
         edit = found.get(_identity(problem, run.folder))
@@ -121,6 +126,8 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
                 left_over = found.get((str(Path(run.folder, problem.key)),))
                 _ = left_over is None or _accept(left_over)
     _settle(run, settled)
+    if settled:
+        _renew(edit for edit in rendered if edit.is_lock)
     if chosen:
         note(f"{len(settled):,} of {counted(len(chosen), 'snapshot')} accepted")
     if len(settled) < len(chosen):
@@ -309,3 +316,10 @@ def _accept(edit: Edit) -> bool:
     if problem:
         note(f"{display_path(edit.path)}{problem}")
     return not problem
+
+
+def _renew(locks: Iterable[Edit]) -> None:
+    """Write the lock as the run that writes snapshots does, and print that it changed."""
+    for lock in locks:
+        if _accept(lock) and lock.old is not None:
+            note(f"{display_path(lock.path)} was updated")

@@ -24,6 +24,7 @@ from pytest_promptfmt.core.files import private_directory
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.snapshots.expected import is_snapshot_location
+from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link, write_snapshot
 
 ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
@@ -52,6 +53,11 @@ class Edit:
     profile: str = ""
     key: str = ""
     title: str = ""
+
+    @property
+    def is_lock(self) -> bool:
+        """Return whether the edit writes `promptfmt.lock`, which goes with the snapshots that are accepted."""
+        return self.path.name == LOCK_NAME and self.new is not None
 
 
 # -- the patch ---------------------------------------------------------------------------------------------------------
@@ -126,7 +132,7 @@ def _edit(entry: Mapping[str, Any], top: Path) -> Edit:
 
 
 def read_edits(path: Path, top: Path) -> list[Edit]:
-    """Return the edits of a file that `write_pending` made, all of them snapshots below `top`.
+    """Return the edits of a file that `write_pending` made: of snapshots and of the lock, all of them below `top`.
 
     Raises SettingsError for a file that cannot be read or is not such a list, SnapshotError for one that would change
     anything else.
@@ -152,7 +158,8 @@ def _is_ours(edit: Edit, top: Path) -> bool:
             os.fsencode(path)
             gate.allowed(gate.named("", str(path)) if "\0" in str(path) else path)
             require_no_link(path)
-            return is_snapshot_location(str(path)) and all(len(os.fsencode(part)) < 256 for part in path.parts)
+            is_named = edit.is_lock or is_snapshot_location(str(path))
+            return is_named and all(len(os.fsencode(part)) < 256 for part in path.parts)
     except (OSError, ValueError):  # another place, a link, or a name that no file can have
         return False
 

@@ -115,7 +115,7 @@ def json_report(result: RunResult) -> str:
 WRITERS: Final[Mapping[str, Writer]] = {
     "patch": Writer(content=lambda result: git_patch(result.all_edits, result.top), summary=_about_patch),
     "pending": Writer(
-        content=lambda result: write_pending(result.edits, result.top),
+        content=lambda result: write_pending(result.all_edits if result.edits else (), result.top),
         summary=lambda result: f"{counted(len(result.edits), 'snapshot')} for promptfmt review",
     ),
     "json": Writer(content=json_report, needs_edits=False),

@@ -82,6 +82,28 @@ def test_a_renamed_task_is_accepted_with_its_old_snapshot(project: Path) -> None
     assert run_of(project) == 0
 
 
+@pytest.mark.parametrize("command", [("accept",), ("review", "--accept", "arc")])
+def test_what_is_accepted_renews_the_lock_as_an_update_does(project: Path, command: tuple[str, ...]) -> None:
+    lock = project / "promptfmt.lock"
+    (project / "pytest.ini").write_text("[pytest]\npromptfmt_profiles = plain chat-llama2\n", "utf-8")
+    assert forked_runs.run("pytest", "--promptfmt", "--snapshot-update", folder=project).returncode == 0
+    now = lock.read_text("utf-8")
+    lock.write_text(now.replace('loader: "tokenizers ', 'loader: "tokenizers 0.1.'), "utf-8")
+    write_task(project, "arc", "Question: {{question}}\\nA:")
+    assert forked_runs.run("pytest", "--promptfmt", folder=project).returncode == 1
+    assert promptfmt(project, "review", typed="r\nr\n").returncode == 1
+    assert lock.read_text("utf-8") != now
+    assert forked_runs.run("pytest", "--promptfmt", folder=project).returncode == 1
+    done = promptfmt(project, *command)
+    assert (done.returncode, done.stderr) == (0, "promptfmt.lock was updated\n2 of 2 snapshots accepted\n")
+    assert lock.read_text("utf-8") == now
+    lock.unlink()
+    write_task(project, "arc", "Q: {{question}}\\nA:")
+    assert forked_runs.run("pytest", "--promptfmt", folder=project).returncode == 1
+    assert promptfmt(project, *command).stderr == "2 of 2 snapshots accepted\n"
+    assert 'loader: "tokenizers ' in lock.read_text("utf-8")
+
+
 def test_reject_lists_what_is_to_be_fixed_and_writes_nothing(project: Path) -> None:
     before = snapshots(project)
     for name in ("arc", "boolq"):
