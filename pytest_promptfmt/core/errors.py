@@ -238,12 +238,13 @@ class SettingsError(PromptfmtError):
 def raising(
     kind: type[PromptfmtError], what: str = "", position: Position | None = None, *, hint: str | None = None
 ) -> Iterator[None]:
-    """Raise `kind` in place of an OSError, `what` and its reason, and of another error of ours, in its words."""
+    """Raise `kind` in place of another error of ours, in its words, and with `what` of an OSError, with its reason."""
     try:
         yield
     except OSError as error:
-        reason = str(error.strerror or error)
-        raise kind(f"{what}: {reason}" if what else reason, position=position, hint=hint) from error
+        if not what:
+            raise
+        raise kind(f"{what}: {error.strerror or error}", position=position, hint=hint) from error
     except PromptfmtError as error:
         raise kind(error.message, position=error.position or position, hint=hint or error.hint) from error
 
