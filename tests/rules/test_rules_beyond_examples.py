@@ -555,6 +555,13 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
         ),
         ("PF701", 'doc_to_choice: options\ndoc_to_target: "Option {{answer}}"'),
         ("PF701", "doc_to_choice: '{{labels}}'\ndoc_to_target: 'Class {{answer}}'"),
+        (
+            "PF701",
+            "doc_to_choice: [A, B, C]\ndoc_to_target: '{{answer + 1}}'\n"
+            + docs("{question: Q?, choices: [iron, gold], answer: 0}"),
+        ),
+        ("PF701", "doc_to_choice: ['1', '2', '3']\ndoc_to_target: stars\n" + docs("{question: Q?, stars: 0}")),
+        ("PF701", "doc_to_choice: [bad, fair, good]\ndoc_to_target: stars\n" + docs("{question: Q?, stars: 1}")),
     ],
 )
 def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
