@@ -371,6 +371,37 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
                 return
 
 
+@error_query("PF605", "an empty completion counts as right", task, scores=True)
+def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs and gold_kind(study) == "text" else None
+    asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
+    for trial in asked:
+        chain, doc = trials.chain if trials is not None else None, trial.instance.doc
+        if chain is None or trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense:
+            return
+        try:
+            read = [chain.read(one, "", doc, "an empty completion") for one in chain.pipelines]
+            is_won = all(one.problem is None and chain.is_right(trial.question, doc, one.extracted) for one in read)
+        except LimitExceededError:
+            raise
+        except Exception:
+            return  # which other rules report
+        if not is_won:
+            return  # where one doc has nothing to find, saying nothing is right
+    if trials is not None and asked:
+        yield finding("", f"'' for {asked[0].gold[:_LONG]!r}", scored_by(trials), asked[0].instance)
+
+
+@query("PF605", "a tie between all choices counts as right", task, scores=True)
+def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
+    choices = trials.choices if trials is not None else ()
+    is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
+    if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
+        saw = f"acc is 1 for all {len(choices)} docs, whichever choice is the gold one"
+        yield finding("", saw, scored_by(trials), choices[0].instance)
+
+
 def _near_misses(gold: str) -> tuple[str, ...]:
     """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
     if re.fullmatch(r"\d{1,6}", gold):

@@ -226,6 +226,32 @@ def test_a_stop_that_ends_the_answers_of_examples_is_enough() -> None:
     assert "PF910" not in codes(found)
 
 
+def test_a_scorer_that_counts_ties_as_right_is_reported() -> None:
+    def generous(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+        scores = [score for score, _ in results]
+        return {"acc": float(scores[doc["answer"]] == max(scores))}
+
+    def last_of_equals(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+        order = sorted(range(len(results)), key=lambda index: results[index][0])
+        return {"acc": float(order[-1] == doc["answer"])}
+
+    docs = [choice_doc(1), choice_doc(2)]
+    assert codes(findings(docs, process_results=generous, **CHOICES)) == ["PF605"]
+    assert findings(docs, process_results=last_of_equals, **CHOICES) == []
+
+
+def test_an_empty_completion_is_right_where_a_doc_has_nothing_to_find() -> None:
+    def names(text: str) -> set[str]:
+        return {each for each in text.split(", ") if each.istitle()}
+
+    def same(references: Sequence[str], predictions: Sequence[str]) -> float:
+        return float(names(references[0]) == names(predictions[0]))
+
+    metric = [{"metric": same, "aggregation": "mean", "higher_is_better": True}]
+    docs = [{"question": "Who?", "answer": "none"}, {"question": "Who?", "answer": "Ann, Bo"}]
+    assert not [one for one in findings(docs, metric_list=metric) if "empty" in one.message]
+
+
 def test_a_metric_of_the_task_may_need_more_than_synthetic_docs_hold(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text(
         "import json\n\ndef fits(references, predictions):\n    return float(json.loads(references[0]) == 1)\n", "utf-8"
