@@ -12,13 +12,14 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, words
+from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
 from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
 COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
 
 _SHORTEST: Final = 5
+_LONG: Final = 4000
 _KEYS_AS_ANSWER: Final = "the answer consists of the keys of a mapping, not its values"
 
 
@@ -90,6 +91,34 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
                     yield finding(_KEYS_AS_ANSWER, target, "doc_to_target", instance, field=name)
                     return
     yield from _joined_in_template(study)
+
+
+@error_query(
+    "PF723",
+    "a template takes elements of a list that is stored as text",
+    task,
+    name="list-kept-as-text",
+    family=Family.ANSWERS,
+)
+def _list_kept_as_text(study: Study) -> Iterator[Finding]:
+    """Report a list that is stored as text in a column, if a template takes elements from it.
+
+    Why: The elements of the text `"['iron', 'gold']"` are its characters. A loop prints `[`, `'` and `i`, and
+    `{{options[0]}}` is `[`.
+
+    Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
+
+    Real: MMMU and other datasets that keep their options as text.
+    """
+    for name, value in study.real_docs[0].items() if study.real_docs else ():
+        is_text = isinstance(value, str) and value.startswith("[") and len(value) <= _LONG
+        if not is_text or not isinstance(literal_of(value), list):
+            continue
+        column = re.escape(str(name))
+        taken = re.compile(rf"\bfor +\w+ +in +{column}\b(?! *[.|[])|\b{column} *(?:\[ *\w+ *\]|\| *(?:join|first))")
+        for keys, spec in study.field_specs():
+            if isinstance(spec, str) and taken.search(spec):
+                yield finding("", value[:60], keys, 0, field=name)
 
 
 @error_query("PF701", "the choices are names of columns", task, at="doc_to_choice", scores=True)

@@ -43,6 +43,7 @@ def docs(*written: str) -> str:
     return "metadata: {promptfmt: {docs: [" + ", ".join(written) + "]}}"
 
 
+OPTIONS = "{question: Q?, options: \"['tin', 'ice']\", choices: [a, b], answer: 0}"
 LABELLED = 'doc_to_text: "Which rusts?\\n{labels}\\nAnswer:"'
 
 
@@ -562,6 +563,9 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
         ),
         ("PF701", "doc_to_choice: ['1', '2', '3']\ndoc_to_target: stars\n" + docs("{question: Q?, stars: 0}")),
         ("PF701", "doc_to_choice: [bad, fair, good]\ndoc_to_target: stars\n" + docs("{question: Q?, stars: 1}")),
+        ("PF723", "doc_to_text: '{{options[1:-1]}}'\n" + docs(OPTIONS)),
+        ("PF723", "doc_to_text: \"{% if 'tin' in options %}{{options}}{% endif %}\"\n" + docs(OPTIONS)),
+        ("PF723", "doc_to_text: '{% for one in options[1:-1].split() %}{{one}}{% endfor %}'\n" + docs(OPTIONS)),
     ],
 )
 def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
