@@ -14,7 +14,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import Page, own, query, task
+from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern, warning
 from pytest_promptfmt.rules.task_code import definitions
@@ -158,6 +158,21 @@ def _given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:
         pairs = list(zip(load_docs(unprocessed, count=_ROWS, num_fewshot=0).evaluated, study.local_docs, strict=False))
         return pairs if all(set(map(str, row.values())) & set(map(str, doc.values())) for row, doc in pairs) else ()
     return ()
+
+
+@error_query("PF701", "code reorders the options, but keeps the old gold index", task, at="process_docs", scores=True)
+def _processed_otherwise(study: Study) -> Iterator[Finding]:
+    gold = str(study.written.doc_to_target).strip("{} -")  # a longer template may calculate with the column
+    for number, (row, doc) in enumerate(given_rows(study) if study.has_choices else ()):
+        at = doc.get(gold)
+        if not isinstance(at, int) or at != row.get(gold):
+            continue
+        lists = [(name, one) for name, one in doc.items() if isinstance(one, list) and name in study.used_names]
+        for options in (one for one in row.values() if isinstance(one, list) and 0 <= at < len(one)):
+            made = [each for each in lists if sorted(map(str, each[1])) == sorted(map(str, options))]
+            if made and all(each[at] != options[at] for _, each in made):
+                saw = f"{made[0][0]}: index {at} is {made[0][1][at]!r}, but was {options[at]!r} before the code ran"
+                yield finding("", saw, doc=number)
 
 
 def _ends_line(text: str, instance: Instance) -> bool:

@@ -566,6 +566,13 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
         ("PF723", "doc_to_text: '{{options[1:-1]}}'\n" + docs(OPTIONS)),
         ("PF723", "doc_to_text: \"{% if 'tin' in options %}{{options}}{% endif %}\"\n" + docs(OPTIONS)),
         ("PF723", "doc_to_text: '{% for one in options[1:-1].split() %}{{one}}{% endfor %}'\n" + docs(OPTIONS)),
+        (
+            "PF701",
+            "process_docs: !function helper.docs\ndoc_to_text: '{{question}} {{shown}}'\n"
+            + docs("{question: Q?, choices: [iron, gold], answer: 0}")
+            + "\n# file: helper.py\n"
+            "def docs(dataset):\n    return dataset.map(lambda doc: {**doc, 'shown': sorted(doc['choices'])})",
+        ),
     ],
 )
 def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
