@@ -557,6 +557,14 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
         ("PF701", 'doc_to_choice: options\ndoc_to_target: "Option {{answer}}"'),
         ("PF701", "doc_to_choice: '{{labels}}'\ndoc_to_target: 'Class {{answer}}'"),
         (
+            "PF702",
+            "output_type: generate_until\ndoc_to_target: '{{sentence}}'\n"
+            + docs(
+                "{question: Fill in the number., sentence: The train to the coast leaves at 12., answer: '12'}",
+                "{question: Fill in the number., sentence: The bus to the town has the number 45., answer: '45'}",
+            ),
+        ),
+        (
             "PF701",
             "doc_to_choice: [A, B, C]\ndoc_to_target: '{{answer + 1}}'\n"
             + docs("{question: Q?, choices: [iron, gold], answer: 0}"),
