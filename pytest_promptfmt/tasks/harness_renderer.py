@@ -120,7 +120,9 @@ class HarnessTask:
         made.set_fewshot_seed(FEWSHOT_SEED)
         sampler = getattr(made, "sampler", None)
         if sampler is not None:
-            setattr(sampler, "df" if hasattr(sampler, "df") else "docs", copy.deepcopy(list(self._docs.fewshot)))
+            setattr(
+                sampler, "df" if hasattr(sampler, "df") else "docs", _given(self._docs.fewshot_kind, self._docs.fewshot)
+            )
         given = {
             "limit": len(self._docs.evaluated),
             "rank": 0,
@@ -219,10 +221,10 @@ class HarnessTask:
                 return work()
         except Exception as error:
             # Code of the task may read a column that no prompt shows, and no synthetic doc has.
-            is_column = isinstance(error, KeyError) and bool(error.args) and self._docs.kind == "synthetic"
+            is_column = isinstance(error, _NoColumnError)
             kind = SyntheticDocsError if is_column else RenderError
-            docs = " with synthetic docs" if is_column else ""
-            message = f"lm-eval {what} for {self._task.id!r}{docs}: it raises {described(error)}"
+            docs, raised = (" with synthetic docs", KeyError(*error.args)) if is_column else ("", error)
+            message = f"lm-eval {what} for {self._task.id!r}{docs}: it raises {described(raised)}"
             raise kind(message, position=self._task.position()).naming(repr(self._task.id)) from error
 
 
@@ -338,6 +340,27 @@ def _import_without_models() -> None:
     package.__path__ = list((spec.submodule_search_locations if spec is not None else None) or ())
 
 
+class _NoColumnError(KeyError):
+    """A synthetic doc lacks a key; any other KeyError is a mistake of the code."""
+
+
+class _SyntheticDoc(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        raise _NoColumnError(key)
+
+
+def _given(kind: str, docs: Sequence[Doc]) -> list[Doc]:
+    """Return copies of docs for code of the task."""
+    return [_noting(doc) if kind == "synthetic" else copy.deepcopy(dict(doc)) for doc in docs]
+
+
+def _noting(value: Any) -> Any:
+    """Return a copy of a synthetic doc or of a value in it, in which mappings tell which key they lack."""
+    if isinstance(value, Mapping):
+        return _SyntheticDoc({key: _noting(each) for key, each in value.items()})
+    return [_noting(each) for each in value] if isinstance(value, list) else copy.deepcopy(value)
+
+
 class _Rows(list[Doc]):
     """Docs with the names of their columns, as a dataset has them."""
 
@@ -354,7 +377,7 @@ class _Splits(dict[str, _Rows]):
         return True  # a class may ask which splits its dataset has
 
     def __missing__(self, split: str) -> _Rows:
-        rows = _Rows(copy.deepcopy(dict(doc)) for doc in self._docs.evaluated)
+        rows = _Rows(_given(self._docs.kind, self._docs.evaluated))
         rows.features = dict.fromkeys(self._docs.columns)
         return rows
 

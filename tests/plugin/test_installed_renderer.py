@@ -160,11 +160,11 @@ def test_a_task_that_lm_eval_refuses_is_not_green(project: Project) -> None:
     edit(
         project,
         "choices = self.doc_to_choice(doc)\n            target_delimiter",
-        "raise KeyError\n            choices",
+        "raise KeyError('lost')\n            choices",
     )
     result = project.run(*INSTALLED, *FORK, "t.yaml")
     assert result.ret == 1
-    assert any("lm-eval makes no requests for 't': it raises" in line for line in result.outlines)
+    assert any("lm-eval makes no requests for 't': it raises KeyError: 'lost'" in line for line in result.outlines)
 
 
 def test_no_lm_eval_of_a_checkout_is_imported_where_no_code_may_run(project: Project) -> None:
