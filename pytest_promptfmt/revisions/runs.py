@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
@@ -26,7 +26,7 @@ from pytest_promptfmt.revisions.affected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
 from pytest_promptfmt.revisions.pytest_process import MEMBERS, RevisionError, run_pytest
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
-from pytest_promptfmt.revisions.task_changes import as_comparison, unseen_clusters, without
+from pytest_promptfmt.revisions.task_changes import as_comparison, short_name, unseen_clusters, without
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
 from pytest_promptfmt.revisions.trees import Renaming, Trees, renamings
 from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Judgement, Place, Unknown, judge, judge_other
@@ -81,7 +81,8 @@ def compare_revisions(
     inside = here.relative_to(repository.top)
     wanted = [_path_below(path, here, repository.top) for path in paths]
     commits = repository.commit(old), None if new is None else repository.commit(new)
-    with TemporaryDirectory(prefix="promptfmt-") as folder, _without_collector():
+    names = f"{short_name(old)}:", f"{repository.top}{os.sep}" if new is None else f"{short_name(new)}:"
+    with TemporaryDirectory(prefix="promptfmt-") as folder, _without_collector(), _naming_sides(Path(folder), names):
         trees = Trees(repository, commits, Path(folder).resolve(), may_be_empty=not options)  # else pytest checks them
         for tree in (trees.before, trees.after):
             (tree / inside).mkdir(parents=True, exist_ok=True)
@@ -125,6 +126,20 @@ def _labelled(notes: Mapping[Place, str], defined: Mapping[str, Sequence[str]]) 
     """Return notes by the names of tasks, with the file of each name that several files define."""
     several = repeated((file, name) for file, names in defined.items() for name in names)
     return {f"{name} ({file})" if name in several else name: note for (file, name), note in notes.items()}
+
+
+@contextmanager
+def _naming_sides(scratch: Path, names: tuple[str, str]) -> Iterator[None]:
+    """Name files of both trees in errors as git does, `HEAD:promptfmt.yaml`; those of the work tree by their path."""
+    try:
+        yield
+    except PromptfmtError as error:
+        for side, name in zip("ab", names, strict=True):
+            tree = f"{scratch.resolve() / side}{os.sep}"
+            error.message = error.message.replace(tree, name)
+            if error.position is not None:
+                error.position = replace(error.position, path=Path(str(error.position.path).replace(tree, name)))
+        raise
 
 
 @contextmanager

@@ -164,6 +164,23 @@ def test_what_cannot_be_compared_is_told_in_a_line(repository: Path, arguments: 
     assert told in done.stderr
 
 
+def test_files_of_a_revision_are_named_as_git_names_them(tmp_path: Path) -> None:
+    settings = tmp_path / "promptfmt.yaml"
+    settings.write_text("profiles: [plain]\n", "utf-8")
+    write_task(tmp_path, "arc")
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    wrong = "promptfmt.yaml:1:1: profiles is ['plain'], expected a mapping of names to profiles\n"
+    done = promptfmt(tmp_path, "diff", "HEAD")
+    assert (done.returncode, done.stderr) == (2, f"HEAD:{wrong}")
+    settings.write_text("profiles: {}\n", "utf-8")
+    git(tmp_path, "commit", "-qam", "two")
+    settings.write_text("profiles: [plain]\n", "utf-8")
+    done = promptfmt(tmp_path, "diff", "HEAD")
+    assert (done.returncode, done.stderr) == (2, wrong)
+
+
 def test_outside_of_a_repository_git_says_so(tmp_path: Path) -> None:
     done = promptfmt(tmp_path, "diff", "HEAD")
     assert (done.returncode, "not a git repository" in done.stderr) == (2, True)
