@@ -21,6 +21,9 @@ import forked_runs
 import pytest
 from promptfmt_command import git, promptfmt
 from slices import needs
+from typer.main import get_command
+
+from pytest_promptfmt import cli
 
 TASK = """\
 task: NAME
@@ -307,6 +310,12 @@ def test_a_wrong_use_ends_with_a_next_step(tasks: Path, arguments: str, next_ste
     assert (done.returncode, done.stdout) == (2, "")
     *_, last = done.stderr.splitlines()
     assert fnmatchcase(last, f"  hint: {next_step}"), done.stderr
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_has_a_summary_of_each_command(name: str) -> None:
+    shown = get_command(cli.app).get_command(None, name)  # type: ignore[attr-defined]
+    assert shown.help.partition("\n")[0] == str(cli.command(name).help).partition("\n")[0]
 
 
 def test_without_a_command_the_help_is_all_that_is_printed(tmp_path: Path) -> None:
