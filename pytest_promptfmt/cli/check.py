@@ -13,11 +13,20 @@ from typing import Annotated, Final
 
 import typer
 
-from pytest_promptfmt.cli.options import AllowCode, NoCode, Paths, Profiles, Select, Tasks, Verbose, pytest_options
+from pytest_promptfmt.cli.options import (
+    AllowCode,
+    NoCode,
+    Paths,
+    Profiles,
+    Select,
+    Tasks,
+    Verbose,
+    pytest_options,
+    require_path,
+)
 from pytest_promptfmt.cli.output import note, print_json, say
 from pytest_promptfmt.cli.version_lines import version_lines
-from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.plugin.collected import CheckSummary, check as checked_by_pytest
 from pytest_promptfmt.results.lint_formats import (
     concise_lines,
@@ -178,8 +187,7 @@ def _watch(paths: list[Path]) -> None:
         raise SettingsError("--watch needs the package watchfiles", hint=hint) from None
     places = [*paths] or [Path()]
     for path in places:
-        if not path.exists():
-            raise SettingsError(f"no such file or folder: {display_path(path)}", hint=gate.missing_hint(path))
+        require_path(path)
     # -P: only this command's own start, `python -m`, would import modules of the working directory.
     command = [sys.executable, "-P", "-m", "pytest_promptfmt", *(each for each in sys.argv[1:] if each != "--watch")]
     try:

@@ -12,9 +12,8 @@ import typer
 
 from pytest_promptfmt.answers.run_comparison import TaskComparison, compared_runs, comparison_lines
 from pytest_promptfmt.answers.run_samples import FinishedRun, is_run, read_run
-from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options
+from pytest_promptfmt.cli.options import AsJson, NoCode, pytest_options, require_path
 from pytest_promptfmt.cli.output import print_json, say
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.plugin.collected import CollectedPrompts, with_collected
 from pytest_promptfmt.results.wording import listed
@@ -64,8 +63,7 @@ def compare(
     and --json are for runs only.
     """
     for path in (first, second):
-        if not path.exists():
-            raise SettingsError(f"no such file or folder: {path}", hint=gate.missing_hint(path))
+        require_path(path)
         if path.suffix in (".yaml", ".yml"):
             raise SettingsError(f"{path} is not a template or a run", hint="promptfmt diff compares prompts of tasks")
     if is_run(first) or is_run(second) or as_json or repository is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable
+from pytest_promptfmt.cli.options import NoCode, pytest_options, repeatable, require_path
 from pytest_promptfmt.cli.output import note, say
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.docs import Doc
@@ -69,6 +69,7 @@ def freeze(
     A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Given a folder,
     freezes every task without docs, lists those that failed, and exits with 1 if there are any.
     """
+    require_path(file)
     tasks = load_tasks(file)
     if not file.is_dir() and len(tasks) != 1:
         hint = "give a file that defines a single task"

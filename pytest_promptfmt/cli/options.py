@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import SettingsError, display_path
 
 
 def repeatable(name: str, metavar: str, text: str) -> Any:
@@ -41,6 +42,12 @@ NoCode = Annotated[
 RuleFiles = Annotated[list[Path] | None, repeatable("--rules", "FILE", "A Python file with rules of your own.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all tasks and whole diffs.")]
+
+
+def require_path(path: Path) -> None:
+    """Raise SettingsError for a path of the command line that is no file or folder."""
+    if not path.exists():
+        raise SettingsError(f"no such file or folder: {display_path(path)}", hint=gate.missing_hint(path))
 
 
 def pytest_options(

@@ -284,6 +284,7 @@ def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(ta
         ("check nowhere", "the working directory has *'pytest.ini', 'tasks'"),
         ("check nowhere/a.yaml", "there is no folder nowhere"),
         ("check tasks/woods.yaml::wods", "`pytest --promptfmt --collect-only -q tasks/woods.yaml` lists ids"),
+        ("freeze tasks/wods.yaml", "did you mean 'woods.yaml'?"),
         ("fix tasks/wods.yaml", "did you mean 'woods.yaml'?"),
         ("why nowhere", "the working directory has *'pytest.ini', 'tasks'"),
         ("verify --lm-eval nowhere", "name the top folder of a checkout or of an environment"),
