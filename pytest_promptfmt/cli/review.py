@@ -203,9 +203,20 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
         hint = "run `pytest --promptfmt` or `promptfmt check` first, or `promptfmt review`, which runs the tests itself"
         raise SettingsError("no earlier run in this folder or a folder above", hint=hint)
     if not run.problems:
+        _require_tasks(globs, run)
         note("the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again")
         return run, []
     return run, _chosen(run.problems, globs, of=" of the last run") if globs else list(run.problems)
+
+
+def _require_tasks(globs: Sequence[str], run: LastRun) -> None:
+    """Raise SettingsError for a name that no task of the project has."""
+    from pytest_promptfmt.cli.show import narrowed, unknown_task  # later: it imports how prompts are shown
+
+    for name in globs:
+        files, names = narrowed(name, [Path(run.rootdir)])
+        if files is None and not Path(name).exists():
+            raise unknown_task(name, names)
 
 
 def _keep_left(left: Sequence[Edit]) -> None:

@@ -67,12 +67,12 @@ def show(
 ) -> None:
     """Show the prompts of a task, coloured by origin, with findings."""
     chosen = paths or []
-    files, names = _narrowed(task, chosen)
+    files, names = narrowed(task, chosen)
     in_root = bool(chosen) or _is_root(Path())
     if files is None and in_root:
         if as_json:
             typer.echo("[]")
-        raise _unknown(task, names)
+        raise unknown_task(task, names)
     from pytest_promptfmt.plugin.collected import Collection, with_collected  # later: an unknown name fails at once
 
     options = pytest_options(tasks=[task], profiles=profile, allow_code=allow_code, no_code=no_code)
@@ -92,7 +92,7 @@ def show(
             note(line)
         if collected.errors:
             raise typer.Exit(1)
-        raise _unknown(task, names, files or ())
+        raise unknown_task(task, names, files or ())
     if not shown.data:
         raise typer.Exit(1)
 
@@ -178,7 +178,7 @@ class _Shown:
         yield from map(_inert, request_lines(own, tokenizer, pairs, self.ids))
 
 
-def _unknown(task: str, names: Collection[str], files: Sequence[Path] = ()) -> SettingsError:
+def unknown_task(task: str, names: Collection[str], files: Sequence[Path] = ()) -> SettingsError:
     """Return the error for a name that no task has, or for a format that a task of these files does not name."""
     name, _, wanted = task.partition("@")
     if wanted and name in names:
@@ -193,7 +193,7 @@ def _unknown(task: str, names: Collection[str], files: Sequence[Path] = ()) -> S
     return SettingsError(f"no task matches {task!r}", hint=hint)
 
 
-def _narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, set[str]]:
+def narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, set[str]]:
     """Return the files that write the task's name, None for none, so that a large tree need not be collected for it.
 
     With the names of tasks and groups in them. For a glob these are the given paths.

@@ -139,7 +139,11 @@ def test_a_wrong_name_and_an_unknown_run_are_one_message(project: Path, tmp_path
         2,
         "'ark' matches none of 1 snapshot of the last run\n  hint: did you mean 'arc'?\n",
     )
+    assert promptfmt(project, "accept").returncode == 0
     for command in ("accept", "reject"):
+        done = promptfmt(project / "tasks", command, "ark")
+        assert (done.returncode, done.stderr) == (2, "no task matches 'ark'\n  hint: did you mean 'arc'?\n")
+        assert promptfmt(project, command, "arc", "tasks/cola.yaml", "b*").returncode == 0
         unknown = promptfmt(tmp_path, command)
         assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
             2,
