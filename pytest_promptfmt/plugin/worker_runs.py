@@ -100,13 +100,10 @@ class WorkerRuns:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Plan the run, and add the number of unchanged tests to pytest's summary."""
+        """Plan the run, and let pytest's percentage be of the tests that are shown."""
         same = [item for item in session.items if isinstance(item, Unchanged)]
         others = [item for item in session.items if not isinstance(item, Unchanged)]
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        if same and reporter is not None and not session.config.option.collectonly:
-            counted = [item for item in same if item.is_counted for _ in range(item.counted.passed)]
-            reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._run.cache.plan(others)
         if reporter is not None and self._config.get_verbosity() > 1:
             for path, decision in self._run.cache.decisions.items():
@@ -122,8 +119,10 @@ class WorkerRuns:
 
     def _count(self, item: Unchanged) -> None:
         """Count an unchanged file, and show the reports that are not only counted."""
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        if item.is_counted and reporter is not None:
+            reporter.stats.setdefault(UNCHANGED, []).extend(itertools.repeat(item, item.counted.passed))
         if isinstance(item, UnchangedItem) and not item.is_counted:
-            reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             wants_each = self._wants_each(reporter)
             if not wants_each and reporter is not None:
                 passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")

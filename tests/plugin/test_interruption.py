@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -101,3 +102,15 @@ def _wait_for(path: Path) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def test_unchanged_files_that_a_cut_run_did_not_reach_are_not_counted(tree: Project) -> None:
+    tree.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\npromptfmt_lint = false\n")
+    tree.settle()
+    tree.run("tasks")
+    tree.edit("tasks/a/three.yaml", "Q: ", "Question: ")
+    tree.settle()
+    result = tree.run("tasks", "-x", "--promptfmt-json=found.json")
+    assert result.parseoutcomes() == {"failed": 1, "unchanged": 1}
+    counts = json.loads((tree.root / "found.json").read_text("utf-8"))["counts"]
+    assert counts == {"changed": 1, "passed": 1}
