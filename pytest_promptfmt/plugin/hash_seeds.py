@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +28,8 @@ _AT_ONCE: Final = 2
 """The number of processes that run beside each other; each has the memory of what tasks import."""
 
 _MOST_SECONDS: Final = 600
+"""The time for all of them."""
+
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 _ISOLATION: Final = "pytest_promptfmt.plugin.isolation"
 
@@ -37,11 +40,12 @@ def varying(config: pytest.Config, files: Collection[Path]) -> frozenset[Path]:
         return frozenset()
     with TemporaryDirectory(prefix="promptfmt-") as folder:
         runs: list[subprocess.Popen[bytes]] = []
+        end = time.monotonic() + _MOST_SECONDS
         try:
-            for first in range(0, len(_SEEDS), _AT_ONCE):
-                runs = [_start(config, files, seed, Path(folder, seed)) for seed in _SEEDS[first : first + _AT_ONCE]]
-                for run in runs:
-                    run.wait(_MOST_SECONDS)
+            for number, seed in enumerate(_SEEDS, 1):
+                runs.append(_start(config, files, seed, Path(folder, seed)))
+                for run in runs if number % _AT_ONCE == 0 else ():
+                    run.wait(max(0, end - time.monotonic()))
             found = [_reports_in(Path(folder, seed)) for seed in _SEEDS]
         except (OSError, ElementTree.ParseError, subprocess.TimeoutExpired):
             return frozenset(files)

@@ -13,6 +13,7 @@ import pytest
 from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.plugin import hash_seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_FORK, reason="only outcomes of worker processes are cached")]
 
@@ -114,3 +115,20 @@ def test_unchanged_files_that_a_cut_run_did_not_reach_are_not_counted(tree: Proj
     assert result.parseoutcomes() == {"failed": 1, "unchanged": 1}
     counts = json.loads((tree.root / "found.json").read_text("utf-8"))["counts"]
     assert counts == {"changed": 1, "passed": 1}
+
+
+def test_a_process_with_a_hash_seed_ends_if_the_next_one_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError(11, "no more processes")
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        return started[0]
+
+    monkeypatch.setattr(hash_seeds, "_start", start)
+    file = Path("a.yaml")
+    assert hash_seeds.varying(pytestconfig, [file]) == {file}
+    assert started[0].returncode is not None
