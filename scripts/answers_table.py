@@ -35,10 +35,10 @@ This page counts answers that come back, for {count} public chat templates that 
 1.16. For your own template, the [HTML report](report.md) lists each answer.
 
 - For {read} templates, a parser reads the answers. {back} of their {answers} answers come back.
-- In {kept} of the {count} templates, each answer has the same text in later prompts.
+- In {kept} of the {count} templates, later prompts repeat each answer exactly as the model generated it.
 - In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
 
-| best parser of the template | templates | answers that come back | templates whose answers all come back |
+| parser that reads most answers | templates | answers that come back | templates whose answers all come back |
 |---|---|---|---|
 {parsers}
 ## Why answers do not come back

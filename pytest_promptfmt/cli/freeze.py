@@ -72,8 +72,9 @@ def freeze(
     require_path(file)
     tasks = load_tasks(file)
     if not file.is_dir() and len(tasks) != 1:
-        hint = "give a file that defines a single task"
-        raise SourceError("only one task of a file can be frozen", position=Position(file), hint=hint)
+        hint = "put each task that you want to freeze into a separate file"
+        message = f"the file defines {counted(len(tasks), 'task')}, but only a file with exactly one can be frozen"
+        raise SourceError(message, position=Position(file), hint=hint)
     if file.is_dir() and (source is not None or rows is not None or stdout):
         raise SettingsError("--from, --rows and --stdout need the file of one task, not a folder")
     if shots and (split is not None or source is not None or rows is not None or stdout):

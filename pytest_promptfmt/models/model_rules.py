@@ -57,7 +57,8 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):
             yield finding(
                 "a log-likelihood was measured over tokens that are not those of its continuation",
-                f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, but {measured} were measured",
+                f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens,"
+                f" but the model returned {measured} log-probabilities",
                 doc=reply.asked.doc,
                 do="fix the backend of the model: it must score exactly the ids of the continuation",
             )

@@ -191,7 +191,7 @@ def _mixed_colons(page: Page) -> Iterator[str]:
             yield " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
 
 
-@query("PF240", "a label has no colon, but another label has one", task)
+@query("PF240", "a field label such as 'Question' has no colon, but another does", task)
 def _label_without_colon(study: Study) -> Iterator[str]:
     text = question_template(study)
     cue = _BARE_CUE.search(text)

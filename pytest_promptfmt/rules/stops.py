@@ -64,7 +64,8 @@ def _stop_is_asked_tag(study: Study) -> Iterator[Finding]:
     closed = [tag for tag in tags if f"</{tag.strip('</>')}>" in tags]
     for number, stop in enumerate(study.stop_texts):
         if stop.strip() in closed[:-1] and stop.strip() != closed[-1]:
-            yield finding("", f"{stop!r}, and then {closed[-1]}", (*UNTIL, number), 0)
+            saw = f"the answer ends at {stop!r}, but the prompt requests {closed[-1]!r} after it"
+            yield finding("", saw, (*UNTIL, number), 0)
 
 
 @also("PF902", severity=Severity.ERROR, scores=True)

@@ -329,7 +329,7 @@ def _require_early(ref: FunctionRef, what: str, position: Position | None) -> No
         raise FunctionError(
             f"{what}: {harness.title} does not find a function by a path",
             position=position,
-            hint="put a module that imports the function into the task's folder, and name that module",
+            hint="in the task's folder, add a module that imports the function, and write `!function module.function`",
         )
 
 

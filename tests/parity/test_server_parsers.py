@@ -42,10 +42,10 @@ PARSERS = {
     "sglang/llama3": "llama",
     "sglang/mistral": "mistral",
 }
-PIECES = "the text is read differently when the answer arrives in pieces"
+PIECES = "the content of the message is read differently when the answer arrives in pieces"
 LOST = {
-    "vllm/llama3_json": {"the text", "a tool call"},
-    "sglang/llama3": {"the text", "a tool call", "an answer cannot be read back", PIECES},
+    "vllm/llama3_json": {"the content of the message", "a tool call"},
+    "sglang/llama3": {"the content of the message", "a tool call", "the parser fails on an answer", PIECES},
     "sglang/mistral": {PIECES},
 }
 """What these parsers lose: text next to a call, and calls after the first (SGLang fails on them or streams them)."""

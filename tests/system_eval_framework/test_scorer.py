@@ -119,4 +119,4 @@ def test_a_doc_without_a_sample_is_reported(tmp_path: Path) -> None:
     task, _ = benchmark(tmp_path, "completion")
     with pytest.raises(ScoringError, match="makes its own samples, but") as caught:
         questions_of(task, [{"id": 0}])
-    assert "by its index" in (caught.value.hint or "")
+    assert "give `doc` as a number" in (caught.value.hint or "")

@@ -161,11 +161,11 @@ def test_answers_that_a_parser_reads_back_are_no_finding_and_others_are() -> Non
     assert not severities(check_template(template(), response_template=READING), "PF467")
     printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
     found = severities(check_template(printing, response_template=READING), "PF467")
-    assert found["an answer cannot be read back: a tool call"] == "error"
+    assert found["the parser fails on an answer: a tool call"] == "error"
     calls = {**READING["fields"]["tool_calls"], "repeats": False}
     alone = {**READING, "fields": {**READING["fields"], "tool_calls": calls}}
     found = severities(check_template(template(), response_template=alone), "PF467")
-    assert found["an answer cannot be read back: a tool call"] == "error"
+    assert found["the parser fails on an answer: a tool call"] == "error"
 
 
 def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
@@ -179,7 +179,7 @@ def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
     assert fine["call-finished", "message 2"] == ["ok", "ok", "ok", "ok"]
     assert fine["answer", "message 2"] == ["ok", "ok", "ok", "-"]
     printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
-    assert cells(printing, READING)["call-finished", "message 2"][0] == "miss: an answer cannot be read back"
+    assert cells(printing, READING)["call-finished", "message 2"][0] == "miss: the parser fails on an answer"
     changing = template().replace(
         "'<|end|>\\n'", "('<|over|>' if message.role == 'assistant' and not loop.last else '<|end|>')"
     )

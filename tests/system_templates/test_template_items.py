@@ -151,7 +151,7 @@ def test_the_report_shows_which_answers_come_back(project: Project) -> None:
     views = [view for each in found for view in json.loads(zlib.decompress(b64decode(each), wbits=31))]
     (verdicts,) = (view["verdicts"] for view in views if "verdicts" in view)
     lost = next(cells for name, message, cells, _ in verdicts["rows"] if (name, message) == ("answer", "message 2"))
-    assert (verdicts["pipelines"][0], lost[0]) == ("read whole", "miss: the text is not read back")
+    assert (verdicts["pipelines"][0], lost[0]) == ("read whole", "miss: the content of the message is not read back")
 
 
 def test_the_metadata_of_a_gguf_file_is_read_without_its_weights(project: Project) -> None:

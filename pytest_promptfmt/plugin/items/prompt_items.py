@@ -239,7 +239,9 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
             raise SettingsError("--promptfmt-record needs a model to record", hint="add --promptfmt-model hf:PATH")
         return None
     if record is not None and model.startswith("replay:"):
-        raise SettingsError("a replayed recording cannot be recorded", hint="copy the file, or name a model")
+        raise SettingsError(
+            "a replayed recording cannot be recorded", hint="copy the recording, or choose another --promptfmt-model"
+        )
     try:
         models = import_module(_MODELS)
     except ModuleNotFoundError as error:

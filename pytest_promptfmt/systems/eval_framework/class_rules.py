@@ -70,7 +70,8 @@ def shot_without_cue(study: Study) -> Iterator[Finding]:
     it. Otherwise shots end with `…\nB`, and the question ends with `…\nAnswer:`. If the text of the question already
     ends with the cue, the prompt has it twice.
 
-    Fix: return cue and answer from `_get_fewshot_target_text`; remove the cue from the question.
+    Fix: let `_get_fewshot_target_text` return the cue (such as `Answer:`) and then the answer. If the question already
+    ends with the cue, remove it there.
 
     Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
     """
@@ -98,7 +99,7 @@ def shot_without_cue(study: Study) -> Iterator[Finding]:
                     f"{shot.answer!r} after {shot.question[-20:]!r}, cue {cue!r}",
                     found.line_of("_get_fewshot_target_text"),
                     instance,
-                    do="return cue and answer from _get_fewshot_target_text",
+                    do=f"let _get_fewshot_target_text return {cue!r} and then the answer",
                 )
                 return
 
@@ -243,7 +244,7 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
         quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
         if quoted is not None and quoted[1] != last:
             yield finding(
-                "the answer for 'cannot tell' has other words in the prompt than in the scored candidate",
+                "the answer that means 'cannot tell' differs between prompt and scored candidate",
                 f"{quoted[1]!r} is quoted, but {candidates[-1]!r} is scored",
                 found.line_of("_get_initial_prompt_text"),
                 instance,

@@ -264,7 +264,7 @@ class _Scored:
             raise ScoringError(
                 f"{self._found.name!r} makes its own samples, but no sample is for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
-                hint="in a recording of such a task, name each doc by its index",
+                hint="in a recording of this task, give `doc` as a number (0, 1, …), not as the row",
             )
         assembler = EvalClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
         return assembler.layout(0, doc)[0]

@@ -47,7 +47,7 @@ class ReadMessage:
         Parts that it did not write are not expected: other rules report them.
         """
         if self.content != read.content and self.content in text:
-            yield "the text", f"{self.content!r} was read as {read.content!r}"
+            yield "the content of the message", f"{self.content!r} was read as {read.content!r}"
         if self.reasoning != read.reasoning and self.reasoning in text:
             yield "the reasoning", f"{self.reasoning!r} was read as {read.reasoning!r}"
         if any(text.count(name) < self.names.count(name) for name in self.names):
@@ -168,7 +168,7 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
         read = reader.read([answer.text], answer.prompt, answer.conversation)
         in_pieces = reader.read(pieces_of(trial, answer.text), answer.prompt, answer.conversation)
     except (ValueError, LookupError) as error:
-        what = NOT_RECORDED if isinstance(error, LookupError) else "an answer cannot be read back"
+        what = NOT_RECORDED if isinstance(error, LookupError) else "the parser fails on an answer"
         yield Loss("read whole", what, f"{error}: {answer.text!r}")
         return
     given, whole = as_read(answer.message, tools), as_read(read, tools)

@@ -122,7 +122,8 @@ def _python_call(written: str) -> dict[str, object] | None:
 def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a marker that is written twice in a row.
 
-    Why: An empty turn or a doubled end token is a text that the model never saw.
+    Why: A marker is a special token or tag of the template, such as `<|im_end|>`. An empty turn or a doubled end token
+    is a text that the model never saw.
 
     Fix: write the marker in one place.
 
@@ -147,7 +148,7 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
                 if each[1] == marker
             )
             yield conversation.finding(
-                f"a marker is written twice in a row: {conversation.about}",
+                f"{marker} is written twice in a row, in the conversation: {conversation.about}",
                 f"{excerpt(text, found.start(), found.end())!r}",
                 trial.place_of(marker),
                 None if is_for_chat(trial) else Severity.INFO,

@@ -56,7 +56,8 @@ class ServerEngine:
         try:
             return self.prompt(request_of(variables))
         except (KeyError, TypeError) as error:
-            raise SettingsError(f"the answers of the server {self.url} are not those of {self.name}") from error
+            message = f"the server {self.url} does not answer like a {self.name} server"
+            raise SettingsError(message, hint=f"start {self.name} at this URL, or use a recording") from error
 
     def prompt(self, request: Mapping[str, Any]) -> str:
         """Return the prompt for a request; raises as `render`, KeyError and TypeError for another answer."""
