@@ -21,6 +21,7 @@ from pytest_promptfmt.rules.page import Page, error_query, generating, own, quer
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
+    first_text,
     scores_exact_match,
     severity_of_shots,
     shots_of,
@@ -43,6 +44,9 @@ _STEPS: Final = re.compile(
     r"|show your (?:work|reasoning)|explain your (?:reasoning|answer)",
     re.I,
 )
+_BEGUN: Final = re.compile(r"step[- ]by[- ]step\W*\Z", re.I)
+"""The end of a prompt that begins the reasoning, of which its author knows how it goes on."""
+
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
 """Stops that every reasoning holds."""
@@ -119,6 +123,16 @@ def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
         if stop and stop in data_table("rules")["reasoning"]:
             severity = Severity.WARNING if stop == "\n" else None
             yield finding("", stop, (*UNTIL, number), severity=severity)
+
+
+@query("PF903", "the prompt requests reasoning, but generation stops at a blank line", _reasoning)
+def _blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
+    """Report a task that requests reasoning and stops at a blank line, by default or by its stop sequences."""
+    stops = [study.task.fewshot_delimiter] if study.stops is None else study.stop_texts
+    is_begun = any(_BEGUN.search(first_text(one)) for one in study.instances[:1]) and study.stops is not None
+    # few-shot examples show reasoning without blank lines, and after a prefix there is an answer without reasoning
+    if "\n\n" in stops and study.shots == 0 and study.task.gen_prefix is None and not is_begun:
+        yield finding("", at=UNTIL)
 
 
 @rule("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)

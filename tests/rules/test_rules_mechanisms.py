@@ -185,6 +185,7 @@ def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None
     ("stop", "codes"),
     [
         ("Question:", set()),
+        ("\\n\\n", {"PF903"}),
         ("</s>", set()),
         ("=", {"PF903"}),
         ("(", {"PF903"}),

@@ -293,3 +293,19 @@ def test_values_of_generation_arguments_have_ranges(kwargs: dict[str, object], i
 )
 def test_a_misspelt_split_is_reported(split: str, is_reported: bool) -> None:
     assert ("PF261" in codes(fewshot_split=split)) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_reported"),
+    [
+        ({"gen_prefix": "Answer:\n"}, True),  # of which chat templates remove the newline
+        ({"gen_prefix": "So, in one word:\nAnswer:"}, False),
+        ({"gen_prefix": "The answer is"}, False),
+        ({"doc_to_text": "{{question}}\nThink step by step, and end with 'The answer is X'.\n"}, True),
+        ({"doc_to_text": "{{question}}\nA: Let's think step by step."}, False),
+    ],
+)
+def test_a_stop_that_comes_before_the_answer_is_reported(keys: dict[str, object], is_reported: bool) -> None:
+    until = ["\n"] if "gen_prefix" in keys else ["\n\n"]
+    task = {"output_type": "generate_until", "doc_to_choice": None, "generation_kwargs": {"until": until}}
+    assert ("PF903" in codes(**(task | keys))) is is_reported
