@@ -43,13 +43,15 @@ class ScoringTrial:
 class AnswerTrial(ScoringTrial):
     """The scores of one doc's answers: better when higher, None where the score is not a number.
 
-    `gold` is the right answer.
+    `gold` is the right answer, `others` are the other options that count as right.
     """
 
     answers: Answers
     gold: str
     best: float | None = None
+    empty: float | None = None
     nonsense: float | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,24 +90,24 @@ def _trials(scoring: Scoring) -> Trials:
         return Trials(scoring=scoring, choices=[trial for trial in choices if trial is not None])
     if scoring.task.generates:
         chain = Chain(scoring.task, scoring.stops, is_synthetic=scoring.is_synthetic)
-        return Trials(scoring=scoring, chain=chain, answers=list(_answer_trials(chain, asked)))
+        return Trials(scoring=scoring, chain=chain, answers=list(_answer_trials(scoring, chain, asked)))
     return Trials(scoring=scoring)
 
 
 # -- generated answers -----------------------------------------------------------------------------------------------
 
 
-def _answer_trials(chain: Chain, asked: Sequence[tuple[Instance, Question]]) -> Iterator[AnswerTrial]:
+def _answer_trials(scoring: Scoring, chain: Chain, asked: Sequence[tuple[Instance, Question]]) -> Iterator[AnswerTrial]:
     """Yield a trial of each doc whose answer can be tried; only of the first where a metric starts processes."""
     for pair in asked:
         if chain.scores_nothing or chain.processes:
             return
-        trial = _answer_trial(chain, *pair)
+        trial = _answer_trial(scoring, chain, *pair)
         if trial is not None:
             yield trial
 
 
-def _answer_trial(chain: Chain, instance: Instance, question: Question) -> AnswerTrial | None:
+def _answer_trial(scoring: Scoring, chain: Chain, instance: Instance, question: Question) -> AnswerTrial | None:
     answers = answers_of(question, instance.prompts[0].text)
     if answers is None:
         return None
@@ -114,12 +116,17 @@ def _answer_trial(chain: Chain, instance: Instance, question: Question) -> Answe
     if not gold.strip():
         return trial
     try:
-        best, _, nonsense = (chain.score(question, instance.doc, text) for text in (gold, "", NONSENSE))
+        best, empty, nonsense = (chain.score(question, instance.doc, text) for text in (gold, "", NONSENSE))
     except PromptfmtError:
         raise
     except Exception as error:
         return replace(trial, error=f"{type(error).__name__}: {error}")
-    return replace(trial, best=best, nonsense=nonsense)
+    trial = replace(trial, best=best, empty=empty, nonsense=nonsense)
+    if answers.kind != "choice" or None in (best, empty, nonsense) or scoring.has_own_code:
+        return trial
+    targets = (target for index, target in enumerate(answers.targets) if index != answers.gold)
+    others = tuple(str(target) for target in targets if chain.is_right(question, instance.doc, target))
+    return replace(trial, others=others)
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------

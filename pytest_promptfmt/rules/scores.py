@@ -58,7 +58,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 
 @error_query("PF601", "exact_match ignores all characters of an answer", task, scores=True)
 def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
-    for trial, texts in _compared(study):
+    for trial, texts in compared_by_exact_match(study):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
                 yield finding("", repr(target), _METRICS, trial.instance)
@@ -66,7 +66,7 @@ def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
 
 @query("PF705", "exact_match ignores characters that change the value of a number", task, scores=True)
 def _another_number(study: Study) -> Iterator[Finding]:
-    for trial, texts in _compared(study) if study.has_real_docs else ():
+    for trial, texts in compared_by_exact_match(study) if study.has_real_docs else ():
         left = texts.get(trial.gold)
         number, other = _number_of(trial.gold), _number_of(left or "")
         if number is not None and other is not None and number != other:
@@ -78,9 +78,9 @@ def _number_of(text: str) -> float | None:
     return float(bare) if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)", bare) else None
 
 
-def _compared(study: Study) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
+def compared_by_exact_match(study: Study) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
     """Return what exact_match compares of the answers to each doc; nothing where scoring fails, or filters fail."""
-    return _normalised(trials_of(study)) if scored_answers(study) is not None else iter(())
+    return normalised_texts(trials_of(study)) if scored_answers(study) is not None else iter(())
 
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scores=True)
@@ -134,7 +134,7 @@ def gold_forms(study: Study, trial: AnswerTrial, chain: Chain | None) -> tuple[A
     return (*forms, *(one.extracted for one in read if one.problem is None))
 
 
-def _normalised(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
+def normalised_texts(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
     """Yield what exact_match compares of the possible answers to each doc; nothing where it does not judge."""
     metrics = trials.chain.metrics if trials.chain is not None else ()
     metric = next((metric for metric in metrics if metric.name == "exact_match"), None)
@@ -252,16 +252,9 @@ def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[s
         return None
 
 
-@rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+@also("PF605", severity=Severity.ERROR, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
-    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc.
-
-    Why: if target and metric do not fit, the score is the same for all answers, or the worse model wins.
-
-    Fix: compare what the filters give with the target as it is written.
-
-    Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
-    """
+    """Report a metric of your own that scores nonsense higher than the gold answer, or the same for every doc."""
     trials = tried(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return

@@ -1,0 +1,128 @@
+"""Rules about what answers score: the gold answer wins, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.page import error_query, task
+from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.scores import compared_by_exact_match, gold_forms, normalised_texts, scored_by
+from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.study.gold import gold_kind
+
+_ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
+_FEWEST_FOR_BLEU: Final = 4
+"""Words of a text that has the longest sequences of words that BLEU counts."""
+
+
+@rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def gold_does_not_win(study: Study) -> Iterator[Finding]:
+    """Report scoring in which nonsense or another answer scores as much as the gold answer.
+
+    Why: if target and metric do not fit, the score is the same for all answers.
+
+    Fix: compare what the filters give with the target as it is written.
+
+    Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
+    """
+    trials = trials_of(study)
+    if scoring_failure(study) is not None:
+        return
+    for trial in trials.answers if gold_kind(study) != "tests" else ():
+        if "bleu" in study.metrics[:1] and len(trial.gold.split()) < _FEWEST_FOR_BLEU:
+            continue  # alone it scores 0, among other docs it counts
+        if _is_scored(trial, trials) and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
+            yield finding(
+                "the gold answer scores no better than nonsense",
+                f"{trial.gold!r} scores {trial.best:g}",
+                scored_by(trials),
+                trial.instance,
+                do="the score is the same for all answers: correct the target or the metric",
+            )
+    for choice in trials.choices:
+        for name in _ACCURACIES:
+            best, other = choice.gold_best.get(name), choice.other_best.get(name)
+            if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
+                yield finding(
+                    "the gold choice does not win, even if it is by far the most likely",
+                    f"{name} is {best:g}",
+                    scored_by(trials),
+                    choice.instance,
+                    do="compare the most likely choice with the index or text of the target",
+                )
+
+
+def _scored(study: Study) -> Sequence[Trials]:
+    """Return what answers score, if scoring does not fail, which other rules report."""
+    return (trials_of(study),) if scoring_failure(study) is None else ()
+
+
+@error_query("PF605", "an empty completion scores the same as the gold answer", _scored, scope="scoring")
+def _empty_wins(trials: Trials) -> Iterator[Finding]:
+    for trial in trials.answers:
+        is_won = trial.empty is not None and trial.best is not None and trial.empty >= trial.best
+        is_known = trial.instance.index in _explained(trials)
+        if is_won and _is_scored(trial, trials) and _beats_nonsense(trial) and not is_known:
+            saw = f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}"
+            yield finding("", saw, scored_by(trials), trial.instance)
+
+
+@error_query("PF605", "a wrong option counts as right", _scored, scope="scoring", every=True)
+def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
+    explained, at = _explained(trials), scored_by(trials)
+    for trial in trials.answers:
+        for other in trial.others if _beats_nonsense(trial) and trial.instance.index not in explained else ():
+            saw, do = f"{other!r}, gold is {trial.gold!r}", "compare whole answers, not parts of them"
+            yield finding("", saw, at, trial.instance, do=do)
+    for choice in trials.choices:
+        choices, right = choice.question.choices, set(choice.golds)
+        if len(right) == len(choices) or choices.count(choices[choice.golds[0]]) > 1:
+            continue
+        for name in _ACCURACIES:
+            score = choice.other_best.get(name)
+            if score is not None and score > 0 and choice.gold_best.get(name) is not None:
+                message = "a wrong choice counts as right when it is by far the most likely"
+                do = "compare the most likely choice with the gold one"
+                yield finding(message, f"{name} is {score:g}", at, choice.instance, do=do)
+
+
+@error_query("PF705", "some options differ only in characters that exact_match ignores", task, scores=True)
+def _normalise_alike(study: Study) -> Iterator[Finding]:
+    for trial, texts in compared_by_exact_match(study):
+        if _is_ambiguous(texts):
+            yield finding("", repr(sorted(texts)), ("metric_list",), trial.instance)
+
+
+def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
+    """Return whether there are scores to compare; those of a task's own function may be on any scale."""
+    scores = (trial.best, trial.empty, trial.nonsense)
+    return None not in scores and not trials.scoring.has_own_code
+
+
+def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
+    """Return whether the gold answer scores more than nonsense, in one of its forms."""
+    if _beats_nonsense(trial) or trials.chain is None or trial.nonsense is None:
+        return True
+    scores = (
+        trials.chain.score(trial.question, trial.instance.doc, form)
+        for form in gold_forms(study, trial, trials.chain)[1:]
+    )
+    return any(score is not None and score > trial.nonsense for score in scores)
+
+
+def _beats_nonsense(trial: AnswerTrial) -> bool:
+    return trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
+
+
+def _explained(trials: Trials) -> set[int]:
+    """Return the docs whose answers lose too much to what exact_match ignores, from which the rest follows."""
+    found = normalised_texts(trials)
+    return {trial.instance.index for trial, texts in found if _is_ambiguous(texts) or not all(texts.values())}
+
+
+def _is_ambiguous(texts: Mapping[str, str]) -> bool:
+    left = [text for text in texts.values() if text]
+    return len(set(left)) < len(left)
