@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, task
@@ -14,6 +16,7 @@ from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
 
 _ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
+_GUESSES: Final = 8
 _FEWEST_FOR_BLEU: Final = 4
 """Words of a text that has the longest sequences of words that BLEU counts."""
 
@@ -87,6 +90,35 @@ def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
                 message = "a wrong choice counts as right when it is by far the most likely"
                 do = "compare the most likely choice with the gold one"
                 yield finding(message, f"{name} is {score:g}", at, choice.instance, do=do)
+
+
+@rule("PF608", "random-fallback", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def random_fallback(study: Study) -> Iterator[Finding]:
+    """Report filters that guess an answer where they find nothing.
+
+    Why: with four options, a guess is right every fourth time. It hides that the model gave no answer, and two runs
+    give different scores.
+
+    Fix: give a fixed fallback: a guess hides that nothing was found.
+
+    Real: the extraction of MMLU-Pro's own code, which guesses where no pattern matches.
+    """
+    trials = trials_of(study)
+    if trials.chain is None or scoring_failure(study) is not None:
+        return
+    doc = trials.scoring.instances[0].doc
+    state = random.getstate()
+    try:
+        for number, pipeline in enumerate(trials.chain.pipelines):
+            found = set()
+            for seed in range(_GUESSES):
+                random.seed(seed)
+                found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
+            if len(found) > 1:
+                saw = f"{' or '.join(sorted(found))} by {pipeline.name!r}"
+                yield finding("if the filters find no answer, they return a random one", saw, ("filter_list", number))
+    finally:
+        random.setstate(state)
 
 
 @error_query("PF705", "some options differ only in characters that exact_match ignores", task, scores=True)

@@ -58,6 +58,15 @@ def choice_doc(answer: Any, choices: Sequence[str] = ("red", "green", "blue")) -
     return {"question": "Which?", "choices": list(choices), "answer": answer}
 
 
+def test_a_guess_in_place_of_a_missing_answer_is_reported() -> None:
+    class Guess:
+        def apply(self, resps: Any, docs: Any) -> list[str]:
+            return [random.choice("ABCD") for _ in resps]
+
+    pipeline = [{"name": "guess", "filter": [{"function": Guess}]}]
+    assert codes(findings([{"question": "?", "answer": "yes"}], filter_list=pipeline)) == ["PF608"]
+
+
 def test_options_that_normalise_to_the_same_are_reported_and_not_what_follows_from_it() -> None:
     docs = [{"question": "Which?\nA. one\nB. two\nAnswer:", "answer": "A"}]
     assert codes(findings(docs, metric_list=exact(regexes_to_ignore=["[AB]"]))) == ["PF601"]
