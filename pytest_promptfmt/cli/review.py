@@ -193,7 +193,8 @@ def _edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
         options = ["-o", "promptfmt_lint=false", f"--promptfmt-write=pending={file}"]
         with raising(SettingsError), waiting("running the tests"):
             run_pytest(folder, options, arguments)
-        return read_edits(file, writing.top_of(folder))
+        run = last_run_around(folder)  # paths are relative to the rootdir, which can be above
+        return read_edits(file, writing.top_of(Path(run.rootdir) if run is not None else folder))
 
 
 def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:

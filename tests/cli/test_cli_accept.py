@@ -83,6 +83,20 @@ def test_a_renamed_task_is_accepted_with_its_old_snapshot(project: Path) -> None
 
 
 @pytest.mark.parametrize("command", [("accept",), ("review", "--accept", "arc")])
+def test_snapshots_of_a_run_below_the_rootdir_are_written_where_they_belong(
+    project: Path, command: tuple[str, ...]
+) -> None:
+    before = snapshots(project)
+    (project / "pytest.ini").write_text("[pytest]\npromptfmt_profiles = plain\n", "utf-8")
+    write_task(project, "arc", "Question: {{question}}\\nA:")
+    assert run_of(project / "tasks") == 1
+    done = promptfmt(project / "tasks", *command)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "1 of 1 snapshot accepted"), done.stderr
+    assert {name for name, text in snapshots(project).items() if text != before[name]} == {"arc/arc/plain.txt"}
+    assert not (project / "tasks/tasks").exists()
+
+
+@pytest.mark.parametrize("command", [("accept",), ("review", "--accept", "arc")])
 def test_what_is_accepted_renews_the_lock_as_an_update_does(project: Path, command: tuple[str, ...]) -> None:
     lock = project / "promptfmt.lock"
     (project / "pytest.ini").write_text("[pytest]\npromptfmt_profiles = plain chat-llama2\n", "utf-8")
