@@ -50,7 +50,7 @@ def test_a_forged_message_is_one_failing_item(project: Project, message: str) ->
     result = project.run(*QUIET, "--snapshot-update")
     assert result.parseoutcomes() == {"failed": 1, "passed": 1}
     assert "t::snapshot[plain] wrote to the pipe of its worker" in result.stdout.str()
-    assert not any("/t/" in name for name in project.snapshots())
+    assert "1 snapshot generated" in result.stdout.str()  # the worker may have written that of `t`, too, as code can
 
 
 def test_a_worker_holds_no_descriptor_of_the_run(project: Project) -> None:
