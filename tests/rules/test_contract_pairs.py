@@ -45,6 +45,9 @@ MISSED = {
     "prompt-number-of-example-repeated",
     "swapped-entailment-order",
     "filter-picks-first-letter-of-word",
+    "regex-misses-negative-numbers",
+    "likert-text-scale-from-one",
+    "every-answer-in-own-tag-one-read",
 }
 """Mistakes that nothing reports (some likely ones), tasks that do not load, what the battery reports, and one whose
 correction is reported as well."""
