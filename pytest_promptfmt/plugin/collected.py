@@ -135,8 +135,7 @@ def with_collected(
     def take(session: pytest.Session, items: Sequence[pytest.Item]) -> Collection:
         lints = {item.parent: item for item in items if isinstance(item, LintItem)}
         found = [CollectedPrompts(item, lints.get(item.parent)) for item in items if isinstance(item, SnapshotItem)]
-        limits.apply_here()
-        with limited_memory(limits_of(session.config).memory):
+        with limits.applied(), limited_memory(limits_of(session.config).memory):
             use(found)
         errors = [item.error for item in items if isinstance(item, LoadItem)]
         return Collection(len(found), errors, session.config.stash[RUN].found.unmatched)

@@ -25,7 +25,7 @@ _SEEDS: Final = ("1", "2", "3", "4")
 """All of them order the same two strings alike in one of eight cases."""
 
 _AT_ONCE: Final = 2
-"""The number of processes that run beside each other; each has the memory of what tasks import."""
+"""The number of processes that run at the same time; each has the memory of what tasks import."""
 
 _MOST_SECONDS: Final = 600
 """The time for all of them."""

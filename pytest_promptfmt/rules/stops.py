@@ -173,7 +173,7 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
 def _severity(study: Study, stops: Sequence[str], answer: str | None, following: str) -> Severity | None:
     """Return a milder severity where generating on changes nothing: for models that end their turns, or by filters.
 
-    Without rows nobody knows how the texts of the data begin, so that it is a warning.
+    Without rows it is unknown how the texts of the data begin, so this is a warning.
     """
     if any(map(_TURN.search, stops)):
         return Severity.INFO
