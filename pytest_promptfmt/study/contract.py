@@ -49,7 +49,6 @@ class Contract:
     """Before or after all else that is written."""
 
     least_words: int | None = None
-    most_words: int | None = None
     length: str = ""
     """The text that asks for so many words."""
 
@@ -77,13 +76,12 @@ def contract_of(text: str) -> Contract:
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
     forms = (*wrapped, *_bare(text), *label_sets(text))
-    least, most = pattern("least_words").search(text), pattern("most_words").search(text)
+    least = pattern("least_words").search(text)
     return Contract(
         forms,
         _asked_place(text),
         int(least[1]) if least is not None else None,
-        number_of_word(most[1]) if most is not None else None,
-        (least or most or [""])[0],
+        least[0] if least is not None else "",
     )
 
 
