@@ -300,14 +300,18 @@ def _is_quoted(key: Any, value: Any) -> bool:
     return is_boolean or (key in _NUMBERS and re.fullmatch(r"-?\d+(?:\.\d+)?", value.strip()) is not None)
 
 
+_OF_LMMS_EVAL: Final = ("doc_to_messages", "doc_to_visual", "lmms_eval_specific_kwargs", "model_specific_prompt_kwargs")
+"""Keys of tasks of lmms-eval 0.5 and earlier."""
+
+
 @rule("PF117", "unknown-key", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
 def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
 
     Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is an info if the
-    checkout or the installed harness has the key in its `TaskConfig`. It is also an info if there is no harness to
-    compare with, and for a key of `fewshot_config` next to a sampler class, which early releases let read it. The
-    prompts are tested without the key.
+    checkout or the installed harness has the key in its `TaskConfig`, or if lmms-eval has it. It is also an info if
+    there is no harness to compare with, and for a key of `fewshot_config` next to a sampler class, which early releases
+    let read it. The prompts are tested without the key.
 
     Fix: remove the key; settings of your own belong under `metadata`.
 
@@ -320,7 +324,7 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
     for at in keys:
         key = at[-1]
         is_read = len(at) > 1 and isinstance(view.config[at[0]].get("sampler"), FunctionRef)
-        is_of_fork = is_read or harness is None or not harness.task_keys or key in harness.task_keys
+        is_of_fork = is_read or harness is None or not harness.task_keys or key in {*harness.task_keys, *_OF_LMMS_EVAL}
         message = "a key that only a fork of lm-eval has" if is_of_fork else "a key that lm-eval does not have"
         severity = Severity.INFO if is_of_fork else None
         do = did_you_mean(key, value_kinds()) or ""

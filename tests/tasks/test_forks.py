@@ -295,6 +295,8 @@ def test_a_key_is_an_info_where_the_checkout_has_it(tmp_path: Path) -> None:
     write(tasks, read=f"task: read\n{TASK}{shots}", unread=f"task: unread\n{TASK}fewshot_config: {{query: q}}\n")
     assert severities(tasks / "read.yaml") == {"PF117": Severity.INFO}
     assert severities(tasks / "unread.yaml") == {"PF117": Severity.WARNING}
+    write(tasks, shown=f"task: shown\n{TASK}lmms_eval_specific_kwargs: {{default: {{post_prompt: x}}}}\n")
+    assert severities(tasks / "shown.yaml") == {"PF117": Severity.INFO}
 
 
 def test_a_task_in_old_sets_is_a_task_with_tags(tmp_path: Path) -> None:
