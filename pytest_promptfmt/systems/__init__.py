@@ -203,7 +203,7 @@ def concerns(code: str, module: str, name: str) -> bool:
 
 def systems_for(path: Path) -> tuple[System, ...]:
     """Return the systems that have files with the ending of this one."""
-    return tuple(system for system in known_systems().values() if path.suffix in system.suffixes)
+    return tuple(system for system in known_systems().values() if path.name.endswith(system.suffixes))
 
 
 def recognized(path: Path) -> System | None:
@@ -212,7 +212,14 @@ def recognized(path: Path) -> System | None:
     if not systems:
         return None
     head = head_of(path)
-    return next((system for system in systems if system.recognizes(path, head)), None)
+    return next((system for system in systems if _may_have(system, path, head)), None)
+
+
+def _may_have(system: System, path: Path, head: bytes) -> bool:
+    try:
+        return system.recognizes(path, head)
+    except Exception:
+        return True  # reading the file reports the error
 
 
 def head_of(path: Path) -> bytes:

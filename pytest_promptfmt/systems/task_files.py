@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError, place_in_user_code
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems import ReadContext, System, head_of, known_systems, shapes, systems_for
 from pytest_promptfmt.tasks import (
@@ -36,7 +36,7 @@ def files_of(system: System, folder: Path) -> Iterator[Path]:
     if isinstance(system, ListsFiles):
         yield from system.files(folder)
         return
-    for path in sorted(file for file in folder.rglob("*") if file.suffix in system.suffixes and file.is_file()):
+    for path in sorted(file for file in folder.rglob("*") if file.name.endswith(system.suffixes) and file.is_file()):
         with _unreadable(path):
             is_ours = system.recognizes(path, head_of(path))
         if is_ours:
@@ -45,11 +45,16 @@ def files_of(system: System, folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _unreadable(path: Path) -> Iterator[None]:
-    """Make an OSError of the block the error about a file that cannot be read."""
+    """Make any error of the block, which runs a system's code, the error about a file that cannot be read."""
     try:
         yield
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
+    except PromptfmtError:
+        raise
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        place = place_in_user_code(error)
+        hint = f"reading it failed at {place}" if place else None
+        raise SourceError(f"the file cannot be read: {reason}", position=Position(path), hint=hint) from error
 
 
 def read_task_file(
@@ -70,9 +75,10 @@ def read_task_file(
         head = head_of(path)
     context = ReadContext(index=index, trusted=trusted, import_limit=import_limit)
     for system in systems_for(path):
-        with _unreadable(path):  # a long file is read whole
-            is_ours = system.recognizes(path, head)
-        file = system.read(path, context) if is_ours else None
+        with _unreadable(path):  # to recognize a long file, it is read whole
+            file = system.read(path, context) if system.recognizes(path, head) else None
+            if not isinstance(file, TaskFile | None):
+                raise TypeError(f"{type(system).__name__}.read returned {type(file).__name__}, not a TaskFile")
         if file is not None:
             return file
     return None

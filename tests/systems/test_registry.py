@@ -94,6 +94,34 @@ def test_what_a_system_refuses_is_a_failing_test_and_a_named_file_without_tasks_
     project.run("other.cards").stdout.fnmatch_lines(["other.cards: this file defines no task", "*a file of cards*"])
 
 
+BROKEN = """
+from pytest_promptfmt import System, register_system
+
+class Broken(System):
+    name = "broken"
+    suffixes = (".deck.json",)
+    def recognizes(self, path, head): return [][1] if "unknown" in path.name else True
+    def read(self, path, context): return [] if "list" in path.name else {}["key"]
+
+register_system(Broken())
+"""
+
+
+def test_an_error_in_the_code_of_a_system_is_a_failing_test_and_other_files_go_on(project: Project) -> None:
+    project.write("conftest.py", BROKEN)
+    project.write("a.deck.json", "{}")
+    project.write("list.deck.json", "{}")
+    project.write("unknown.deck.json", "{}")
+    project.task("arc.yaml")
+    project.accept("arc.yaml")
+    first, second, third = project.failures()
+    assert "a.deck.json: the file cannot be read: KeyError: 'key'" in first
+    assert "reading it failed at conftest.py:8" in first
+    assert "list.deck.json: the file cannot be read: TypeError: Broken.read returned list, not a TaskFile" in second
+    assert "unknown.deck.json: the file cannot be read: IndexError: list index out of range" in third
+    project.run().assert_outcomes(failed=3, passed=2)
+
+
 def test_an_entry_point_that_is_not_a_system_ends_the_run_with_its_name(project: Project) -> None:
     install(project, "cards:missing")
     result = project.start("--promptfmt")
