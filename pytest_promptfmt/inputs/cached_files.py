@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.store import mapping, parsed
+from pytest_promptfmt.inputs.store import as_json, mapping, parsed
 from pytest_promptfmt.tasks import IndexEntry
 
 Shown = Mapping[str, Any]
@@ -112,12 +112,37 @@ def is_quiet(shown: Shown) -> bool:
 # -- what is written ---------------------------------------------------------------------------------------------------
 
 
-def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
-    """Return the counts of the items of a file, as `CachedFile` reads them."""
-    counts, quiet = _Counts(), {name: shown for name, shown in items.items() if is_quiet(shown)}
-    for name, shown in quiet.items():
-        counts.add_item(name, shown)
-    return {"size": len(items), "is_quiet": len(quiet) == len(items), "quiet": counts.row}
+class ItemResults:
+    """The results of the items of one file as they arrive, and their compressed JSON and counts once all are there."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Shown] = {}
+        self.is_empty = True
+        self.packed = b""
+        self._summary = ""
+
+    def add(self, name: str, shown: Shown) -> bool:
+        """Add the result of an item; return whether it is the first of this item."""
+        if name in self.items or self.packed:
+            return False
+        self.items[name] = shown
+        self.is_empty = False
+        return True
+
+    def pack(self, pack: Callable[[str], bytes]) -> None:
+        """Compress the results, which are complete."""
+        self.packed = pack(as_json(self.items))
+        counts, quiet = _Counts(), {name: shown for name, shown in self.items.items() if is_quiet(shown)}
+        for name, shown in quiet.items():
+            counts.add_item(name, shown)
+        is_all = len(quiet) == len(self.items)
+        self._summary = as_json({"size": len(self.items), "is_quiet": is_all, "quiet": counts.row})
+        self.items = {}
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """Return the counts of packed items, as `CachedFile` reads them."""
+        return mapping(parsed(self._summary))
 
 
 def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -226,6 +226,12 @@ class OutcomeCache:
         for path, profiles in introduced.items():
             self.decision(path, profiles)
 
+    def settle(self, item: Node, shown: Shown, seen: Mapping[str, Any]) -> None:
+        """Take the result of an item, and the trace of its worker; the results of a whole file need little memory."""
+        results = self.watched.settle(item, shown, seen)
+        if results is not None:
+            self.planned.pack(str(item.path), results, self.store.packed)
+
     def write(self, expected: ExpectedSnapshots, *, is_cut: bool) -> list[Path]:
         """Store the outcomes of this run for the files whose items all ran; `expected` are their snapshots.
 
@@ -240,12 +246,12 @@ class OutcomeCache:
         rows: dict[str, dict[str, Any]] = {}
         tries = not is_cut and self._run.can_try_orders()
         for name, watched in self.watched.files.items():
-            if not watched.items and name in self.decisions and self.decisions[name].file is not None:
+            if watched.results.is_empty and name in self.decisions and self.decisions[name].file is not None:
                 continue  # its cached items were shown
             self._rows.found.pop(name, None)
             context = self.shared.digest(watched.settings)
             is_settled = not watched.refused and context != OTHER and (tries or not watched.may_vary)
-            row = self._row(name, watched) if is_settled and self.planned.is_whole(name, watched) else None
+            row = self._row(name, watched) if is_settled and watched.results.packed else None
             if row is not None:
                 rows[name] = {"context": context, **row}
         varied = self._refuse_varying(rows)

@@ -9,10 +9,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.inputs.cached_files import CachedFile, Shown, summary
+from pytest_promptfmt.inputs.cached_files import CachedFile, ItemResults, Shown
 from pytest_promptfmt.inputs.cached_folders import FOLDERS, folder_of
 from pytest_promptfmt.inputs.places import Places
-from pytest_promptfmt.inputs.store import Store, as_json, mapping, parsed
+from pytest_promptfmt.inputs.store import Store, mapping
 from pytest_promptfmt.inputs.task_inputs import Node, WatchedFile, name_of
 
 _OUTCOMES: Final = "outcomes"
@@ -83,14 +83,13 @@ class OutcomeRows:
     def keep(self, name: str, watched: WatchedFile, row: dict[str, Any]) -> None:
         """Store the outcomes of a file; `row` has their inputs."""
         about = {"tasks": watched.tasks, "claims": watched.claims, "profiles": sorted(watched.profiles)}
-        about |= summary({key: parsed(text) for key, text in watched.items.items()})
+        about |= watched.results.summary
         made = self.digest(row)
         self.found[name] = {"made": made, **row, **about}
         others = [each for each in self.variants(name) if each.get("made") not in (None, made)]
         self._store.put(_OUTCOMES, name, [self.found[name], *others[: _MOST_VARIANTS - 1]])
         self._store.put(_REFUSED, name, None)
-        items = ",".join(f"{as_json(key)}:{text}" for key, text in watched.items.items())
-        self._store.put_text(_ITEMS, _of_variant(name, made), f"{{{items}}}")
+        self._store.put_packed(_ITEMS, _of_variant(name, made), watched.results.packed)
         for other in others[_MOST_VARIANTS - 1 :]:
             self._store.put(_ITEMS, _of_variant(name, str(other["made"])), None)
 
@@ -129,9 +128,13 @@ class PlannedItems:
         """Return whether the cached result of an item may be shown: some rules use the other items of the run."""
         return file.size == self._counts[str(item.path)]
 
-    def is_whole(self, name: str, watched: WatchedFile) -> bool:
-        """Return whether all items of a file ran."""
-        return watched.items.keys() == self._offered[name] and len(watched.items) == self._counts[name] > 0
+    def pack(self, name: str, results: ItemResults, pack: Callable[[str], bytes]) -> None:
+        """Pack the results of a file once all of its items ran; drop them if some were not selected."""
+        offered = self._offered[name]
+        if self._counts[name] != len(offered):
+            results.items.clear()
+        elif results.items.keys() == offered:
+            results.pack(pack)
 
 
 def _of_variant(path: Path | str, made: str) -> str:

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import stat
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from pytest_promptfmt.core.writing import top_of
 from pytest_promptfmt.inputs.contents import OTHER, Contents, Input
 from pytest_promptfmt.inputs.places import Places, digest_of, identity_of
 
-VERSION: Final = 13
+VERSION: Final = 14
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26
@@ -45,6 +46,9 @@ _KEPT_SECONDS: Final = 90 * 24 * 3600
 """The age of a store that is removed when another folder gets its first one."""
 
 _CACHE_KILOBYTES: Final = 16_384
+
+_LEVEL: Final = 1
+"""Of compression: the fastest, which makes results a fifth of their size."""
 
 
 def store_folder(root: Path) -> Path | None:
@@ -100,7 +104,7 @@ class Store:
         self._context = context
         self._forgotten: list[str] = []
         self._path = (folder or Path()) / FILE_NAME
-        self._changed: dict[tuple[str, str], str | None] = {}
+        self._changed: dict[tuple[str, str], str | bytes | None] = {}
         self._reading: sqlite3.Connection | None = None
 
     def row(self, kind: str, path: str) -> Any:
@@ -124,6 +128,8 @@ class Store:
         return [self._places.here(path) for (path,) in found]
 
     def _read(self, content: object) -> object:
+        if isinstance(content, bytes):
+            content = zlib.decompressobj().decompress(content, _MOST_BYTES_OF_ROW).decode("utf-8", "replace")
         return self._places.read(content) if isinstance(content, str) else content
 
     def _kind(self, kind: str) -> str:
@@ -147,13 +153,19 @@ class Store:
 
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row of JSON values until it is written; None removes it."""
-        self.put_text(kind, path, None if content is None else as_json(content))
+        self._put(kind, path, None if content is None else self._places.written(as_json(content)))
 
-    def put_text(self, kind: str, path: str, text: str | None) -> None:
-        """Keep a row as text, which needs less memory than its values."""
+    def packed(self, text: str) -> bytes:
+        """Return the compressed JSON of a large row, which is read as seldom as written."""
+        return zlib.compress(self._places.written(text).encode("utf-8"), _LEVEL)
+
+    def put_packed(self, kind: str, path: str, content: bytes) -> None:
+        """Keep a row that is `packed`."""
+        self._put(kind, path, content)
+
+    def _put(self, kind: str, path: str, content: str | bytes | None) -> None:
         if self.is_on:
-            written = None if text is None else self._places.written(text)
-            self._changed[self._kind(kind), self._places.neutral(path)] = written
+            self._changed[self._kind(kind), self._places.neutral(path)] = content
 
     def keep_context(self) -> None:
         """Note that this run used its context, and forget the one that was used least recently if there are many."""

@@ -24,14 +24,14 @@ from pytest_promptfmt.core.files import VARIABLE as CACHE_VARIABLE, hub_caches
 from pytest_promptfmt.core.profile import RECORDED, SEPARATE_ENGINES, Profile
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves
 from pytest_promptfmt.formats.format_registry import format_files
-from pytest_promptfmt.inputs.cached_files import Shown, TaskRow, is_quiet
+from pytest_promptfmt.inputs.cached_files import ItemResults, Shown, TaskRow, is_quiet
 from pytest_promptfmt.inputs.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.inputs.contents import OTHER, Contents
 from pytest_promptfmt.inputs.facts import PLACE, folders_of_variables, named_fact
 from pytest_promptfmt.inputs.folders import Folders
 from pytest_promptfmt.inputs.native_files import NativeFiles
 from pytest_promptfmt.inputs.places import PACKAGE, digest_of, distributions, importable_in, search_path
-from pytest_promptfmt.inputs.store import StoredInputs, as_json, mapping
+from pytest_promptfmt.inputs.store import StoredInputs, mapping
 from pytest_promptfmt.inputs.traces import CONVERSION, AccessedPaths
 from pytest_promptfmt.profiles.tokenizer_sources import find_source
 from pytest_promptfmt.settings import Settings
@@ -57,7 +57,8 @@ class RunInputs:
     """The inputs that the program which runs the tests gives to all of them; each is read when it is needed.
 
     Paths of node ids begin at `rootdir`. `plugins` are the files of its plugins, `options` what changes the result of a
-    test, `collecting` what decides which files are collected in a folder. `baseline` is the file of accepted findings.
+    test, `collecting` what decides which files are collected in a folder. `baseline` is the file of accepted findings,
+    `written` are the files of results that it writes, which change no result.
     `varying` returns the files whose outcomes depend on the order of a set, all if that is unknown; files may run again
     for it if it `can_try_orders`.
     """
@@ -66,6 +67,7 @@ class RunInputs:
     plugins: Callable[[], Iterable[str]]
     options: Callable[[], Sequence[object]]
     baseline: Path | None
+    written: Collection[str]
     collecting: Callable[[], Sequence[object]]
     can_try_orders: Callable[[], bool]
     varying: Callable[[Collection[Path]], frozenset[Path]]
@@ -141,9 +143,8 @@ class SharedInputs:
         yield OTHER if reached.reads else None  # files that they open while pytest imports them are not traced
         yield sys.warnoptions, self._run.options(), sorted(self._folders.settings.repeat)
         yield sorted(item for item in os.environ.items() if item[0].startswith(_SETTING) and item[0] not in _PLACES)
-        yield sorted(
-            folder for folder in gate.allowed_folders() or () if not gate.is_below(folder, [os.path.realpath(root)])
-        )
+        inside = (os.path.realpath(root), *map(os.path.realpath, self._run.written))
+        yield sorted(folder for folder in gate.allowed_folders() or () if not gate.is_below(folder, inside))
         home = str(Path("~").expanduser())
         yield (
             [re.sub(f"^{re.escape(home)}(?=/)", "~", each) for each in hub_caches()],
@@ -207,7 +208,7 @@ _DATA_KEYS: Final = ("dataset_path", "dataset_kwargs")
 
 @dataclass(slots=True)
 class WatchedFile:
-    """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items as JSON.
+    """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items.
 
     `asked` are its questions to the index. It is `refused` for the first thing that is not an input. The cache of a
     hub, which its code `loads` from, is not known by the files that are traced. Its prompts `may_vary` with the order
@@ -219,7 +220,7 @@ class WatchedFile:
     asked: set[tuple[str, str]]
     tasks: list[TaskRow]
     claims: list[tuple[str, str]] = field(default_factory=list)
-    items: dict[str, str] = field(default_factory=dict)
+    results: ItemResults = field(default_factory=ItemResults)
     refused: str = ""
     loads: bool = False
     may_vary: bool = False
@@ -317,18 +318,22 @@ class WatchedFiles:
         if str(path) in self.files:
             self.files[str(path)].refuse(reason)
 
-    def settle(self, item: Node, shown: Shown, seen: Mapping[str, Any]) -> None:
-        """Add the result of an item, and the trace of its worker; a snapshot that it wrote matches from then on."""
+    def settle(self, item: Node, shown: Shown, seen: Mapping[str, Any]) -> ItemResults | None:
+        """Add the result of an item, and the trace of its worker; a snapshot that it wrote matches from then on.
+
+        Returns the results of its file, None for a file whose inputs are unknown.
+        """
         watched = self.files.get(str(item.path))
         if watched is None:
-            return
+            return None
         for path, digest in seen["wrote"]:
             self._contents.wrote(path, digest)
         introduces = sorted(map(self._shared.profile_key, getattr(item, "introduces", None) or ()))
         watched.profiles.update(map(self._shared.profile_key, getattr(item, "met", ())))
         watched.introduces.update(introduces)
         counted = ["matched" for _ in shown["counted"]] if seen["wrote"] else shown["counted"]
-        watched.items[name_of(item)] = as_json({**shown, "counted": counted, "introduces": introduces})
+        if not watched.results.add(name_of(item), {**shown, "counted": counted, "introduces": introduces}):
+            watched.refuse("a test that ran twice")
         lock = str(watched.settings.rootdir / LOCK_NAME)  # it explains tokens that differ
         if not is_quiet(shown):
             watched.paths.add(lock)
@@ -342,6 +347,7 @@ class WatchedFiles:
             watched.add(AccessedPaths(read, refused), is_of_module=bool(file))
             self._seen[file].paths.update(paths)
             self._seen[file].refused = self._seen[file].refused or refused
+        return watched.results
 
     def share_traces(self) -> None:
         """Add the trace of a module to all files that use it; that of a rule or conftest to all files."""

@@ -19,8 +19,8 @@ _COUNTED: Final = frozenset(get_args(Counted))
 
 
 def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a report for pytest, which writes into `longrepr` when it reads it."""
-    return {**report, "longrepr": copy.deepcopy(report["longrepr"])}
+    """Return the data of a report for pytest, which writes into it when it reads it; plugins may, too."""
+    return copy.deepcopy({**report})
 
 
 def is_sent(result: object, nodeid: str) -> bool:

@@ -306,6 +306,7 @@ def inputs_of(run: Run) -> RunInputs:
         plugins=lambda: (str(getattr(each, "__file__", "") or "") for each in config.pluginmanager.get_plugins()),
         options=options,
         baseline=outputs.baseline,
+        written=[str(file) for _, file in outputs.files],
         collecting=collecting,
         can_try_orders=lambda: not option.promptfmt_no_code and not option.noconftest,  # else code would run here
         varying=partial(varying, config),

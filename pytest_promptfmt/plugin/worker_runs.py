@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -56,7 +57,8 @@ class WorkerRuns:
         self._shows_phases = False
         self._pool: Pool | None = None
         self._items: Sequence[pytest.Item] = ()
-        self._matched = 0
+        self._comparisons: Counter[snapshots.Counted] = Counter()  # in syrupy's report, apart from those it knows
+        self._is_known_to_syrupy = False
         self._numbers: dict[pytest.Item, int] = {}
 
     @pytest.hookimpl(tryfirst=True)
@@ -135,11 +137,8 @@ class WorkerRuns:
         self._run.tally.counts.update(counted.counts)
         for name, outcome in counted.notable:
             self._run.tally.add(outcome, f"{item.path.name}::{name}")
-        self._matched += counted.matched
-        if counted.matched:  # syrupy looks for unused snapshots where it knows of others
-            place = SnapshotPath(str(item.path), item.name)
-            snapshots.count(self._config, item, place, "matched", expected=self._run.expected)
-            self._matched -= 1
+        if counted.matched:
+            self._count_comparison(item, SnapshotPath(str(item.path), item.name), "matched", counted.matched)
 
     def _wants_each(self, reporter: Any) -> bool:
         """Return whether the passed items of a file that is shown again are reported one by one."""
@@ -158,7 +157,7 @@ class WorkerRuns:
     def pytest_sessionfinish(self, exitstatus: int) -> Generator[None, object, object]:
         """End the workers, and write the cache."""
         result = yield
-        snapshots.add_matched(self._config, self._matched)
+        snapshots.add_counts(self._config, self._comparisons)
         self._keep_finished()
         self.pytest_unconfigure()
         is_cut = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -180,7 +179,7 @@ class WorkerRuns:
     def _settle(self, item: PromptItem, sent: dict[str, Any]) -> None:
         """Cache what a worker sent about an item."""
         seen = sent.pop("seen")
-        self._run.cache.watched.settle(item, {**sent, "about": about(item)}, seen)
+        self._run.cache.settle(item, {**sent, "about": about(item)}, seen)
 
     def pytest_unconfigure(self) -> None:
         """End the workers of a run that was interrupted."""
@@ -218,7 +217,21 @@ class WorkerRuns:
         if place is not None:
             source = item.file if isinstance(item, StoredItem) else item
             for counted in shown["counted"]:
-                snapshots.count(self._config, source, place, counted, expected=self._run.expected)
+                self._count_comparison(source, place, counted)
+
+    def _count_comparison(
+        self, item: pytest.Item, place: SnapshotPath, counted: snapshots.Counted, number: int = 1
+    ) -> None:
+        """Let syrupy count comparisons: the first one, since it looks for unused snapshots where it knows of others.
+
+        It needs each one to list them, or to send them to xdist's controller, and the item of a failed one.
+        """
+        is_each = self._config.option.include_snapshot_details or hasattr(self._config, "workerinput")
+        if is_each or counted == "failed" or not self._is_known_to_syrupy:
+            snapshots.count(self._config, item, place, counted, expected=self._run.expected)
+            self._is_known_to_syrupy = True
+            number -= 1
+        self._comparisons[counted] += number
 
     def _start(self, session: pytest.Session) -> Pool:
         self._items = [

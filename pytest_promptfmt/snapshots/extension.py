@@ -6,7 +6,7 @@ not a `PromptLocation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -183,11 +183,15 @@ def count(
     )
 
 
-def add_matched(config: pytest.Config, number: int) -> None:
-    """Add to syrupy's report, once it is made, what was not counted one by one: that takes longer than many an item."""
+def add_counts(config: pytest.Config, counts: Mapping[Counted, int]) -> None:
+    """Add to syrupy's report, once it is made, what was not counted one by one.
+
+    That takes longer than many an item, and syrupy keeps each to the end of the run.
+    """
     report = config._syrupy.report  # type: ignore[attr-defined]  # as above
-    if report is not None and number:
-        report.matched.add(_Number(number))
+    for counted, number in counts.items() if report is not None else ():
+        if number:
+            getattr(report, counted).add(_Number(number))
 
 
 class _Number(SnapshotCollection):

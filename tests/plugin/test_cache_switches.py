@@ -154,6 +154,15 @@ def test_a_run_with_other_options_in_between_throws_nothing_out(
     assert unchanged(tree) == FILES
 
 
+def test_a_report_outside_of_the_rootdir_changes_nothing(
+    tree: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("reports")
+    tree.run("tasks", f"--promptfmt-json={folder / 'first.json'}")
+    assert unchanged(tree, f"--promptfmt-write=sarif={folder / 'second.sarif'}") == FILES
+    assert unchanged(tree) == FILES
+
+
 def test_the_run_after_an_update_runs_nothing(tree: Project) -> None:
     tree.edit("tasks/sub/boolq.yaml", "Q: ", "Question: ")
     tree.task("tasks/sub/cb.yaml")
