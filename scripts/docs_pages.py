@@ -8,7 +8,7 @@ A section of a page is between the comments `<!-- generated: NAME -->` and `<!--
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,7 @@ from pytest_promptfmt.formats.format_registry import published_format, published
 from pytest_promptfmt.formats.variants import axes
 from pytest_promptfmt.rules.documentation import documentation_of, page
 from pytest_promptfmt.rules.rule_registry import Rule, known_rules
-from pytest_promptfmt.settings.setting_values import FLAG
-from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, SETTINGS, Setting
+from pytest_promptfmt.settings.table import PROFILE_KEYS, SETTINGS, Setting
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGES: Final = ("formats.md", "formats-catalogue.md", "settings.md", "profiles.md")
@@ -100,10 +99,8 @@ _TITLES: Final = {
 def settings_tables() -> Mapping[str, str]:
     """Return name to Markdown of the tables that the docs have of settings."""
     return {
-        "options": _table("option", _options()),
-        "ini values": _table("value", _ini_values()),
-        "keys": _table("key", _keys(KEYS)),
-        "profile keys": _table("key", _keys(PROFILE_KEYS)),
+        "settings": _table("option, ini value, key", map(_row, (each for each in SETTINGS if not each.is_hidden))),
+        "profile keys": _table("key", ((f"`{key}`", setting.help) for key, setting in PROFILE_KEYS.items())),
     }
 
 
@@ -111,46 +108,16 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return "".join((f"| {title} | meaning |\n|---|---|\n", *(f"| {name} | {text} |\n" for name, text in rows)))
 
 
-def _options() -> Iterator[tuple[str, str]]:
-    for setting in SETTINGS:
-        if setting.option and not setting.is_hidden:
-            yield f"`{setting.written}`", " ".join((setting.help, *_more(setting)))
-
-
-def _more(setting: Setting) -> Iterator[str]:
-    if setting.option and setting.is_repeatable:
-        yield "Repeatable."
-    if setting.page:
-        yield f"See [{_TITLES[setting.page]}]({setting.page})."
-
-
-def _ini_values() -> Iterator[tuple[str, str]]:
-    for setting in SETTINGS:
-        if setting.ini is None:
-            continue
-        if not setting.option:
-            text = " ".join((setting.ini_help or setting.help, *_more(setting)))
-        elif setting.kind is FLAG:
-            text = setting.ini_help or f"`true`: always act as with `{setting.option}`."
-        else:
-            text = setting.ini_help or f"As `{setting.option}`."
-        yield f"`{setting.ini}`", text
-
-
-def _keys(keys: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
-    for key, setting in keys.items():
-        yield f"`{key}`{' *(rootdir)*' if setting.at_rootdir else ''}", _key_text(setting)
-
-
-def _key_text(setting: Setting) -> str:
-    """Return the text of a key, or a reference to the option or ini value with the same text."""
-    if setting.key_help and setting.key_help != setting.ini_help:
-        return setting.key_help
-    if setting.option and not setting.key_help:
-        return f"`true`: always act as with `{setting.option}`." if setting.kind is FLAG else f"As `{setting.option}`."
-    if setting.ini and (setting.key_help or not setting.ini_help):
-        return f"As `{setting.ini}`."
-    return setting.help
+def _row(setting: Setting) -> tuple[str, str]:
+    """Return all names of a setting, and its meaning, with what differs in the ini file or in `promptfmt.yaml`."""
+    names = [f"`{name}`" for name in (setting.written, setting.ini) if name]
+    names += [f"`{setting.key}:`{' *(rootdir)*' if setting.at_rootdir else ''}"] if setting.key else []
+    own = {setting.ini_help: "Ini file", setting.key_help: "`promptfmt.yaml`"}
+    own |= {setting.ini_help: "In files"} if setting.ini_help == setting.key_help else {}
+    more = ["Repeatable."] if setting.option and setting.is_repeatable else []
+    more += [f"See [{_TITLES[setting.page]}]({setting.page})."] if setting.page else []
+    texts = [" ".join((setting.help, *more)), *(f"{where}: {text}" for text, where in own.items() if text)]
+    return "<br>".join(names), "<br>".join(texts)
 
 
 def main() -> None:

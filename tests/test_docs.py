@@ -266,7 +266,7 @@ def test_the_options_ini_values_and_markers_of_the_settings_page_are_those_of_th
         assert not unknown, f"{each} tells of options that there are not"
     inis = set(re.findall(r"^\s+(promptfmt[a-z_]*) \(", shown, re.MULTILINE))
     assert sorted(options) == sorted(re.findall(r"^\| `(--promptfmt[a-z-]*)", page, re.MULTILINE))
-    assert sorted(inis) == sorted(re.findall(r"^\| `(promptfmt[a-z_]*)`", page, re.MULTILINE))
+    assert sorted(inis) == sorted(re.findall(r"^\| (?:`--[^`]+`<br>)?`(promptfmt[a-z_]*)`", page, re.MULTILINE))
     markers = re.findall(r"^@pytest\.mark\.(promptfmt\w*)", run_in(folder, "pytest --markers"), re.MULTILINE)
     kinds = page.partition("| kind | marker |")[2].partition("\n\n")[0]
     assert set(markers) == set(re.findall(r"`(promptfmt_\w+)`", kinds))

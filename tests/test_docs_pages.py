@@ -30,7 +30,7 @@ def test_pages_of_the_rules_are_up_to_date(script: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("settings.md", ["options", "ini values", "keys"]),
+        ("settings.md", ["settings"]),
         ("profiles.md", ["profile keys"]),
         ("formats.md", ["axes"]),
         ("formats-catalogue.md", ["built in", "from the literature", "task styles of eval-framework"]),
