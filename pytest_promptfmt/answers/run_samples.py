@@ -102,10 +102,10 @@ def read_run(path: Path) -> FinishedRun:
 def _results(path: Path) -> FinishedRun:
     found = [(match, file) for file in sorted(path.rglob("*.json*")) if (match := _FILE.fullmatch(file.name))]
     if not found:
-        raise SettingsError(f"{path} holds no samples_*.jsonl", hint="run lm-eval with --log_samples and --output_path")
+        raise SettingsError(f"{path} has no samples_*.jsonl", hint="run lm-eval with --log_samples and --output_path")
     folders = sorted({str(file.parent) for _, file in found})
     if len(folders) > 1:
-        raise SettingsError(f"{path} holds several runs", hint=f"give one of {', '.join(folders[:5])}")
+        raise SettingsError(f"{path} has several runs", hint=f"give one of {', '.join(folders[:5])}")
     newest = max(match["date"] for match, _ in found)
     files = {match["task"]: file for match, file in found if match["date"] == newest}
     results = files.pop(None, None)

@@ -118,7 +118,9 @@ def diff(
         if file is not None and not file.parent.is_dir():
             raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
     if bump and new is not None:
-        raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
+        raise SettingsError(
+            "--bump changes the work tree, so it does not work with two revisions", hint="leave out the second revision"
+        )
     options = pytest_options(profiles=profile, no_code=no_code) + (["-p", "xdist", "-n", str(jobs)] if jobs > 1 else [])
     given = {"--path": paths, "--task": task, "--profile": profile}
     words = [word for name, values in given.items() for value in values or () for word in (name, value)]

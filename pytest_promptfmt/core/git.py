@@ -80,7 +80,7 @@ def work_tree(folder: Path) -> Path:
     top = _top_of(folder)
     named = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     if named.resolve() != top:
-        raise GitError(f"the repository in {top} configures another work tree, {named}, which is not used")
+        raise GitError(f"the repository in {top} has another work tree, {named}; such repositories are not supported")
     return top
 
 
@@ -94,7 +94,7 @@ def _top_of(folder: Path) -> Path:
         if os.path.lexists(each / ".git/HEAD") or (each / ".git").is_file():
             return each
         if os.path.lexists(each / "HEAD") and any(os.path.lexists(each / name) for name in ("objects", "commondir")):
-            raise GitError(f"{each} is a bare repository, which is not used")
+            raise GitError(f"{each} is a bare repository; bare repositories are not supported")
     raise GitError(f"not a git repository: {here}, nor any folder above it", hint="run the command in a clone")
 
 

@@ -243,7 +243,7 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
             raise SourceError(
                 "an alias makes this value contain itself",
                 position=position_of(path, node.start_mark),
-                hint="write the value out instead of pointing back at it",
+                hint="write the value instead of the alias",
             )
         if identity not in measured:
             open_nodes.add(identity)

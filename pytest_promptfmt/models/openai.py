@@ -129,14 +129,14 @@ class ServerModel:
         given = getattr(answer.choices[0], "logprobs", None) if answer.choices else None
         if given is None or not given.token_logprobs or not given.top_logprobs:
             raise ModelError(
-                f"the server {self._url} gives no log-probabilities of the prompt",
+                f"the server {self._url} returns no log-probabilities of the prompt",
                 hint="log-likelihoods need a server whose completions take `echo` and `logprobs`, such as vLLM",
             )
         start, end = self._span(ask, given)
         logprobs = given.token_logprobs[start:end]
         best = [max(top.values(), default=None) if top else None for top in given.top_logprobs[start:end]]
         if not logprobs or any(value is None for value in logprobs) or len(best) != len(logprobs):
-            raise ModelError(f"the server {self._url} gives no log-probability for a token of {ask.continuation!r}")
+            raise ModelError(f"the server {self._url} returned no log-probability for a token of {ask.continuation!r}")
         greedy = all(most is None or value >= most for value, most in zip(logprobs, best, strict=True))
         return Likelihood(logprobs=tuple(map(float, logprobs)), is_greedy=greedy, sent=tuple(ids) if ids else None)
 
@@ -146,7 +146,7 @@ class ServerModel:
             return len(ask.context_ids), len(ask.context_ids) + len(ask.continuation_ids)
         if not given.text_offset or len(given.text_offset) != len(given.token_logprobs):
             raise ModelError(
-                f"the server {self._url} does not give the offsets of its tokens",
+                f"the server {self._url} does not return the offsets of its tokens",
                 hint="give the profile the model's tokenizer: promptfmt then sends token ids instead of text",
             )
         seam = len(ask.context)

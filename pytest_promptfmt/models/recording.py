@@ -149,7 +149,7 @@ class ReplayModel:
         models = sorted({entry.model for entry in entries})
         if len(models) > 1:
             raise ModelError(
-                f"the recording holds answers of several models: {', '.join(models)}",
+                f"the recording has answers of several models: {', '.join(models)}",
                 position=Position(path),
                 hint="keep one file for each model",
             )

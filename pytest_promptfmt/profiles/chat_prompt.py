@@ -228,7 +228,7 @@ def _rendered(
         refused = "the template refuses these messages with and without the system message"
         what = shortened(described(error))
         raise RenderError(
-            f"the chat template of profile {profile.name!r} fails {where}: {what}",
+            f"the chat template of profile {profile.name!r} fails for {where.removeprefix('of ')}: {what}",
             hint=refused if isinstance(error, TemplateError) else None,
         ) from error
 

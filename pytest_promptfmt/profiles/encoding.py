@@ -74,7 +74,7 @@ def encode_pairs(
         scored = tokenizer.ids(continuation, add_special_tokens=False)
         if prefix is None:
             raise TokenizerError(
-                f"{tokenizer.name} has neither BOS nor EOS to replace an empty context",
+                f"the context is empty, and {tokenizer.name} has no BOS or EOS token to use instead",
                 hint="give the profile a prefix token",
             )
         return EncodedPair((prefix,), scored[1:] if scored[:1] == (prefix,) else scored, "", merged=False)

@@ -62,7 +62,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
         raise TokenizerBudgetError(
             f"not loaded: tokenizers that fail or are slow took the {TOKENIZERS.seconds:g} s that a run has for them",
             position=Position(source.place),
-            hint="fix or remove those that fail; the others are cached for later runs",
+            hint="fix or remove the tokenizers that fail; the others are cached for later runs",
         )
     before, has_failed = _seconds_of_children(), True
     try:

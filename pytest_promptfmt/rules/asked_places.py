@@ -69,9 +69,7 @@ def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     return any(chain.reads_right(one, text, trial.question, trial.instance.doc) for one in chain.pipelines)
 
 
-@query(
-    "PF525", "the token budget is too small for the length that the prompt requests", generating, at="generation_kwargs"
-)
+@query("PF525", "the prompt requests a longer answer than the token budget allows", generating, at="generation_kwargs")
 def _no_room_for_length(study: Study) -> Iterator[str]:
     budget, words = token_budget(study.task), study.contract.least_words
     if budget is not None and words is not None and budget < words:
@@ -124,7 +122,7 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
 
 @query("PF714", "the gold answer begins in the middle of a word of its column", _compared_golds, at="doc_to_target")
 def _gold_cut_in_a_word(compared: tuple[Study, list[str]]) -> Iterator[str]:
-    """Report a target that an index or slice takes from the wrong place of a column, in one of the docs."""
+    """Report an index or slice that takes the target from the wrong place of a column, in one of the docs."""
     study, golds = compared
     piece = _PIECE.search(str(study.written.doc_to_target))
     if piece is None or piece[1] in template_names(study.written.doc_to_text):

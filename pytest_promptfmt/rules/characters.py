@@ -180,7 +180,7 @@ def invisible_character(study: Study) -> Iterator[Finding]:
 
 @query(
     "PF247",
-    "a Cyrillic or Greek letter that looks like a Latin one is among Latin labels",
+    "one of the Latin labels is a Cyrillic or Greek letter that looks the same",
     asked_first,
     at="doc_to_choice",
 )

@@ -95,7 +95,8 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     empty = trial.text("system-empty") or ""
     for name in ("tools", "turns"):
         if lost := [piece for piece in long if piece not in (trial.text(name) or opening)][:1]:
-            message = f"the template's default system text is missing: {trial.conversations[name].about}"
+            about = trial.conversations[name].about
+            message = f"the template's default system text is missing in a conversation with {about}"
             yield info(message, excerpt(lost[0]), trial.place_of(lost[0][:30]))
     defaults = [piece for piece in long if piece not in given]
     if defaults and defaults[0] in empty:
@@ -241,7 +242,10 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
         text, place = trial.whole(conversation) or "", loaded.place_of("\n    {{ ")
         at = printed.search(text) if printed is not None else None
         yield conversation.finding(
-            f"{message}: {conversation.about}", excerpt(text, at.start() if at else 0), place, Severity.WARNING
+            f"{message} in a conversation with {conversation.about}",
+            excerpt(text, at.start() if at else 0),
+            place,
+            Severity.WARNING,
         )
 
 
@@ -292,7 +296,10 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     if text is not None and not trial.mentions("tool_call"):
         yield finding("the prompt shows the tools, but not their calls", excerpt(text), trial.place_of("tools"))
     for conversation in trial.simplest(lambda each: _lacks_tools(trial, each)):
-        message, place = f"the given tools are not in the prompt: {conversation.about}", trial.place_of("tools")
+        message, place = (
+            f"the given tools are not in the prompt of a conversation with {conversation.about}",
+            trial.place_of("tools"),
+        )
         yield conversation.finding(message, excerpt(trial.whole(conversation) or ""), place)
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:

@@ -110,7 +110,7 @@ def _more_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
     for conversation in begins or holds:
         text, where = trial.whole(conversation) or "", "twice at the beginning" if begins else "in the middle"
         yield conversation.finding(
-            f"BOS is written {where}: {conversation.about}",
+            f"BOS is written {where} of a conversation with {conversation.about}",
             bos * 2 if begins else excerpt(text, text.rfind(bos)),
             trial.place_of("bos_token", bos),
             Severity.ERROR if begins else Severity.WARNING,
@@ -151,7 +151,7 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
 
     for conversation in trial.simplest(lambda each: (text := trial.whole(each)) is not None and bos not in text):
         yield conversation.finding(
-            f"BOS is missing: {conversation.about}",
+            f"BOS is missing in a conversation with {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of("bos_token", bos),
             conversation.mildest(Severity.WARNING),

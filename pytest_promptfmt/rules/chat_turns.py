@@ -51,7 +51,7 @@ _THOUGHT: Final = re.compile(
 @rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT, scope="template")
 @on_trial()
 def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
-    """Report turns that are not closed before the next one begins, and those of two roles that begin alike.
+    """Report turns that are not closed before the next one begins, and turns of two roles that begin in the same way.
 
     Why: The model's own turn seems to continue through tool results and user messages, and the model no longer stops
     where it should.
@@ -73,7 +73,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding(problem, excerpt(own, len(own)), trial.place())
     if first and layout.gap is not None and first not in layout.gap:
         yield finding(
-            "an answer has no end token if another turn follows it",
+            "an answer has no end token if another turn follows",
             f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
             severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,
@@ -81,7 +81,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     for message, marker, severity in _closed_by_role(trial, layout):
         yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker), severity=severity)
     if (ran := _into_result(trial, layout)) is not None:
-        yield finding("no turn begins between a tool call and its result", ran, trial.place_of("'tool'", '"tool"'))
+        yield finding("a tool result is in the same turn as the tool call", ran, trial.place_of("'tool'", '"tool"'))
     called = (trial.text("call" if "call" in trial.sent else "") or "").rpartition(_ARGUMENT)
     if closing and called[1] and not trial.markers(called[2]):
         saw = excerpt("".join(called), len(called[0]))
@@ -96,7 +96,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
         yield finding(
-            "a user message is closed in only some turns",
+            "only some user messages are closed",
             f"{usual!r} and {other!r}: {where}",
             trial.place_of(usual),
             severity=Severity.WARNING if is_for_chat(trial) else Severity.INFO,
@@ -129,7 +129,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             text = unpaired(conversation) or ""
             saw = f"{' and '.join(pairs[0])} do not alternate: {excerpt(text, *_open_turn(text, pairs))}"
         yield conversation.finding(
-            f"a turn is not closed: {conversation.about}",
+            f"a turn is not closed in a conversation with {conversation.about}",
             saw,
             trial.place_of(closing or pairs[0][1]),
             conversation.mildest(),
@@ -141,7 +141,7 @@ def _open_end(trial: TemplateTrial, layout: TurnLayout) -> Iterator[Finding]:
     closing, opening = trial.markers(layout.gap or "")[:1], (layout.asked or "").partition(QUESTION)[0]
     if closing and closing[0] not in opening and is_for_chat(trial):
         saw = f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message"
-        yield info("the last answer has no end token, though earlier ones have", saw, trial.place_of("loop.last"))
+        yield info("the last answer has no end token, but earlier answers have one", saw, trial.place_of("loop.last"))
     else:
         yield info("no end token after a finished answer", layout.tail or "", trial.place())
 
@@ -160,7 +160,7 @@ def _same_headers(trial: TemplateTrial, layout: TurnLayout, header: str) -> Iter
             # Some models have results in their own turn; embeddings have no turns.
             severity = Severity.INFO if name == "result" or layout.asked == layout.opened else Severity.ERROR
             saw, place = excerpt(before, len(before)), trial.place_of("role")
-            yield finding(f"{whose} begin as answers do", saw, place, severity=severity)
+            yield finding(f"{whose} begin in the same way as answers", saw, place, severity=severity)
 
 
 def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> str | None:
@@ -267,14 +267,14 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     in templates with `{% generation %}`: TRL appends the tokens of a tool result to those that were generated. In other
     templates it is an info.
 
-    Fix: write a turn without looking at what follows it.
+    Fix: make the text of a turn independent of later turns.
 
     Real: Phi-3.5 (an end token after the last turn of any role), Qwen3 (reasoning of earlier turns).
     """
     for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
-        message = f"{kind} changes text that was sent before: {conversation.about}"
+        message = f"{kind} changes text that was sent before in a conversation with {conversation.about}"
         saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
         is_kept = "".join(before.split()) in "".join(after.split())
         severity = None if kind == _LOOP and "tools" in trial.kinds and not is_kept else Severity.INFO
@@ -335,7 +335,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     twice = (trial.text("two-users") or "").partition(_BEFORE)[2].partition(QUESTION)
     is_each = len(trial.markers(between)) > 1 and twice[0].startswith(between) and twice[2] == between
     if is_each and is_for_chat(trial):
-        yield finding("a generation prompt follows each user message, also between two of them", between, place)
+        yield finding("a generation prompt follows each user message, even before another user message", between, place)
     elif (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield finding(
             "a generation prompt is written although none is requested",
@@ -374,7 +374,7 @@ def _elsewhere(trial: TemplateTrial, added: str) -> Iterator[Finding]:
             opened, done, _ = next(each for each in _unlike(trial, conversation, added) if each[2] == what)
             at = first_difference(opened, done)
             yield conversation.finding(
-                f"{what}: {conversation.about}",
+                f"{what} in a conversation with {conversation.about}",
                 f"generation prompt {excerpt(opened, at)!r}, but finished answer {excerpt(done, at)!r}",
                 trial.place_of("add_generation_prompt"),
                 None if what == _MISSING else Severity.INFO,

@@ -91,7 +91,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     """Report a key that has no effect because a format or the task's `doc_to_text` overrides it.
 
     Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. With `template:`
-    it is the other way round: `doc_to_text` overrides the template.
+    `doc_to_text` overrides the template instead.
 
     Fix: remove the key, or set it inside the format; keep either `template:` or `doc_to_text`.
 
@@ -310,8 +310,8 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
 
     Why: lm-eval refuses the task, and silently drops its file. A fork may have the key. The finding is an info if the
     checkout or the installed harness has the key in its `TaskConfig`, or if lmms-eval has it. It is also an info if
-    there is no harness to compare with, and for a key of `fewshot_config` next to a sampler class, which early releases
-    let read it. The prompts are tested without the key.
+    there is no harness to compare with, and for a key of `fewshot_config` next to a sampler class, because early
+    releases let such a class read it. The prompts are tested without the key.
 
     Fix: remove the key; settings of your own belong under `metadata`.
 

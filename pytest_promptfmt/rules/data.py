@@ -255,7 +255,7 @@ def _changes_letters(node: ast.AST) -> bool:
     return node.func.attr in ("capitalize", "title") and is_column
 
 
-@query("PF222", "a question of the data is in the prompts of some docs, but not of others", task)
+@query("PF222", "the question of the doc is in only some of the prompts", task)
 def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
     pages = own(study)
     printed = {name for each in study.templates if each.keys == ("doc_to_text",) for name in each.text.printed}

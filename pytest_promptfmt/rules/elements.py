@@ -239,7 +239,7 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
     if cue.casefold() in languages and into and cue.casefold() not in into:
         saw = f"into {', '.join(sorted(into)).title()}, and {cue.title()}:"
-        yield finding("the prompt requests one language, but its label names another", saw)
+        yield finding("the prompt requests one language, but the answer label names another", saw)
 
 
 def _languages(table: str, label: str) -> set[str]:
@@ -283,7 +283,7 @@ def _repeated_description(study: Study) -> Iterator[str]:
 
     Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
 
-    Fix: keep it in one of the two places.
+    Fix: keep the text in one of the two places.
 
     Real: 45 kmmlu_cot_hard tasks of lm-evaluation-harness 0.4.13.
     """

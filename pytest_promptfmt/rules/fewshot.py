@@ -102,7 +102,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         how = (
             "and the evaluated doc can be one of them"
             if task.release.makes_turns
-            else "and one is missing if the evaluated doc is drawn"
+            else "and there is one example less if the evaluated doc is drawn"
         )
         severity, at = (None, "num_fewshot") if task.num_fewshot else (Severity.INFO, "test_split")
         message, saw = f"few-shot examples come from the test split, {how}", f"split {data.test_split!r}"

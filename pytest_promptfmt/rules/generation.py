@@ -225,7 +225,7 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     if not any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1]):
         if view.prompts and study.task.gen_prefix:
             saw = repr(view.prompts[0][1].text[-_SHOWN:])
-            yield warning("gen_prefix replaces the reasoning that the chat template opens", saw, "gen_prefix")
+            yield warning("gen_prefix replaces the reasoning block that the chat template opens", saw, "gen_prefix")
         return
     if not study.generates:
         message = "choices are scored inside the reasoning that the chat template opens"

@@ -176,7 +176,7 @@ def _several_correct_answers(page: Page) -> Iterator[Finding]:
     if sum(marked or ()) > 1:
         yield finding("", f"{marked} for {page.scored!r}")
     elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
-        yield finding("the gold choice is not the one that the doc marks", f"{marked} for {page.scored!r}")
+        yield finding("the gold choice differs from the choice that the doc marks", f"{marked} for {page.scored!r}")
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
@@ -192,7 +192,7 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 
 @also("PF701")
 def gold_unlike_column(study: Study) -> Iterator[Finding]:
-    """Report a gold choice that is not the one whose text is in the column with the answer."""
+    """Report a gold choice that differs from the text in the answer column."""
     written, docs = study.written.doc_to_choice, study.real_instances
     are_labels = isinstance(written, list) and follow_each_other([str(one).casefold() for one in written])
     golds: list[str] = []
@@ -220,13 +220,16 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         ]
         if wrong and (is_named or (are_labels and 1 < len(docs) == len(wrong))):
             saw = f"the column has {docs[wrong[0]].doc[name]!r}, but the gold choice is {golds[wrong[0]]!r}"
-            message = "the gold choice is not the one that the answer column names"
+            message = "the gold choice differs from the choice in the answer column"
             yield finding(message, saw, "doc_to_target", docs[wrong[0]], field=name)
             return
 
 
 @error_query(
-    "PF701", "the answer that the model must write is the index of a choice", _written_golds, at="doc_to_target"
+    "PF701",
+    "the model must write the index of a choice, but the prompt does not show indices",
+    _written_golds,
+    at="doc_to_target",
 )
 def _index_as_answer(study: Study) -> Iterator[Finding]:
     if study.task.doc_to_choice is not None or not all(map(_is_index, study.real_instances)):
@@ -259,7 +262,9 @@ def _identifier_as_gold(study: Study) -> Iterator[str]:
         yield f"{name}: {golds[0]}"
 
 
-@query("PF702", "the gold answer has letters with separate accents, and is compared as it is", own, at="doc_to_target")
+@query(
+    "PF702", "the gold answer has decomposed accents, and is compared without normalization", own, at="doc_to_target"
+)
 def _separate_accents(page: Page) -> Iterator[str]:
     gold, study = page.instance.target, page.study
     composed = unicodedata.normalize("NFC", gold) if isinstance(gold, str) else None
@@ -282,7 +287,7 @@ def _float_as_gold(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "gold answers end with punctuation, which is compared as well", _compared_golds, at="doc_to_target")
+@query("PF702", "gold answers end with punctuation, which is also compared", _compared_golds, at="doc_to_target")
 def _gold_with_marks(study: Study) -> Iterator[str]:
     entries = study.task.metric_list or ()
     if study.shots > 0 or looks_for_answers(study.task):
@@ -294,7 +299,7 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
         yield ", ".join(golds[:3])
 
 
-@query("PF702", "the gold answer is a worked solution, of which another column is the result", _compared_golds)
+@query("PF702", "the gold answer is a worked solution, but its result is in another column", _compared_golds)
 def _gold_around_answer(study: Study) -> Iterator[Finding]:
     docs = [(instance, str(instance.target).strip()) for instance in study.real_instances]
     is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())

@@ -27,7 +27,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
 
     Why: if target and metric do not fit, the score is the same for all answers.
 
-    Fix: compare what the filters give with the target as it is written.
+    Fix: make the target equal to the text that the filters return.
 
     Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
     """

@@ -127,7 +127,7 @@ def _letters_shown(page: Page) -> Iterator[str]:
 
 @error_query(
     "PF704",
-    "a doc has one choice, which is always right",
+    "a doc has only one choice, so every answer is right",
     lambda study: own(study) if compares_likelihoods(study) else (),
     at="doc_to_choice",
     scores=True,
@@ -153,7 +153,8 @@ def _one_choice_unlike(study: Study) -> Iterator[Finding]:
     are_words = all(each.isalpha() and len(each) > 1 for each in texts)
     if are_words and len(capitals) + len(small) == len(texts) > 1 == len(odd):
         at = ("doc_to_choice", texts.index(odd[0]))
-        yield finding("one choice begins in a different letter case than the others", ", ".join(texts), at)
+        kind = "capital" if odd is capitals else "small"
+        yield finding(f"only one choice begins with a {kind} letter", ", ".join(texts), at)
 
 
 @also("PF701")
@@ -274,7 +275,7 @@ def _pairs() -> Sequence[tuple[str, str]]:
     return [(yes.casefold(), no.casefold()) for yes, no in data_table("contract")["pairs"]]
 
 
-@query("PF701", "a rating that starts at 1 is used as an index, which starts at 0", task, at="doc_to_target")
+@query("PF701", "a rating that starts at 1 is used as an index, but indices start at 0", task, at="doc_to_target")
 def _rating_as_index(study: Study) -> Iterator[Finding]:
     column, choices = _only_column(study), study.written.doc_to_choice
     are_numbers = isinstance(choices, list) and [*map(str, choices)] == [str(each + 1) for each in range(len(choices))]
@@ -300,7 +301,7 @@ def _index_shifted(study: Study) -> Iterator[Finding]:
         yield finding("", f"{shifted[1]}, but the column is 0 in doc {values.index(0)}", field=shifted[1])
 
 
-@error_query("PF701", "the filter int makes 0 of each text of the column", task, at="doc_to_target", scores=True)
+@error_query("PF701", "the filter int turns every text of the column into 0", task, at="doc_to_target", scores=True)
 def _text_cast_to_number(study: Study) -> Iterator[str]:
     cast = _CAST.fullmatch(str(study.written.doc_to_target))
     held = [doc.get(cast[1]) for doc in study.local_docs] if cast is not None else []
@@ -348,7 +349,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a doc outside the snapshot cannot be rendered",
+            message="a doc that is not in the snapshot cannot be rendered",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

@@ -209,7 +209,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
             first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
             usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more"
             saw = f"{_compared(file.config, key)!r}; {usual}"
-            yield Finding(message=f"one task has another {key} than all others of its group", saw=saw, position=first)
+            yield Finding(message=f"one task of the group has another {key} than the rest", saw=saw, position=first)
 
 
 def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:

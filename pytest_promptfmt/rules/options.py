@@ -195,7 +195,7 @@ def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
         yield finding("an option is listed, but not scored", saw)
     elif by_place and listed != scored:
         saw = f"{', '.join(listed)[:60]} are listed, but {', '.join(scored)[:60]} are scored"
-        yield finding("the choices are scored in another order than they are listed", saw)
+        yield finding("the choices are listed in one order, but scored in another", saw)
 
 
 @error_query(
@@ -342,6 +342,6 @@ def named_labels(page: Page) -> Iterator[Finding]:
         strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
         all_scored, key = f"{said}, but {', '.join(scored)} are scored", instruction_key(study)
         if hidden and (is_closed or (not strange and len(common) == len(scored) - 1 >= _FEWEST_OPTIONS)):
-            yield finding("the instruction names labels that are not the scored ones", all_scored, key)
+            yield finding("the labels in the instruction differ from the scored labels", all_scored, key)
         elif is_closed and len(strange) == 1 and len(common) == len(scored):
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)

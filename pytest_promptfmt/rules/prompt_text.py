@@ -180,7 +180,7 @@ def _indentation_of_code(page: Page) -> Iterator[str]:
 
 @query(
     "PF280",
-    "the description describes the benchmark to people, but is in every prompt",
+    "the description is about the benchmark, but it is in every prompt",
     task,
     at="description",
     name="description-for-readers",
@@ -225,7 +225,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield finding(message, saw, "dataset_name")
 
 
-@query("PF240", "a letter of a label is missing, or two are swapped")
+@query("PF240", "a label is misspelled: a letter is missing, or two letters are swapped")
 def _label_misspelt(page: Page) -> Iterator[str]:
     labels, known = layout_of(page.constant).labels, words("prompt_labels")
     is_english = any(label.name.casefold() in known for label in labels)

@@ -186,7 +186,7 @@ def _empty_field(study: Study) -> Iterator[Finding]:
 
 @query("PF812", "a label has nothing after it", own)
 def _empty_label(page: Page) -> Iterator[Finding]:
-    """Report a label without a text, if the question prints nothing of a text of the doc."""
+    """Report a label without a text, if a text of the doc is not in the question."""
     unused = [
         name
         for name, value in page.instance.doc.items()
@@ -199,7 +199,7 @@ def _empty_label(page: Page) -> Iterator[Finding]:
             yield finding("", f"{label.name}{label.colon}", field=named)
 
 
-@query("PF812", "a text that should be above is below, or the reverse")
+@query("PF812", "the prompt has 'above' for a text that is below, or the reverse")
 def _pointer_to_other_side(page: Page) -> Iterator[str]:
     found = _POINTER.search(page.constant)
     if found is not None:

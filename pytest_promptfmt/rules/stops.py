@@ -50,7 +50,7 @@ def _answered_freely(study: Study) -> Sequence[Study]:
     return (study,) if study.generates and not study.task.gen_prefix and not study.has_guessed_text else ()
 
 
-@error_query("PF903", "the prompt ends with a stop sequence, in gen_prefix", generating, every=True)
+@error_query("PF903", "gen_prefix ends with a stop sequence", generating, every=True)
 def _stop_in_prefix(study: Study) -> Iterator[Finding]:
     prefix = str(study.task.gen_prefix or "")
     text = first_text(study.instances[0]) if study.instances and prefix else ""
@@ -201,7 +201,7 @@ def _stop_before_answer(study: Study) -> Iterator[Finding]:
             yield finding("", f"{stop!r} after {text[-20:]!r}", (*UNTIL, number), 0, severity=severity)
 
 
-@query("PF910", "no stop sequence ends the answer, which is compared as a whole", generating, at=UNTIL)
+@query("PF910", "the whole completion is compared, but no stop sequence ends it", generating, at=UNTIL)
 def _no_stop_at_all(study: Study) -> Iterator[str]:
     is_compared = (study.shots or scores_exact_match(study)) and not study.has_own_scorer
     cues = [layout_of(first_text(instance)).cue for instance in study.instances[:1]]

@@ -139,8 +139,8 @@ def test_recordings_know_the_tokens_too(tmp_path: Path) -> None:
     ("name", "told"),
     [
         ("nowhere", "nowhere"),
-        (".", "holds several runs"),
-        ("tasks", "holds no samples_*.jsonl"),
+        (".", "has several runs"),
+        ("tasks", "has no samples_*.jsonl"),
         ("docs.jsonl", "is not a recording"),
     ],
 )

@@ -130,4 +130,7 @@ def test_docs_that_changed_are_not_taken_for_a_changed_task(repository: Path) ->
 
 def test_bump_needs_the_work_tree(repository: Path) -> None:
     done = promptfmt(repository, "diff", "HEAD", "HEAD", "--bump")
-    assert (done.returncode, done.stderr) == (2, "--bump edits the work tree\n  hint: leave REV2 out\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "--bump changes the work tree, so it does not work with two revisions\n  hint: leave out the second revision\n",
+    )

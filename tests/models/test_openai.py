@@ -74,7 +74,7 @@ def test_a_server_that_takes_text_alone_is_sent_text(tiny: Any, server: str, ask
     got = list(model.generate(asks))
     assert [answer.text for answer in got] == [answer.text for answer in tiny.generate(asks)]
     assert [answer.sent for answer in got] == [None, None]
-    with pytest.raises(ModelError, match="gives no log-probabilities of the prompt"):
+    with pytest.raises(ModelError, match="returns no log-probabilities of the prompt"):
         list(model.loglikelihood(asked(tiny.tokenizer, [Ask(context="Answer:", continuation=" A")])))
 
 

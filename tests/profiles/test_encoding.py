@@ -152,7 +152,7 @@ def test_pairwise_encodes_the_continuation_by_itself() -> None:
 
 
 def test_empty_context_without_a_prefix_token_is_an_error() -> None:
-    with pytest.raises(TokenizerError, match="neither BOS nor EOS"):
+    with pytest.raises(TokenizerError, match="no BOS or EOS"):
         pair("wordpiece-bert", "", "A")
 
 

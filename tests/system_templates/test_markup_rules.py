@@ -27,13 +27,18 @@ TEMPLATE = """\
 {%- if add_generation_prompt %}{{- '<|begin|>assistant\\n' }}{% endif %}"""
 
 MISTAKES = {
-    "a brace of a call": ("+ '}</call>'", "+ '</call>'", "PF455", "the JSON of a tool call is broken: a tool call"),
+    "a brace of a call": (
+        "+ '}</call>'",
+        "+ '</call>'",
+        "PF455",
+        "the JSON of a tool call is broken in a conversation with a tool call",
+    ),
     "a marker closed twice": ("'<|end|>\\n' }}\n{%- endfor", "'<|end|><|end|>\\n' }}\n{%- endfor", "PF456", "one user"),
     "a result left open": (
         "'</result>' }}",
         "('' if loop.last else '</result>') }}",
         "PF457",
-        "tags are not balanced: a tool result",
+        "tags are not balanced in a conversation with a tool result",
     ),
     "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "one user message"),
     "a space in one branch": (
@@ -77,13 +82,13 @@ MISTAKES = {
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'user' and loop.last else '<|end|>\\n' }}\n{%- endfor",
         "PF440",
-        "a user message is closed in only some turns",
+        "only some user messages are closed",
     ),
     "a prompt for questions only": (
         "{%- if add_generation_prompt %}",
         "{%- if add_generation_prompt and messages[-1].role == 'user' %}",
         "PF442",
-        "the generation prompt is missing: an answer after a tool result",
+        "the generation prompt is missing in a conversation with an answer after a tool result",
     ),
     "an end token after the prompt": (
         "{{- '<|begin|>assistant\\n' }}{% endif %}",
@@ -121,7 +126,7 @@ MISTAKES = {
         "{{- '<|begin|>' + message.role",
         "{{- '<|begin|>' + ('caller' if message.tool_calls else message.role)",
         "PF442",
-        "finished answers begin differently from the generation prompt: a tool call",
+        "finished answers begin differently from the generation prompt in a conversation with a tool call",
     ),
     "an own system text left open": (
         "{%- for message",
@@ -139,19 +144,19 @@ MISTAKES = {
         "'<|begin|>' + message.role",
         "'<|begin|>' + (message.role if message.role != 'system' else 'assistant')",
         "PF440",
-        "system messages begin as answers do",
+        "system messages begin in the same way as answers",
     ),
     "a result as an answer": (
         "'<|begin|>' + message.role + '\\n' }}",
         "'<|begin|>' + ('assistant' if message.role == 'tool' else message.role) + '\\n' }}",
         "PF440",
-        "tool results begin as answers do",
+        "tool results begin in the same way as answers",
     ),
     "indentation before calls": (
         "{{- '<call>",
         "{{ '<call>",
         "PF408",
-        "the chat template prints the indentation of its own file: a tool call",
+        "the chat template prints the indentation of its own file in a conversation with a tool call",
     ),
     "tools beside a system message only": (
         "{%- if tools %}",
@@ -163,7 +168,7 @@ MISTAKES = {
         "{%- if tools %}",
         "{%- if tools and messages[-1].role != 'tool' %}",
         "PF439",
-        "the given tools are not in the prompt: a tool result",
+        "the given tools are not in the prompt of a conversation with a tool result",
     ),
     "empty lines removed": (
         "message.content or ''",
@@ -181,7 +186,7 @@ MISTAKES = {
         '", "arguments": \' }}',
         '"}, "arguments": \' }}',
         "PF455",
-        "the JSON of a tool call is broken: a tool call",
+        "the JSON of a tool call is broken in a conversation with a tool call",
     ),
     "results refused": (
         "{%- if message.role == 'tool' %}",
@@ -195,12 +200,17 @@ MISTAKES = {
         "PF434",
         "a tool call is written twice",
     ),
-    "a result that is only closed": ("'<result>' +", "", "PF457", "tags are not balanced: a tool result"),
+    "a result that is only closed": (
+        "'<result>' +",
+        "",
+        "PF457",
+        "tags are not balanced in a conversation with a tool result",
+    ),
     "a last answer left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '' if loop.last and message.role == 'assistant' else '<|end|>\\n' }}\n{%- endfor",
         "PF440",
-        "the last answer has no end token, though earlier ones have",
+        "the last answer has no end token, but earlier answers have one",
     ),
     "a prompt without its line break": (
         "{{- '<|begin|>assistant\\n' }}{% endif",
@@ -262,12 +272,14 @@ ROLES = """\
 
 def test_whitespace_after_a_header_is_the_same_for_all_roles() -> None:
     source = ROLES.replace("IMAGES", "''")
-    assert "whitespace between <|head|> and text varies: a tool result" in messages(source, "PF459")
+    assert "whitespace between <|head|> and text varies in a conversation with a tool result" in messages(
+        source, "PF459"
+    )
     assert not messages(source.replace("'' if message.role == 'tool' else ", ""), "PF459")
 
 
 def test_each_image_has_a_place_of_its_own() -> None:
-    lost = "a second image leaves no trace in the prompt"
+    lost = "a second image is not in the prompt"
     images = "message.content | selectattr('type', 'equalto', 'image') | list"
     assert lost in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
     assert lost not in messages(ROLES.replace("IMAGES", f"'<image>' * ({images} | length)"), "PF433")
@@ -332,7 +344,7 @@ def test_only_the_marker_of_a_result_ends_its_call_where_no_marker_closes_turns(
     role = "{{- '<|' + message.role + '|>' + '\\n' }}"
     assert role in source
     running = source.replace(role, f"{{%- if message.role != 'tool' %}}{role}{{%- endif %}}")
-    assert "no turn begins between a tool call and its result" in messages(running, "PF440")
+    assert "a tool result is in the same turn as the tool call" in messages(running, "PF440")
 
 
 def test_a_marker_that_quotes_values_is_there_twice_around_an_empty_one() -> None:
@@ -357,7 +369,7 @@ def test_a_brace_is_missed_also_where_calls_are_not_json() -> None:
     source = TEMPLATE.replace(json_call, own)
     assert not messages(source, "PF457")
     assert messages(source.replace("{% endfor %}}", "{% endfor %}"), "PF457") == [
-        "braces are not balanced: a tool call"
+        "braces are not balanced in a conversation with a tool call"
     ]
 
 

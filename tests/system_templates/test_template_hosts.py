@@ -101,10 +101,18 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
         (
             template(tools="{{ tools or '' }}"),
             "PF437",
-            "or list is printed into the prompt: tools that are not",
+            "or list is printed into the prompt of a conversation with tools that are not",
         ),
-        ("{{ messages[0].content }}" + template(), "PF434", "the system text is written twice: a system message"),
-        ("{{ bos_token * 2 }}" + template(), "PF414", "BOS is written twice at the beginning: one user message"),
+        (
+            "{{ messages[0].content }}" + template(),
+            "PF434",
+            "the system text is written twice in a conversation with a system message",
+        ),
+        (
+            "{{ bos_token * 2 }}" + template(),
+            "PF414",
+            "BOS is written twice at the beginning of a conversation with one user message",
+        ),
         (
             "{{ raise_exception('no') if messages[0].role == 'user' }}{{ messages[0].content }}",
             "PF432",
@@ -119,7 +127,10 @@ def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, co
 
 def test_a_template_that_loses_only_user_texts_is_one_for_chats() -> None:
     lost = template().replace("(message.content or '')", "('' if message.role == 'user' else message.content or '')")
-    assert severities(check_template(lost), "PF433")["a user text is lost: one user message"] == "error"
+    assert (
+        severities(check_template(lost), "PF433")["a user text is lost in a conversation with one user message"]
+        == "error"
+    )
 
 
 def test_messages_name_what_templates_call_by_its_name_there() -> None:
@@ -135,7 +146,7 @@ def test_endless_recursion_is_the_same_failure_each_time() -> None:
 def test_conversations_are_plain_mappings_too() -> None:
     refund: ConversationSpec = {"about": "a refund", "messages": [{"role": "user", "content": "Refund it."}]}
     found = check_template("{{ messages[0].role }}", conversations={"refund": refund})
-    assert "a user text is lost: a refund" in severities(found, "PF433")
+    assert "a user text is lost in a conversation with a refund" in severities(found, "PF433")
     misspelt: Any = {**refund, "abuot": "x"}
     with pytest.raises(SourceError, match="unknown key 'abuot'"):
         check_template("{{ messages }}", conversations={"refund": misspelt})
@@ -161,11 +172,11 @@ def test_answers_that_a_parser_reads_back_are_no_finding_and_others_are() -> Non
     assert not severities(check_template(template(), response_template=READING), "PF467")
     printing = template().replace("(call.function.arguments | tojson)", "(call.function.arguments | string)")
     found = severities(check_template(printing, response_template=READING), "PF467")
-    assert found["the parser fails on an answer: a tool call"] == "error"
+    assert found["the parser fails on an answer in a conversation with a tool call"] == "error"
     calls = {**READING["fields"]["tool_calls"], "repeats": False}
     alone = {**READING, "fields": {**READING["fields"], "tool_calls": calls}}
     found = severities(check_template(template(), response_template=alone), "PF467")
-    assert found["the parser fails on an answer: a tool call"] == "error"
+    assert found["the parser fails on an answer in a conversation with a tool call"] == "error"
 
 
 def test_a_table_shows_at_which_step_an_answer_is_lost() -> None:
@@ -191,7 +202,7 @@ def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) ->
     end = "'<|end|>' + ('' if message.role == 'assistant' else '\\n')"
     changed = template().replace("'</call>'", "' </call>'").replace("'<|end|>\\n'", end)
     (tmp_path / "chat_template_training.jinja").write_text(changed, "utf-8")
-    about = "the training template writes another prompt than the inference template: "
+    about = "the training template writes another prompt than the inference template in a conversation with "
     assert set(severities(check_template(tmp_path / "chat_template.jinja"), "PF454")) == {
         f"{about}a finished answer",
         f"{about}a tool call",
@@ -234,7 +245,7 @@ MISTAKES = {
     ),
     "each user message opens an answer": (
         GLUED,
-        ("PF442", "a generation prompt follows each user message, also between two of them"),
+        ("PF442", "a generation prompt follows each user message, even before another user message"),
     ),
     "the file was indented within quotes": (
         template().replace("assistant\\n' }}", "assistant\n        ' }}").replace("<|end|>\\n", "<|end|>\n        "),
@@ -255,7 +266,7 @@ MISTAKES = {
             '{{ \'{"name": "\' + tool.function.name + \'", "description": "\' + tool.function.description + \'"}\' }}'
             "{% endfor %}"
         ),
-        ("PF455", "the JSON of the tools is broken: a tool whose description holds quotes"),
+        ("PF455", "the JSON of the tools is broken in a conversation with a tool whose description holds quotes"),
     ),
 }
 

@@ -189,7 +189,9 @@ def test_lint_fails_on_errors_and_names_conversation_and_line(project: Project) 
     )
     result = project.run("-q", "-m", "promptfmt_lint", *LINT)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*PF433 the system text is lost: a system message*", "*saw: system: *"])
+    result.stdout.fnmatch_lines(
+        ["*PF433 the system text is lost in a conversation with a system message*", "*saw: system: *"]
+    )
     ignored = project.run("-q", "-m", "promptfmt_lint", *LINT, "-o", "promptfmt_ignore=PF43")
     assert ignored.ret == 0
 

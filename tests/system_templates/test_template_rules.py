@@ -133,7 +133,7 @@ def test_a_turn_left_open_after_a_tool_result_is_found() -> None:
     turn = "{{ '<|begin|>' + message.role + '\\n' + (message.content or '') }}" + call
     end = "{{ '<|end|>\\n' if not loop.index0 or messages[loop.index0 - 1].role != 'tool' else '' }}"
     messages = found(f"{{% for message in messages %}}{turn}{end}{{% endfor %}}{PROMPT}", "PF440")
-    assert messages[0] == "a turn is not closed: an answer after a tool result"
+    assert messages[0] == "a turn is not closed in a conversation with an answer after a tool result"
 
 
 def test_a_variable_lost_after_a_loop_is_reported_only_where_that_changes_a_prompt() -> None:
@@ -172,7 +172,9 @@ def test_own_conversations_take_the_place_of_the_builtin_ones() -> None:
     assert trial.last("only").text == "user"
     check_template("{% generation %}{{ messages[0].content }}{% endgeneration %}", conversations={"only": only})
     findings = check_template("{{ messages[0].role }}", conversations={"only": only})
-    assert [finding.message for finding in findings if finding.code == "PF433"] == ["a user text is lost: our own"]
+    assert [finding.message for finding in findings if finding.code == "PF433"] == [
+        "a user text is lost in a conversation with our own"
+    ]
 
 
 def test_a_tokenizer_brings_the_rules_about_tokens(tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ SLIPS = {
         "PF401",
         "an empty system message does not switch off",
     ),
-    "an image dropped": ("else '<image>'", "else ''", "PF433", "an image leaves no trace"),
+    "an image dropped": ("else '<image>'", "else ''", "PF433", "an image is not in the prompt"),
     "letters as escapes": (
         "{{- call.function | tojson }}",
         "{{- call.function | tojson(ensure_ascii=true) }}",
@@ -273,25 +275,25 @@ SLIPS = {
         "{{- '<|begin|>system",
         "{{- bos_token + (bos_token if tools else '') + '<|begin|>system",
         "PF414",
-        "BOS is written twice at the beginning: tools that are not called",
+        "BOS is written twice at the beginning of a conversation with tools that are not called",
     ),
     "BOS in the middle after a call": (
         "{{- '<|begin|>' + message.role + '\\n' }}",
         "{{- (bos_token if loop.first or message.tool_calls else '') + '<|begin|>' + message.role + '\\n' }}",
         "PF414",
-        "BOS is written in the middle: a tool call",
+        "BOS is written in the middle of a conversation with a tool call",
     ),
     "no BOS with a system message": (
         "{{- '<|begin|>system",
         "{{- bos_token if messages[0].role != 'system' else '' }}{{- '<|begin|>system",
         "PF415",
-        "BOS is missing: a system message",
+        "BOS is missing in a conversation with a system message",
     ),
     "a description in quotes by hand": (
         "{{- (tool.function | tojson) + '\\n' }}",
         """{{- '{"name": "' ~ tool.function.name ~ '", "description": "' ~ tool.function.description ~ '"}' }}""",
         "PF455",
-        "the JSON of the tools is broken: a tool whose description holds quotes",
+        "the JSON of the tools is broken in a conversation with a tool whose description holds quotes",
     ),
 }
 
@@ -342,7 +344,9 @@ def test_a_last_answer_that_is_lost_is_an_error_where_earlier_ones_are_written()
     changed = THINKING.replace(
         "{{- message.content }}", "{{- message.content if not loop.last or loop.first else '' }}"
     )
-    assert ("PF433", "an assistant text is lost: a finished answer") in errors_of(changed) - errors_of(THINKING)
+    assert ("PF433", "an assistant text is lost in a conversation with a finished answer") in errors_of(
+        changed
+    ) - errors_of(THINKING)
 
 
 @pytest.mark.parametrize(("gap", "is_told"), [("", True), ("\\n", False)])
@@ -396,7 +400,9 @@ def test_what_is_only_in_the_generation_prompt_is_no_part_of_a_mask() -> None:
 def test_turns_of_minimax_take_turns() -> None:
     turn = "{{- ']~b]' + message.role + '\\n' + message.content + ('[e~[\\n' if END else '\\n') }}"
     source = f"{{% for message in messages %}}{turn}{{% endfor %}}" + PROMPT.replace("<|begin|>", "]~b]")
-    assert not errors_of(source.replace("END", "true")) & {("PF440", "a turn is not closed: a system message")}
+    assert not errors_of(source.replace("END", "true")) & {
+        ("PF440", "a turn is not closed in a conversation with a system message")
+    }
     assert "PF440" in {code for code, _ in errors_of(source.replace("END", "message.role != 'system'"))}
 
 

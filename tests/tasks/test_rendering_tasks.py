@@ -120,8 +120,8 @@ def test_choices_of_a_list_are_not_rendered() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause", "says"),
     [
-        ({"doc_to_choice": ["", "b"]}, IndexError, "every choice must be a text"),
-        ({"doc_to_choice": [1, 2]}, TypeError, "every choice must be a text"),
+        ({"doc_to_choice": ["", "b"]}, IndexError, "every choice must be a non-empty text"),
+        ({"doc_to_choice": [1, 2]}, TypeError, "every choice must be a non-empty text"),
         ({"doc_to_target": 5}, IndexError, "the target 5 is outside the choices"),
         ({"doc_to_choice": "not a literal"}, SyntaxError, "not a Python literal"),
         ({"doc_to_text": None}, TypeError, "must be a column, a template or a function, not None"),
@@ -156,7 +156,7 @@ def test_task_without_docs_is_refused() -> None:
 def test_missing_column_names_the_doc_and_the_closest_column() -> None:
     docs = [*DOCS[:2], {"qestion": "?", "choices": ["a", "b"], "answer": 0}]
     error = failure(choice_task(), docs=docs)
-    assert "doc_to_text uses 'question', which no doc has (of 'arc', doc 3" in str(error)
+    assert "doc_to_text uses 'question', which no doc has ('arc', doc 3" in str(error)
     assert error.hint == "did you mean 'qestion'?"
 
 
@@ -314,7 +314,7 @@ def test_template_without_system_role_gets_the_messages_without_it(name: str) ->
 
 def test_template_that_refuses_everything_is_an_error_that_says_so() -> None:
     profile = Profile(name="strict", chat_template="{{ raise_exception('never') }}")
-    with pytest.raises(RenderError, match="'strict' fails of 'qa', doc 1: TemplateError: never") as caught:
+    with pytest.raises(RenderError, match="'strict' fails for 'qa', doc 1: TemplateError: never") as caught:
         instances(generation_task(), profile)
     assert caught.value.__cause__ is not None
 
@@ -444,7 +444,7 @@ def raising(error: BaseException) -> Callable[[Doc], str]:
 def test_whatever_a_function_raises_becomes_an_error_with_its_cause(error: BaseException) -> None:
     found = failure(generation_task(doc_to_text=raising(error)))
     assert found.__cause__ is error
-    assert "the function function failed with" in str(found)
+    assert "the function function() failed with" in str(found)
 
 
 def test_keyboard_interrupt_of_a_function_passes() -> None:
@@ -512,7 +512,7 @@ def test_shots_are_fewer_only_where_a_named_sampler_draws_from_files() -> None:
     ("methods", "says"),
     [
         ({}, "has no attribute 'set_rnd'"),
-        ({"set_rnd": lambda *_: None, "sample": max}, "max failed with TypeError"),
+        ({"set_rnd": lambda *_: None, "sample": max}, "max() failed with TypeError"),
     ],
 )
 def test_a_sampler_class_that_cannot_be_driven_is_an_error_of_its_task(methods: dict[str, Any], says: str) -> None:

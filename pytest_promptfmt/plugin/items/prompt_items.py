@@ -240,7 +240,8 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
         return None
     if record is not None and model.startswith("replay:"):
         raise SettingsError(
-            "a replayed recording cannot be recorded", hint="copy the recording, or choose another --promptfmt-model"
+            "--promptfmt-record cannot record a replayed recording",
+            hint="copy the recording, or choose another --promptfmt-model",
         )
     try:
         models = import_module(_MODELS)

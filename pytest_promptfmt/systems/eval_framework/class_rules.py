@@ -212,7 +212,7 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
             yield finding(
-                f"{used[0]} treats the last candidate, an ordinary answer, as an abstention",
+                f"{used[0]} treats the last candidate as an abstention, but it is an ordinary answer",
                 repr(list(candidates)),
                 found.line_of("_get_possible_completions"),
                 instance,

@@ -154,7 +154,7 @@ class _Run:
             if number in self._made:
                 break
         made = self._made.get(number) or RenderError(
-            f"{Place(self._found.name, number)} has no subject of SUBJECTS", position=self._found.position
+            f"{Place(self._found.name, number)} has no subject that is in SUBJECTS", position=self._found.position
         )
         if isinstance(made, PromptfmtError):
             raise made

@@ -51,7 +51,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     """Report texts of a conversation that are not in the prompt.
 
     Why: The model never sees the text: a system text, a question or a tool result. No error reports this. An image that
-    leaves no trace is an info; it is a warning if the template knows images. `strip` with a word is a warning,
+    is not in the prompt is an info; it is a warning if the template knows images. `strip` with a word is a warning,
     too: it removes single characters from both ends of a text, not the word.
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
@@ -69,7 +69,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         lost = [unit for unit in lost_units(trial, conversation) if unit.kind == kind][-1]
         is_tool = lost.text in (trial.whole(conversation) or "")
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
+            f"{_NAMES.get(kind, f'the {kind} text')} is lost in a conversation with {conversation.about}",
             f"{lost.text!r} is {'only among the tools' if is_tool else 'not in the prompt'}",
             trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
             conversation.mildest(_severity_of_loss(trial, conversation, lost)),
@@ -80,7 +80,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         is_given = name in trial.sent and trial.conversations[name].about == trial.given[name].about  # with its image
         if seen and unseen and seen.split() == unseen.split() and is_given:
             yield trial.conversations[name].finding(
-                f"an image leaves no trace in the prompt: {trial.conversations[name].about}",
+                f"an image is not in the prompt of a conversation with {trial.conversations[name].about}",
                 excerpt(seen),
                 trial.place_of("'image'", '"image"', "'text'", '"text"'),
                 Severity.WARNING if name == "image" and trial.mentions("image") else Severity.INFO,
@@ -91,7 +91,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         asked, *later = once.messages
         twice = replace(once, messages=[{**asked, "content": [asked["content"][0], *asked["content"]]}, *later])
         if trial.finished(twice) == seen != trial.text("second-question"):
-            message = "a second image leaves no trace in the prompt"
+            message = "a second image is not in the prompt"
             severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
         later_image = replace(once, messages=[{**asked, "content": asked["content"][::-1]}, *later])
@@ -134,7 +134,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         unit = next(unit for unit in conversation.units if unit.kind == kind and text.count(unit.text) > 1)
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} is written twice: {conversation.about}",
+            f"{_NAMES.get(kind, f'the {kind} text')} is written twice in a conversation with {conversation.about}",
             excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text)),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
             conversation.mildest(),
@@ -166,7 +166,8 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
     for conversation, kind in trial.attributed(faults):
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message: {conversation.about}",
+            f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message in a conversation with"
+            f" {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
             None if is_for_chat(trial) else Severity.INFO,
@@ -211,7 +212,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
-            f"{name} is printed into the prompt: {conversation.about}",
+            f"{name} is printed into the prompt of a conversation with {conversation.about}",
             excerpt(text, found.start(), found.end()),
             trial.place_of("arguments", "content"),
             Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,

@@ -57,7 +57,7 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
                 severity = Severity.WARNING if step == "rendered again" or not built_in else Severity.ERROR
                 severity = Severity.INFO if answer.conversation.name == _LIKE_CALL else severity
                 yield answer.conversation.finding(
-                    f"{what}: {answer.conversation.about}",
+                    f"{what} in a conversation with {answer.conversation.about}",
                     saw[:_MOST_SHOWN],
                     trial.place_of("tool_calls" if "call" in what else "content"),
                     answer.conversation.mildest(severity),

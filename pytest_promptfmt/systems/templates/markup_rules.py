@@ -55,7 +55,7 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         _, at, problem = next(each for each in broken(conversation) if each[0] == what)
         yield conversation.finding(
-            f"the {what} is broken: {conversation.about}",
+            f"the {what} is broken in a conversation with {conversation.about}",
             f"{problem} at {excerpt(text, at)!r}",
             trial.place_of("tools" if what == "JSON of the tools" else "tool_calls"),
             conversation.mildest(),
@@ -148,7 +148,7 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
                 if each[1] == marker
             )
             yield conversation.finding(
-                f"{marker} is written twice in a row, in the conversation: {conversation.about}",
+                f"{marker} is written twice in a row in a conversation with {conversation.about}",
                 f"{excerpt(text, found.start(), found.end())!r}",
                 trial.place_of(marker),
                 None if is_for_chat(trial) else Severity.INFO,
@@ -204,7 +204,7 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         called = (text.rfind(unit.text) for unit in conversation.units if unit.kind in ("call", "argument"))
         at = max(called, default=text.rfind(shown)) if name == "{" else text.rfind(shown)
         yield conversation.finding(
-            f"{'braces' if name == '{' else 'tags'} are not balanced: {conversation.about}",
+            f"{'braces' if name == '{' else 'tags'} are not balanced in a conversation with {conversation.about}",
             f"{shown} in {excerpt(text, at)!r}",
             trial.place_of("tool_calls") if name == "{" else trial.place_of(f"/{shown}", shown),
             conversation.mildest(),
@@ -256,7 +256,7 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = _ESCAPED.search(text)
         yield conversation.finding(
-            f"a line break is written as the two characters \\n: {conversation.about}",
+            f"a line break is written as the two characters \\n in a conversation with {conversation.about}",
             excerpt(text, text.rfind("\\n")) if found is None else excerpt(text, *found.span()),
             trial.place_of("\\\\n", "\\n"),
         )
@@ -294,7 +294,7 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
         reported.add((one, frozenset(spaces)))
         (_, first), (conversation, saw) = list(spaces.values())[:2]
         yield conversation.finding(
-            f"whitespace between {one} and {other} varies: {conversation.about}",
+            f"whitespace between {one} and {other} varies in a conversation with {conversation.about}",
             f"{saw!r}, elsewhere {first!r}",
             trial.place_of(one, other),
             Severity.INFO if conversation.tools or conversation.has_reasoning or other == "text" else None,

@@ -79,9 +79,8 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     """Report conversations that a template refuses with `raise_exception`.
 
     Why: A refusal is often a documented limit of a model, such as alternating roles; then it is an info. It is a
-    mistake in three cases. The template refuses a shape that a host sends, and accepts the same conversation in another
-    shape. It accepts a tool result, but not the answer to it. It has a branch for system messages, but refuses one
-    because roles do not alternate.
+    mistake if the template accepts the same conversation in another shape, if it accepts a tool result but not the
+    answer after it, or if it has a branch for system messages but refuses one because roles do not alternate.
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -128,8 +127,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a conversation whose prompt changes if the same content is sent in another shape.
 
     Why: The same content can be a text, or a list with one text part. Arguments can be a mapping or JSON text. Missing
-    tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. JSON text that is
-    written as it is, outside of other JSON, is an info.
+    tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. It is an info
+    if the template writes JSON text unchanged, outside of other JSON.
 
     Fix: treat both shapes alike, for instance with one macro that writes contents.
 
@@ -149,7 +148,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"an equivalent conversation gives other {'whitespace' if is_space else 'text'}: {conversation.about}",
+            f"{conversation.about} gives other {'whitespace' if is_space else 'text'} than an equivalent conversation",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
             Severity.INFO
@@ -205,7 +204,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
         text, at = trial.whole(conversation) or "", _quoted(trial, conversation)[what]
         yield conversation.finding(
-            f"{what} are encoded as JSON twice: {conversation.about}",
+            f"{what} are encoded as JSON twice in a conversation with {conversation.about}",
             excerpt(text, at),
             trial.place_of("tojson", "arguments"),
             Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,

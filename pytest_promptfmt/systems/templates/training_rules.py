@@ -88,7 +88,8 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
         state, ours, theirs = next(each for each in differing(conversation) if _change(*each[1:]) == change)
         at = first_difference(ours, theirs)
         yield conversation.finding(
-            f"the training template writes another prompt than the inference template: {conversation.about}",
+            "the training template writes another prompt than the inference template in a conversation with"
+            f" {conversation.about}",
             f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
             training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
             Severity.INFO if conversation.has_reasoning else None,

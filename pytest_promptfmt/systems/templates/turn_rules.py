@@ -42,7 +42,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
             continue  # lost texts are what another rule reports
         if len(set(kept)) > 1:
             yield finding(
-                f"whitespace around {role} texts is kept in only some turns",
+                f"whitespace around {role} texts is kept in some turns and removed in others",
                 f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(contents[kept.index(False)].strip()))}",
                 trial.place_of("trim", "strip"),
             )
@@ -186,7 +186,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, name in trial.attributed(faults):
         text = trial.whole(conversation) or ""
         yield conversation.finding(
-            f"tags of reasoning are not balanced: {conversation.about}",
+            f"tags of reasoning are not balanced in a conversation with {conversation.about}",
             f"{excerpt(text, text.rfind(f'</{name}>'))}",
             trial.place_of(f"</{name}>"),
             # A lone closing tag may be the mark of no reasoning.
@@ -235,5 +235,5 @@ def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     lost -= {"reasoning-loop"} if "reasoning-call" in lost else set()
     for name in sorted(lost):
         conversation, place = trial.conversations[name], trial.place_of("reasoning_content", "</think>")
-        message = f"the reasoning of the last answer is lost: {conversation.about}"
+        message = f"the reasoning of the last answer is lost in a conversation with {conversation.about}"
         yield conversation.finding(message, f"{THOUGHT!r} is not in the prompt", place, Severity.INFO)

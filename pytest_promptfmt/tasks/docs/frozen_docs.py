@@ -97,7 +97,7 @@ def _from_docs(docs: Iterable[Doc], rows: Rows, origin: Mapping[str, Any]) -> Fr
 def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -> Frozen:
     data = task.dataset
     if data.path is None:
-        raise task.error(DocsError, "the task names no dataset", "dataset_path", hint="give --from FILE")
+        raise task.error(DocsError, "the task has no dataset_path", "dataset_path", hint="give --from FILE")
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ.pop(name, None)  # freezing is a request to use the network
     try:

@@ -142,7 +142,7 @@ class ContextBuilder:
             for choice in choices:
                 choice[0].isspace()
         except (LookupError, TypeError, AttributeError) as error:
-            shown = f"every choice must be a text that is not empty, not {choices!r}"
+            shown = f"every choice must be a non-empty text, not {choices!r}"
             raise self._refusal("doc_to_choice", f"{place}: {shown}", error) from error
         return isinstance(text, int) and len(choices) > 0
 

@@ -182,7 +182,7 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
         raise
     except BaseException as error:
         name = getattr(spec, "__name__", repr(spec))
-        message = f"{key} {where}: the function {name} failed with {type(error).__name__}: {error}"
+        message = f"{key} {where}: the function {name}() failed with {type(error).__name__}: {error}"
         if (missing := lacking(error, message, position)) is not None:
             raise missing.naming(where) from error
         # Not part of the message: a baseline stores messages, and lines move.

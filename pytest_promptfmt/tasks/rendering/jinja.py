@@ -233,7 +233,7 @@ def explain(
         message = f"{key} {at}: {error.message}"
         missing = re.fullmatch(r"'(.+)' is undefined", error.message or "")
         if missing and missing[1].isidentifier():
-            message = f"{key} uses {missing[1]!r}, which no doc has ({at})"
+            message = f"{key} uses {missing[1]!r}, which no doc has ({at.removeprefix('of ')})"
             known = ", ".join(map(repr, columns[:12])) + (", …" if len(columns) > 12 else "")
             hint = did_you_mean(missing[1], columns) or (f"the docs have {known}" if known else None)
     elif isinstance(error, OverflowError) and str(error).startswith("Range too big"):
@@ -247,7 +247,7 @@ def explain(
         message, hint = f"{key} {at} needs more memory (MemoryError) than a worker may have", OUT_OF_MEMORY
     else:
         message = f"{key} {at} failed with {shortened(f'{type(error).__name__}: {error}')}"
-    return made(message, position=position, hint=hint).naming(where)
+    return made(message, position=position, hint=hint).naming(where.removeprefix("of "))
 
 
 def _line_of(source: str, error: BaseException) -> int | None:

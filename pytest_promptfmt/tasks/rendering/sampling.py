@@ -69,7 +69,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
     except Exception as error:
         more = ", and one more in case the doc itself is drawn" if left_out else ""
         known = "is 1 doc" if len(pool) == 1 else f"are {len(pool)} docs"
-        message = f"{Place(task.id, number)}: {count} shots are requested{more}, but there {known} to draw from"
+        message = f"{task.id!r}, doc {number + 1}: {count} shots are requested{more}, but there {known} to draw from"
         hint = "lower num_fewshot or add docs to the few-shot split or samples"
         raise task.error(RenderError, message, "num_fewshot", hint=hint).naming(str(Place(task.id, number))) from error
 
