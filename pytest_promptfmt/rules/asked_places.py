@@ -25,6 +25,7 @@ _PIECE: Final = re.compile(r"\{\{-? *(\w+) *\[ *[\d+:-][\d +:-]*\]")
 
 _HOW_DRAWN: Final = {"temperature", "top_p", "top_k", "min_p", "seed"}
 _ASKED_TWICE: Final = 2
+_IN_A_WORD: Final = re.compile(r"\w\w")
 _NUMBERS: Final = ("3", "81")
 
 
@@ -147,6 +148,7 @@ def _shot_cut_in_a_word(page: Page) -> Iterator[str]:
     texts = [text.strip() for doc in docs for text in doc.values() if isinstance(text, str)]
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and len(shot.answer.split()) > _ASKED_TWICE]
     for answer in answers:
-        cut = next((one for one in texts if re.search(rf"(?<=\w)(?=\w){re.escape(answer)}\Z", one)), None)
+        longer = (text for text in texts if text.endswith(answer) and text != answer)
+        cut = next((text for text in longer if _IN_A_WORD.match(text, len(text) - len(answer) - 1)), None)
         if cut is not None:
             yield f"{answer[:30]!r} of {cut[:40]!r}"

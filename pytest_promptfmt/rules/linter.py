@@ -264,7 +264,7 @@ class _Suppression:
 
     def _unused(self, scopes: Collection[Scope]) -> Iterator[str]:
         study, selection = self._run.study, self._run.selection
-        if study is None or study.failure is not None:
+        if study is None or not self._written or study.failure is not None:
             return  # what was not rendered may well have needed it
         # What the other scopes found, this run may not see: another profile, or scoring that is not tried.
         chosen = {

@@ -21,13 +21,16 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final, NoReturn, cast
 
+from pytest_promptfmt.core.errors import MissingResource, MissingResourceError
 from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.source_imports import names_in
 
 _LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
 
-_UNUSED: Final = "transformers.pipelines"
-"""`evaluate` imports it for evaluators that run models, and torch with it: seconds and 300 MB that no task uses."""
+_UNUSED: Final = ("transformers", "scipy.stats")
+"""`evaluate` imports them for evaluators that run models, and torch with them: seconds that no task needs for that."""
+
+NOT_FROM_HUB: Final = MissingResource("data or metrics from the Hugging Face Hub are not available")
 
 _importing = 0
 """How many imports are under way in which loads are put off."""
@@ -46,6 +49,15 @@ class Deferred:
         if not self.__loaded:
             self.__loaded.append(self.__load())
         return self.__loaded[0]
+
+    def needed(self) -> Any:
+        """Return the loaded value for code that runs now; raises MissingResourceError where a hub does not give it."""
+        try:
+            return self.value()
+        except ImportError:  # of a package that is not installed
+            raise
+        except Exception as error:
+            raise MissingResourceError(f"{self!r}: {error}", NOT_FROM_HUB) from error
 
     def __repr__(self) -> str:
         return f"<{self.__what}, not loaded yet>"
@@ -72,16 +84,16 @@ class Deferred:
         return (type("Lacking", (LackingBase,), {"load": staticmethod(self.value)}),)
 
     def __later(self, use: Callable[[Any], Any]) -> Any:
-        return Deferred(self.__what, lambda: use(self.value())) if _importing else use(self.value())
+        return Deferred(self.__what, lambda: use(self.value())) if _importing else use(self.needed())
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.value())
+        return iter(self.needed())
 
     def __len__(self) -> int:
-        return len(self.value())
+        return len(self.needed())
 
     def __bool__(self) -> bool:
-        return bool(self.value())
+        return bool(self.needed())
 
 
 class LackingBase:
@@ -102,7 +114,7 @@ def put_off(source: bytes) -> Iterator[None]:
     with ExitStack() as stack:
         for module, name in _LOADS:
             if module.encode() in source and name.encode() in source:
-                with suppress(ImportError), _without(_UNUSED):
+                with suppress(ImportError), _without(*_UNUSED):
                     owner = importlib.import_module(module)
                     load = getattr(owner, name)
                     stack.callback(setattr, owner, name, load)
@@ -184,16 +196,15 @@ def without_registry(package: str) -> Iterator[None]:
 
 
 @contextmanager
-def _without(module: str) -> Iterator[None]:
-    """Let a module that is not imported yet look as if it were not installed inside the block."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]  # Python's own mark for it
+def _without(*modules: str) -> Iterator[None]:
+    """Let modules that are not imported yet look as if they were not installed inside the block."""
+    hidden = [module for module in modules if module not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is Python's own mark for it
     try:
         yield
     finally:
-        del sys.modules[module]
+        for module in hidden:
+            del sys.modules[module]
 
 
 def _later(what: str, load: Callable[..., Any], *args: Any, **given: Any) -> Deferred:

@@ -21,7 +21,6 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FunctionError,
-    MissingResource,
     MissingResourceError,
     Position,
     did_you_mean,
@@ -32,6 +31,7 @@ from pytest_promptfmt.core.randomness import import_of
 from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves, with_leaves
 from pytest_promptfmt.tasks.deferred_imports import (
+    NOT_FROM_HUB,
     LackingBase,
     also_importable,
     imported_without,
@@ -194,9 +194,7 @@ class CodeImporter:
         found = self.function(ref, key, position, values)
         if (missing := load_for(found)) is not None:
             what, error = missing
-            lacking = missing_resource(error, ref.file) or MissingResource(
-                "data or metrics from the Hugging Face Hub are not available"
-            )
+            lacking = missing_resource(error, ref.file) or NOT_FROM_HUB
             raise MissingResourceError(f"{key}: !function {ref} uses {what}", lacking, position=position) from error
         return found
 

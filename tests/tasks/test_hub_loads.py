@@ -84,3 +84,18 @@ def test_what_can_be_had_is_loaded_once_and_works(tmp_path: Path, monkeypatch: p
     assert score({}, ["x"]) == {"acc": 4}
     assert score({}, ["x", "y"]) == {"acc": 5}
     assert sys.modules["evaluate"].loaded == ["present"]
+
+
+def test_what_code_loads_only_when_it_runs_is_unavailable_for_the_first_task_as_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = 'from evaluate import load\nmetric = None\ndef text(doc):\n    return "Q:"\n\ndef score(doc, results):\n'
+    late += '    global metric\n    if metric is None:\n        metric = load("absent")\n    return metric.compute()\n'
+    task = task_that_loads(tmp_path, monkeypatch, "absent")
+    (tmp_path / "utils.py").write_text(late, "utf-8")
+    score = bind_scoring(task, trusted=lambda _path: True).process_results
+    assert callable(score)
+    with pytest.raises(MissingResourceError, match="no network here"):
+        score({}, ["x"])
+    with pytest.raises(MissingResourceError, match="no network here"):
+        bind_scoring(task, trusted=lambda _path: True)
