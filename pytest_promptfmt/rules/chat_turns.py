@@ -274,7 +274,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
-        message = f"{kind} changes text that was sent before in a conversation with {conversation.about}"
+        message = f"text that was sent before changes with {kind}, in a conversation with {conversation.about}"
         saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
         is_kept = "".join(before.split()) in "".join(after.split())
         severity = None if kind == _LOOP and "tools" in trial.kinds and not is_kept else Severity.INFO

@@ -54,7 +54,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                     f"{name} is {best:g}",
                     scored_by(trials),
                     choice.instance,
-                    do="compare the most likely choice with the index or text of the target",
+                    do="give 1 to the choice that the target names, by its index or its text",
                 )
 
 

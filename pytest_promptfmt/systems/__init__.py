@@ -111,7 +111,7 @@ class DescribesFiles(Protocol):
     """A system whose files can be described in a few words, for messages about files that define no task."""
 
     shape: str
-    """Such as "a HELM file `adapter_spec`"."""
+    """What is at the top level of its files, such as "`adapter_spec` in a file of HELM"."""
 
 
 @runtime_checkable
@@ -231,7 +231,7 @@ def head_of(path: Path) -> bytes:
 def shapes() -> str:
     """Return what files with tasks look like, for errors about other files."""
     systems = reversed(tuple(known_systems().values()))
-    return f"{', '.join(system.shape for system in systems if isinstance(system, DescribesFiles))}, at the top level"
+    return f"the top level needs {'; or '.join(each.shape for each in systems if isinstance(each, DescribesFiles))}"
 
 
 @cache

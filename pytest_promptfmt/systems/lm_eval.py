@@ -23,7 +23,7 @@ class LmEval(System):
 
     name = "lm-eval"
     suffixes = (".yaml", ".yml")
-    shape = "a task has the key `task`; a group has the keys `group` and `task`"
+    shape = "`task` in a task, `group` and `task` in a group"
     packages = ("lm_eval",)
     distribution = "lm-eval"
     sends_whole = False

@@ -40,7 +40,7 @@ MISTAKES = {
         "PF457",
         "tags are not balanced in a conversation with a tool result",
     ),
-    "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "one user message"),
+    "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "a single user message"),
     "a space in one branch": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '<|end|>\\n' if message.role == 'user' else '<|end|> \\n' }}\n{%- endfor",

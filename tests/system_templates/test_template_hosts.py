@@ -111,12 +111,12 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
         (
             "{{ bos_token * 2 }}" + template(),
             "PF414",
-            "BOS is written twice at the beginning of a conversation with one user message",
+            "BOS is written twice at the beginning of a conversation with a single user message",
         ),
         (
             "{{ raise_exception('no') if messages[0].role == 'user' }}{{ messages[0].content }}",
             "PF432",
-            "the template refuses one user message",
+            "the template refuses a single user message",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, co
 def test_a_template_that_loses_only_user_texts_is_one_for_chats() -> None:
     lost = template().replace("(message.content or '')", "('' if message.role == 'user' else message.content or '')")
     assert (
-        severities(check_template(lost), "PF433")["a user text is lost in a conversation with one user message"]
+        severities(check_template(lost), "PF433")["a user text is lost in a conversation with a single user message"]
         == "error"
     )
 

@@ -85,7 +85,7 @@ def test_a_finding_without_a_place_is_that_of_its_file(tmp_path: Path) -> None:
 
 def test_what_a_simpler_conversation_shows_is_not_repeated() -> None:
     broken = PLAIN.replace("message.content", "message.content.missing.key")
-    assert found(broken, "PF431") == ["the template fails on one user message"]
+    assert found(broken, "PF431") == ["the template fails on a single user message"]
 
 
 def test_an_answer_to_continue_that_transformers_does_not_find_is_no_failure_of_the_template() -> None:

@@ -25,7 +25,7 @@ class Helm(System):
 
     name = "helm"
     suffixes = (".json", ".json5")
-    shape = "a HELM file `adapter_spec`"
+    shape = "`adapter_spec` in a file of HELM"
     rules = ("pytest_promptfmt.systems.helm.helm_rules",)
     recordings = ("scenario_state.json",)
     metadata_keys = ("task", "metrics", "trials", "window")

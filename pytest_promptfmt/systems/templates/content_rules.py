@@ -166,8 +166,8 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
     for conversation, kind in trial.attributed(faults):
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message in a conversation with"
-            f" {conversation.about}",
+            f"{_NAMES.get(kind, f'the {kind} text')} is written before a message that precedes it, in a"
+            f" conversation with {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
             None if is_for_chat(trial) else Severity.INFO,
@@ -248,7 +248,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: All text around the tags of a template is printed. A space between an answer and its end token is an info.
 
-    Fix: remove the text, or use `{%-` and `-%}`.
+    Fix: remove the text or space, or use `{%-` and `-%}`.
 
     Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
     """

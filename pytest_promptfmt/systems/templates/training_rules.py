@@ -190,7 +190,7 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model learns to write text that it is always given: headers, questions and tool results.
 
-    Fix: begin the tag after the header of the answer.
+    Fix: write `{% generation %}` after the header of the answer.
 
     Real: SmolLM3 (the header inside the mask).
     """
