@@ -98,6 +98,8 @@ def places(found: Sequence[Reported], code: str) -> list[str]:
 
 @pytest.mark.parametrize("code", WITH_EXAMPLE)
 def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    if code == "PF467":
+        pytest.importorskip("transformers.utils.chat_parsing.response_parser", reason="which reads the answers")
     found = findings_in(tmp_path, documentation_of(RULES[code]).example)
     own = [finding for finding in found if finding.code == code]
     assert own, [str(finding) for finding in found]
