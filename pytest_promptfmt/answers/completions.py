@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, MetricScores
@@ -53,6 +54,7 @@ class Chain(MetricScores):
         self._repeats = max(1, min(task.repeats, _MOST_REPEATS)) if isinstance(task.repeats, int) else 1
         self._think_end = _think_end_of(task)
         self._fingerprints: dict[int, tuple[FilterPipeline, Hashable | None]] = {}  # of pipelines that live as long
+        self._least: defaultdict[str, list[float]] = defaultdict(list)
 
     def begun(self, raw: str) -> Stages:
         """Return what is left after reasoning and stop sequences are cut off, in lm-eval 0.4.13's order."""
@@ -96,7 +98,8 @@ class Chain(MetricScores):
     def _filtered(self, pipeline: FilterPipeline, text: str, doc: Doc, what: str) -> tuple[Any, str | None]:
         """Return what a pipeline extracts of a text, and the problem if there is one, which begins with `what`."""
         try:
-            return within_budget(lambda part: pipeline.extract(part, doc, self._repeats), text, what=what), None
+            extract = partial(pipeline.extract, doc=doc, repeats=self._repeats)
+            return within_budget(extract, text, self._least[pipeline.name], what=what), None
         except LimitExceededError as error:
             return None, f"{SLOW_PROBLEM}{error.message}"
         except Exception as error:

@@ -151,6 +151,22 @@ def test_a_call_whose_time_grows_with_the_length_has_a_longer_limit(length: int)
         assert within_budget(linear, "x" * length, what="it", seconds=0.02) == 0
 
 
+def test_a_call_that_takes_as_long_for_any_text_is_not_measured_again_for_each_text() -> None:
+    calls = []
+
+    def constant(text: str) -> int:
+        calls.append(text)
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+        return 0
+
+    least: list[float] = []
+    for number in range(10):
+        assert within_budget(constant, f"The answer is {number}.", least, what="it", seconds=0.02 * 20) == 0
+    assert len(calls) == 11
+
+
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 

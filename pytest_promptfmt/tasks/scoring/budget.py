@@ -55,11 +55,14 @@ _MOST_GROWTH: Final = 1.5
 T = TypeVar("T")
 
 
-def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: float = BUDGET_SECONDS) -> T:
+def within_budget(
+    call: Callable[[Any], T], text: Any, least: list[float] | None = None, *, what: str, seconds: float = BUDGET_SECONDS
+) -> T:
     """Return `call(text)`; raises LimitExceededError for one that is too slow, else what the call raises.
 
     Inputs that are not text cannot be scaled, so they get the longer time limit. Where limits do not hold
     (`apply_here` of core/limits.py) the call is not ended, but still refused if its time grows too fast.
+    `least` is for calls of one kind: the time for a few characters, measured once for all of them.
     """
     if not isinstance(text, str):
         with time_limit(seconds * _PATIENCE, what):
@@ -75,7 +78,8 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
             return call(text)
     took = time.process_time() - began
     is_watched = took > seconds * _WATCHED
-    if is_watched and _is_long(call, text, seconds, took) and _grows_too_fast(call, text, seconds):
+    least = [] if least is None else least
+    if is_watched and _is_long(call, text, seconds, took, least) and _grows_too_fast(call, text, seconds):
         raise LimitExceededError(f"{what}: its processor time grows too fast with the length of the text")
     return value
 
@@ -105,13 +109,14 @@ def _slowness(patterns: tuple[str, ...], text: str) -> str | None:
     return None
 
 
-def _is_long(call: Callable[[str], object], text: str, seconds: float, took: float) -> bool:
+def _is_long(call: Callable[[str], object], text: str, seconds: float, took: float, least: list[float]) -> bool:
     """Return whether a call takes long next to work that is known, which a slow or busy machine slows as well.
 
     One that took very long at first is not called again, and one that takes as long for a few characters is not long.
     """
-    few = 1 << _FIRST_BITS
-    if len(text) > few**2 and took < 2 * _once(call, _shortened(text, few), seconds):
+    if not least:
+        least.append(_once(call, _shortened(text, min(1 << _FIRST_BITS, len(text) // 4)), seconds))
+    if took < 2 * least[0]:
         return False
 
     def long_enough() -> float:
