@@ -13,6 +13,7 @@ from pytest_promptfmt.answers.phrasings import CLASSES, Answers, Phrasing, Phras
 from pytest_promptfmt.answers.trials import AnswerTrial, ChoiceTrial, trials_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.limits import are_applied
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import Question, ValueCache, key_of_metrics, plain_key
@@ -206,16 +207,19 @@ def score_lines(study: Study) -> Iterator[str]:
     """Yield the scores of the first docs, of a task that Python code of its own scores; nothing for other tasks.
 
     A completion goes through stop sequences and the first filters. Scores that are other ones when tried again are not
-    shown. Raises what stops scoring as a whole: code not allowed, docs not found.
+    shown; what code draws at random is the same in every run. Raises what stops scoring as a whole: code not allowed,
+    docs not found.
     """
     if not study.renders_fields or not study.has_own_scorer:
         return
     trials = trials_of(study)
     for trial in trials.choices[:_DOCS]:
         yield from _of_choices(trial)
-    for answer in trials.answers[:_DOCS] if trials.chain is not None else ():
-        if trials.chain is not None:
-            yield from _of_completions(trials.chain, answer)
+    if trials.chain is not None:
+        with OwnRandomness(trials.scoring.task).used():
+            answers = trials.answers[:_DOCS]
+            lines = [line for answer in answers for line in _of_completions(trials.chain, answer)]
+        yield from lines
 
 
 def _of_choices(trial: ChoiceTrial) -> Iterator[str]:

@@ -164,9 +164,10 @@ def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[
     """
     contract, bare = contract_of(prompt), answers.labels[answers.gold]
     found = [form.written(bare) for form in contract.wrapped]
-    if not found and answers.kind != "text" and not asks_another_form(prompt):
+    if not found and answers.kind != "text":
         form: Form = "letter" if answers.kind == "choice" else "number"
-        found += [bare] if any(one.is_certain for one in contract.of(form)) else []
+        is_certain = any(one.is_certain for one in contract.of(form))
+        found += [bare] if is_certain and not asks_another_form(prompt) else []
     return without_begun(found, prefix)
 
 

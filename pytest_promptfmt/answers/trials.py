@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pytest_promptfmt.answers.phrasings import Answers, answers_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks import OUTSIDE, Question, ValueCache, gold_of, key_of_metrics, plain_key, score_doc
@@ -79,7 +81,13 @@ def trials_of(study: Study) -> Trials:
 
     Raises the PromptfmtError that stops it: code not allowed, docs not found, a metric that cannot be had.
     """
-    return study.once("trials", lambda: _trials(study.scoring))
+
+    def make() -> Trials:
+        scoring = study.scoring
+        with OwnRandomness(scoring.task).used() if scoring.has_own_code else nullcontext():
+            return _trials(scoring)
+
+    return study.once("trials", make)
 
 
 def _trials(scoring: Scoring) -> Trials:

@@ -82,7 +82,7 @@ def leaves(config: object) -> Iterator[object]:
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if not isinstance(value, Mapping | list | tuple):
+        if isinstance(value, str) or not isinstance(value, Mapping | list | tuple):
             yield value
         elif id(value) not in seen:
             seen.add(id(value))

@@ -52,7 +52,7 @@ class TaskRenderer:
 
     def instances(self, profile: Profile = PLAIN) -> Iterator[Instance]:
         """Yield the instance of every doc, in order; raises as `render_task`."""
-        if self._layouts and self._random.has_drawn:
+        if self._layouts and not self._assembler().is_repeatable and self._random.has_drawn:
             self._start_over()
         assembler = self._assembler()
         for number, doc in enumerate(self._docs.evaluated):
@@ -74,10 +74,11 @@ class TaskRenderer:
         if self._made is None:
             try:
                 with self._random.used():
-                    self._made = self.task.assembly.assembler(self.task, self._docs, self._num_fewshot)
-                if self.task.system == "lm-eval":
-                    self._random.skip(self.task.release.numbers_drawn)
-                self._random = OwnRandomness(self.task, self._docs.random_states or self._random.states)
+                    self._made = made = self.task.assembly.assembler(self.task, self._docs, self._num_fewshot)
+                if not made.is_repeatable:  # else nothing draws from now on
+                    if self.task.system == "lm-eval":
+                        self._random.skip(self.task.release.numbers_drawn)
+                    self._random = OwnRandomness(self.task, self._docs.random_states or self._random.states)
             except PromptfmtError as error:
                 self._made = error
         if isinstance(self._made, PromptfmtError):

@@ -1,5 +1,6 @@
 """Scores of a task's own code in its snapshot: what it gives to the gold answer and to near misses."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,17 @@ def test_scores_by_chance_are_not_shown(tmp_path: Path) -> None:
         "import itertools\n\nCOUNT = itertools.count()\n\n\ndef score(doc, results):\n    return {'acc': next(COUNT)}\n"
     )
     assert set(score_lines(study_with(tmp_path, code))) >= {"doc 1, gold: another score each time"}
+
+
+def test_what_a_scorer_draws_at_random_is_the_same_in_every_run(tmp_path: Path) -> None:
+    code = "import random\n\n\ndef score(doc, results):\n    return {'acc': random.choice([0, 0, 0, 1])}\n"
+    found = set()
+    for seed in range(8):
+        random.seed(seed)
+        before = random.getstate()
+        found.add(tuple(score_lines(study_with(tmp_path, code))))
+        assert random.getstate() == before
+    assert len(found) == 1
 
 
 def test_metrics_of_lm_eval_are_not_shown(tmp_path: Path) -> None:
