@@ -9,6 +9,7 @@ core/sandbox.py.
 
 from __future__ import annotations
 
+import gc
 import math
 import mmap
 import os
@@ -61,6 +62,17 @@ def applied() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         _applies = False
+
+
+@contextmanager
+def rarely_collected() -> Iterator[None]:
+    """Let Python's collector run rarely inside the block: nearly all objects live to its end."""
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def are_applied() -> bool:

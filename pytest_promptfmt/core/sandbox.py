@@ -68,8 +68,12 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Return the result of a call; methods of `str` are called without the checks of Jinja, which take long."""
-        if __obj.__class__ is BuiltinMethodType and __obj.__self__.__class__ is str:
+        """Return the result of a call; what cannot do harm is called without the checks of Jinja, which take long.
+
+        Those are namespaces, and methods of texts and mappings: others than reading ones are refused when looked up.
+        """
+        is_method = __obj.__class__ is BuiltinMethodType and __obj.__self__.__class__ in (str, dict)
+        if is_method or (__obj.__class__ is type and issubclass(__obj, Namespace)):
             # Inside loops and blocks Jinja adds its own arguments.
             own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
             return __obj(*args, **own)

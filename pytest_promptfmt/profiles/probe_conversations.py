@@ -124,14 +124,21 @@ class Conversation:
         return (*turns, State(count=count, generation_prompt=asks, continues=self.continue_final_message))
 
     @cached_property
-    def requests(self) -> tuple[str, ...]:
-        """Return for each number of messages (from 0) what a template is given, equal where all of it is."""
-        given = (self.tools, self.documents, dict(self.template_args), self.clock, self.keep_null)
-        told = [sha256(repr(given).encode("utf-8", "surrogatepass"))]
-        for message in self.messages:
+    def told(self) -> tuple[bytes, ...]:
+        """Return for each number of messages (from 0) what is equal where a template gets the same ones."""
+        told = [sha256()]
+        for message in self.chat:
             told.append(told[-1].copy())
             told[-1].update(repr(message).encode("utf-8", "surrogatepass"))
-        return tuple(each.hexdigest() for each in told)
+        return tuple(each.digest() for each in told)
+
+    @cached_property
+    def named(self) -> Mapping[str, str]:
+        """Return what a template is given besides messages, by the name that it must write to read it."""
+        tools, documents = repr(self.tools), repr(self.documents)
+        arguments = {name: repr(value) for name, value in self.template_args.items()}
+        clock = {} if self.clock is None else {"strftime_now": repr(self.clock)}
+        return {"tools": tools, "functions": tools, "documents": documents, **clock, **arguments}
 
     @cached_property
     def _as_severe(self) -> dict[Severity, Conversation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -26,11 +26,17 @@ def sent_severity(conversation: Conversation, kinds: Collection[str], hosts: Col
 
     `kinds` are those of the template, of `template_kinds`; `hosts` those in question, by default all.
     """
-    chosen = frozenset(hosts or known_hosts())
-    found = [_severity_of(data_table("hosts")["shapes"][shape], kinds, chosen) for shape in conversation.shapes]
-    worst = max([conversation.severity, *found], key=_MILDNESS.index)
+    return _severity_of_all(
+        conversation.shapes, conversation.severity, frozenset(kinds), frozenset(hosts or known_hosts())
+    )
+
+
+@lru_cache(maxsize=1024)
+def _severity_of_all(shapes: frozenset[str], least: Severity, kinds: frozenset[str], hosts: frozenset[str]) -> Severity:
+    found = [_severity_of(data_table("hosts")["shapes"][shape], kinds, hosts) for shape in shapes]
+    worst = max([least, *found], key=_MILDNESS.index)
     # A template that is never given tools has calls of the simplest shape only.
-    is_rare = worst is Severity.WARNING and "tools" in conversation.shapes and "tools" not in kinds
+    is_rare = worst is Severity.WARNING and "tools" in shapes and "tools" not in kinds
     return Severity.INFO if is_rare else worst
 
 

@@ -98,9 +98,11 @@ class TemplateTrial:
         settings = (repr(sorted(each.items())) for each in (profile.special_tokens, profile.template_args))
         # Without conversations of its own a trial is for docs, of which there may be any number.
         self._made = _renderings(self.source, *settings, profile.clock) if self.given else {}
+        self._seen: dict[tuple[int, State], tuple[Conversation, Rendering]] = {}
         self.limit: Rendering | None = None
         """The first rendering that exceeded a limit: nothing is rendered after it."""
         self._tried: dict[str, tuple[frozenset[str], Conversation]] = {}
+        self._bases: dict[str, Sequence[Conversation]] = {}
 
     @cached_property
     def _code(self) -> str:
@@ -217,9 +219,18 @@ class TemplateTrial:
 
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""
-        if state.generation_prompt and not self._can_ask:
-            state = State(count=state.count, generation_prompt=False, continues=state.continues)
-        key = conversation.requests[state.count], state, self.takes_only_parts
+        seen = self._seen.get((id(conversation), state))
+        if seen is None:
+            seen = self._seen[id(conversation), state] = conversation, self._made_of(conversation, state)
+        return seen[1]
+
+    def _made_of(self, conversation: Conversation, state: State) -> Rendering:
+        """Return what became of a state, which is rendered once for all that a template cannot tell apart."""
+        if state.generation_prompt and self._asking is not None and not (state.continues and self._asking):
+            plain = self.render(conversation, state._replace(generation_prompt=False))
+            return plain if plain.text is None else plain._replace(text=plain.text + self._asking)
+        named = (text for name, text in conversation.named.items() if name in self.source)
+        key = conversation.told[state.count], tuple(named), state, self.takes_only_parts
         made = self._made.get(key)
         if made is None:
             made = self.limit or self.syntax_error or self._rendered(conversation, state)
@@ -228,8 +239,23 @@ class TemplateTrial:
         return made
 
     @cached_property
-    def _can_ask(self) -> bool:
-        return _ASKED in self.source
+    def _asking(self) -> str | None:
+        """Return the text that a generation prompt adds to any prompt; None where that depends on the conversation.
+
+        It depends on nothing where the template ends with `{% if add_generation_prompt %}` and a text.
+        """
+        if _ASKED not in self.source or self.syntax_error is not None:
+            return None if _ASKED in self.source else ""
+        last = self.tree.body[-1]
+        readers = [each for each in self.nodes if isinstance(each, nodes.Name) and each.name == _ASKED]
+        if not isinstance(last, nodes.If) or readers != [last.test] or last.elif_ or last.else_:
+            return None
+        written = [part for each in last.body for part in (each.nodes if isinstance(each, nodes.Output) else (each,))]
+        texts = [
+            part.data if isinstance(part, nodes.TemplateData) else part.value if isinstance(part, nodes.Const) else None
+            for part in written
+        ]
+        return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None
 
     def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
         """Return what became of a whole conversation, as it is or with or without generation prompt."""
@@ -266,16 +292,17 @@ class TemplateTrial:
         """Return the markers of a text in order, the end token among them."""
         return self.marker.findall(text)
 
-    def bases(self, conversation: Conversation) -> Iterator[Conversation]:
-        """Yield the simpler conversations below one."""
-        seen, waiting = {conversation.name}, [conversation.base, conversation.also]
-        while waiting:
-            name = waiting.pop(0)
-            if name is not None and name not in seen:
-                seen.add(name)
-                simpler = self.conversations[name]
-                waiting += [simpler.base, simpler.also]
-                yield simpler
+    def bases(self, conversation: Conversation) -> Sequence[Conversation]:
+        """Return the simpler conversations below one."""
+        if conversation.name not in self._bases:
+            found, waiting = {conversation.name: conversation}, [conversation.base, conversation.also]
+            while waiting:
+                name = waiting.pop(0)
+                if name is not None and name not in found:
+                    simpler = found[name] = self.conversations[name]
+                    waiting += [simpler.base, simpler.also]
+            self._bases[conversation.name] = tuple(found.values())[1:]
+        return self._bases[conversation.name]
 
     def applicable(self) -> list[Conversation]:
         """Return the conversations that show something about the template, as far as it renders them."""
@@ -356,7 +383,7 @@ class TemplateTrial:
 
 
 @lru_cache(maxsize=16)
-def _renderings(*_settings: Hashable) -> dict[tuple[str, State, bool], Rendering]:
+def _renderings(*_settings: Hashable) -> dict[tuple[bytes, tuple[str, ...], State, bool], Rendering]:
     """Return where the renderings of a template with these settings are kept, for all its trials."""
     return {}
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Final
 
-from jinja2 import meta, nodes
+from jinja2 import nodes
 
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
@@ -326,4 +326,5 @@ def _severity_of_lost_tools(trial: TemplateTrial, text: str) -> Severity:
     names = [str(each["function"]["name"]) for each in trial.conversations["tools-many"].tools or ()]
     if any(name in text for name in names):
         return Severity.ERROR
-    return Severity.WARNING if "tools" in meta.find_undeclared_variables(trial.tree) else Severity.INFO
+    reads = any(isinstance(each, nodes.Name) and (each.name, each.ctx) == ("tools", "load") for each in trial.nodes)
+    return Severity.WARNING if reads else Severity.INFO

@@ -96,7 +96,9 @@ def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int, Conversat
     The variable exists before the loop and is read after it. That it matters is tried: the template is rendered once
     more with the variable in a namespace, which outlives the loop.
     """
-    tree = trial.tree
+    assigned = list(_assigned(trial.tree.body))
+    if len(dict(assigned)) == len({*assigned}):
+        return  # most templates set no variable both in a loop and outside of it
     bound = {name.name for name in trial.nodes if isinstance(name, nodes.Name) and name.ctx == "param"}
     bound |= {
         each.name
@@ -105,7 +107,7 @@ def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int, Conversat
         for each in (loop.target, *loop.target.find_all(nodes.Name))
         if isinstance(each, nodes.Name)
     }
-    for name, line in dict(_set_in_vain(tree)).items():
+    for name, line in dict(_set_in_vain(trial.tree)).items():
         shown = _shown_by(trial, name) if name not in bound else None
         if shown is not None:
             yield name, line, shown
@@ -144,6 +146,15 @@ def unread_names(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:
             name = each.attr
         if name and name not in read and not name.startswith("_"):
             yield (f"{each.name}.{name}" if isinstance(each, nodes.NSRef) else name), each.lineno
+
+
+def _assigned(body: Iterable[nodes.Node], loops: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield the variables that statements set, each with the number of loops around it."""
+    for each in body:
+        if isinstance(each, nodes.Assign) and isinstance(each.target, nodes.Name):
+            yield each.target.name, loops
+        for part in ("body", "elif_", "else_"):
+            yield from _assigned(getattr(each, part, None) or (), loops + isinstance(each, nodes.For))
 
 
 def _set_in_vain(template: nodes.Template) -> Iterator[tuple[str, int]]:

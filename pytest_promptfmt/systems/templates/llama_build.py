@@ -52,7 +52,7 @@ def build(archive: Path | None = None) -> Path:
         program = Path(scratch, PROGRAM)
         places = [f"-I{each}" for each in (folder, folder / "common", folder / "vendor")]
         files = [str(folder / name) for name in _FILES]
-        _run([compiler, "-std=c++17", "-O0", *places, str(driver), *files, "-o", str(program)])
+        _run([compiler, "-std=c++17", "-O1", *places, str(driver), *files, "-o", str(program)])
         caches.mkdir(parents=True, exist_ok=True)
         shutil.copy(program, caches / PROGRAM)
     return caches / PROGRAM

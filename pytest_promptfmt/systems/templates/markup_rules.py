@@ -280,9 +280,8 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             continue
         texts.add(text)
         for pair, space, at in spaces_between(text, conversation, trial):
-            spaces = seen.setdefault(pair, {})
-            if space not in spaces:
-                spaces[space] = conversation, excerpt(text, at, at + len(space))
+            if space not in seen.get(pair, ()) and not _is_in_sentence(text, pair, at, at + len(space)):
+                seen.setdefault(pair, {})[space] = conversation, excerpt(text, at, at + len(space))
     by_role: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
     for (one, other), spaces in seen.items():
         if other.endswith(" text") and len(spaces) == 1:
@@ -317,14 +316,14 @@ def spaces_between(
     """
     pieces = list(_pieces(text, conversation, trial))
     for (one, _, end), (other, start, _) in pairwise(pieces):
-        near = one and other and (_is_marker(one) or _is_marker(other)) and not text[end:start].strip()
-        if near and not _is_in_sentence(text[: end - len(one)], text[start + len(other) :]):
+        if one and other and (_is_marker(one) or _is_marker(other)) and not text[end:start].strip():
             yield (one, other), text[end:start], end
 
 
-def _is_in_sentence(before: str, after: str) -> bool:
-    """Return whether prose goes on around something, such as an instruction that names two tags."""
-    return before[-1:] == " " and before[-2:-1].isalpha() and after[:1] == " " and after[1:2].isalpha()
+def _is_in_sentence(text: str, pair: tuple[str, str], start: int, end: int) -> bool:
+    """Return whether prose goes on around a pair, such as an instruction that names two tags."""
+    before, after = text[: max(start - len(pair[0]), 0)][-2:], text[end + len(pair[1]) :][:2]
+    return before[-1:] == after[:1] == " " and before[:1].isalpha() and after[1:].isalpha()
 
 
 @lru_cache(maxsize=512)

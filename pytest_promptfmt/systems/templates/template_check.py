@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.finding import Reported, Severity
-from pytest_promptfmt.core.limits import applied
+from pytest_promptfmt.core.limits import applied, rarely_collected
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.profiles.probe_conversations import (
@@ -49,6 +49,7 @@ _SYSTEM: Final = "templates"
 
 
 @applied()
+@rarely_collected()
 def checked_template(
     template: str | Path,
     tokenizer: str | Path | None = None,
