@@ -33,7 +33,7 @@ MISTAKES = {
         "PF455",
         "the JSON of a tool call is broken in a conversation with a tool call",
     ),
-    "a marker closed twice": ("'<|end|>\\n' }}\n{%- endfor", "'<|end|><|end|>\\n' }}\n{%- endfor", "PF456", "one user"),
+    "a marker closed twice": ("'<|end|>\\n' }}\n{%- endfor", "'<|end|><|end|>\\n' }}\n{%- endfor", "PF456", "single"),
     "a result left open": (
         "'</result>' }}",
         "('' if loop.last else '</result>') }}",
