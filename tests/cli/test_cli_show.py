@@ -147,17 +147,22 @@ def test_an_unknown_name_is_an_error_before_what_collects_is_imported(folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("loop", "message"),
+    ("loop", "seconds", "message"),
     [
         (
             "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+            60,
             "needs more memory",
         ),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "did not finish within 2 s"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            2,
+            "did not finish within 2 s",
+        ),
     ],
 )
-def test_a_template_has_the_memory_and_time_of_a_test(folder: Path, loop: str, message: str) -> None:
-    (folder / "promptfmt.yaml").write_text("time_limit: 2\n", "utf-8")
+def test_a_template_has_the_memory_and_time_of_a_test(folder: Path, loop: str, seconds: int, message: str) -> None:
+    (folder / "promptfmt.yaml").write_text(f"time_limit: {seconds}\n", "utf-8")
     write_task(folder, "arc", doc_to_text=f"Q {loop}")
     done = promptfmt(folder, "show", "arc", "--profile", "plain")
     assert (done.returncode, message in done.stderr) == (1, True), done
