@@ -126,7 +126,7 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
     """
     task = as_written(task)
     for key, what, hint in _obstacles(task):
-        raise task.error(FormatError, f"format {format_.name!r} cannot lay out {what}", key, hint=hint)
+        raise task.error(FormatError, f"format {format_.name!r} cannot be used for {what}", key, hint=hint)
     mappings = _mappings(task, format_)
     templates = _templates(task, format_, mappings)
     scorer = make_scorer(format_.scorer, format_.choice_labels)

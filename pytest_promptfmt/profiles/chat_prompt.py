@@ -368,12 +368,12 @@ def _refuse_wrong_order(messages: Sequence[Message], formatter: Formatter, where
         expected = "assistant" if number % 2 else "user"
         if message.role != expected:
             raise RenderError(
-                f"the formatter {formatter.name}, {where}: message {number + offset + 1} is from the {message.role},"
-                f" expected the {expected}",
+                f"the formatter {formatter.name}{where and f', {where}'}: message {number + offset + 1} is from the"
+                f" {message.role}, expected the {expected}",
                 hint="after an optional system message, user and assistant must alternate, starting with the user",
             )
     if not messages:
-        raise RenderError(f"the formatter {formatter.name}, {where}: no messages")
+        raise RenderError(f"the formatter {formatter.name}{where and f', {where}'}: no messages")
 
 
 def _markup(text: str) -> Span:

@@ -427,7 +427,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     saw = f"generation prompt {excerpt(opened, at)!r}, but finished answer {excerpt(begun, at)!r}"
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
-        how = "with more than" if _begins(plain, finished) else "differently from"
+        how = "with more text than" if _begins(plain, finished) else "differently from"
         less = Severity.WARNING if how == "differently from" and is_for_chat(trial) else Severity.INFO
         yield finding(
             f"finished answers begin {how} the generation prompt",

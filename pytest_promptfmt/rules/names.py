@@ -208,7 +208,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
         for key, file, other in odd if len(odd) == 1 else ():
             first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
             usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more"
-            saw = f"{_compared(file.config, key)!r}; {usual}"
+            saw = f"{_compared(file.config, key)!r}, but {usual}"
             yield Finding(message=f"one task of the group has another {key} than the rest", saw=saw, position=first)
 
 

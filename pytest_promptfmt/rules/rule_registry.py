@@ -246,7 +246,7 @@ def _load_file(file: Path) -> None:
     name = f"promptfmt_rules_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file, loader=SourceLoader(name, str(file)))
     if spec is None or spec.loader is None or not file.is_file():
-        raise SettingsError("no such Python file of rules", position=Position(file))
+        raise SettingsError("this file of rules does not exist", position=Position(file))
     try:
         gate.status_of(file)
         with imports_from_source():

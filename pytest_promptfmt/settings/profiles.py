@@ -73,7 +73,7 @@ def defined_profiles(
             else:
                 known = (*file.profiles, *outer, *BUILTIN_PROFILES)
                 raise SettingsError(
-                    f"profile {name!r} extends {wanted!r}, which is unknown",
+                    f"profile {name!r} extends the unknown profile {wanted!r}",
                     position=where,
                     hint=did_you_mean(wanted, known) or f"known: {', '.join(dict.fromkeys(known))}",
                 )
@@ -83,7 +83,7 @@ def defined_profiles(
     for name in file.profiles:
         if name in RESERVED:
             raise SettingsError(
-                f"{name!r} is built in",
+                f"the profile {name!r} is built in",
                 position=file.position("profiles", name),
                 hint="choose another name" + (f", with `extends: {name}`" if name in BUILTIN_PROFILES else ""),
             )

@@ -321,7 +321,7 @@ def test_an_installed_package_offers_rules_through_its_entry_point(tmp_path: Pat
 def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_path: Path) -> None:
     done = run(tmp_path, ini="promptfmt_rules = no_rules.py\n")
     assert done.returncode == 4
-    assert "no_rules.py: no such Python file of rules" in done.stderr + done.stdout
+    assert "no_rules.py: this file of rules does not exist" in done.stderr + done.stdout
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
         ("profiles:\n  q:\n    mode: chat\n", ":3:5", "profiles.q.mode is 'chat', expected loglikelihood or generate"),
         ("profiles:\n  q:\n    clock: soon\n", ":3:5", "expected a date"),
         ("profiles:\n  q:\n    template_args: {f: !function a.b}\n", ":3:5", "expected a mapping of names to values"),
-        ("profiles:\n  plain: {}\n", ":2:3", "'plain' is built in"),
+        ("profiles:\n  plain: {}\n", ":2:3", "the profile 'plain' is built in"),
         ("profiles:\n  a: {extends: chat-chatm}\n", ":2:7", "did you mean 'chat-chatml'"),
         ("profiles:\n  a: {extends: b}\n  b: {extends: a}\n", ":3:7", "in a circle: a -> b -> a"),
         ("profiles:\n  a: {extends: a}\n", ":2:7", "in a circle: a -> a"),

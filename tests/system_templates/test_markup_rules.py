@@ -283,7 +283,7 @@ def test_each_image_has_a_place_of_its_own() -> None:
     images = "message.content | selectattr('type', 'equalto', 'image') | list"
     assert lost in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
     assert lost not in messages(ROLES.replace("IMAGES", f"'<image>' * ({images} | length)"), "PF433")
-    first = "an image after a text is written before it"
+    first = "an image that follows a text is written before the text"
     in_place = ROLES.replace("{{- IMAGES }}", "").replace("part.text", "part.text or '<image>'")
     assert first in messages(ROLES.replace("IMAGES", f"'<image>' if {images}"), "PF433")
     assert first not in messages(in_place, "PF433")

@@ -123,7 +123,7 @@ def test_choices_of_a_list_are_not_rendered() -> None:
         ({"doc_to_choice": ["", "b"]}, IndexError, "every choice must be a non-empty text"),
         ({"doc_to_choice": [1, 2]}, TypeError, "every choice must be a non-empty text"),
         ({"doc_to_target": 5}, IndexError, "the target 5 is outside the choices"),
-        ({"doc_to_choice": "not a literal"}, SyntaxError, "not a Python literal"),
+        ({"doc_to_choice": "not a literal"}, SyntaxError, "neither a column nor a list"),
         ({"doc_to_text": None}, TypeError, "must be a column, a template or a function, not None"),
         (
             {"doc_to_text": "answer", "doc_to_choice": None, "doc_to_target": "x"},

@@ -96,7 +96,10 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
         later_image = replace(once, messages=[{**asked, "content": asked["content"][::-1]}, *later])
         if trial.finished(later_image) == seen != trial.text("second-question"):
-            message, place = "an image after a text is written before it", trial.place_of("'image'", '"image"')
+            message, place = (
+                "an image that follows a text is written before the text",
+                trial.place_of("'image'", '"image"'),
+            )
             yield once.finding(message, excerpt(seen), place, Severity.INFO)
     for call, letters, line in stripped_letters(trial.nodes):
         message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
@@ -236,7 +239,7 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
     for name, line, conversation in lost_assignments(trial):
-        message = f"a variable that a loop sets has its old value after the loop: {name}"
+        message = f"after the loop that sets it, the variable {name} has its old value again"
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
     for name, line in dict(unread_names(trial.nodes)).items():
         yield info(f"the template sets {name}, but never reads the variable", "", trial.place(line))

@@ -117,7 +117,8 @@ def _text(path: Path) -> str:
     try:
         return gate.read_bytes(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"the chat template cannot be read: {error}", position=Position(path)) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SourceError(f"the chat template cannot be read: {reason}", position=Position(path)) from error
 
 
 def _json(path: Path) -> Mapping[str, Any]:

@@ -49,7 +49,7 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
             continue
         by_role[kept[0]] = role
     if len(by_role) > 1:
-        message = f"whitespace around {by_role[True]} texts is kept, around {by_role[False]} texts removed"
+        message = f"whitespace is kept around {by_role[True]} texts, but removed around {by_role[False]} texts"
         yield info(message, excerpt(text), trial.place_of("trim", "strip"))
 
 

@@ -146,7 +146,7 @@ class FieldMapping:
         except Exception as error:
             # ast's other errors name only the node, by its address in memory.
             what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
-            message = f"{self.key} {place} renders to {quoted(text)}, which is not a Python literal{what}"
+            message = f"{self.key} {place} renders to {quoted(text)}, which is neither a column nor a list{what}"
             columns = ", ".join(map(str, doc)) if text.isidentifier() else ""
             hint = f"the columns are {shortened(columns)}" if columns else None
             raise RenderError(message, position=self.position, hint=hint).naming(str(place)) from error
