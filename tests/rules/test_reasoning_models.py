@@ -45,10 +45,10 @@ def messages(config: dict[str, Any], code: str = "PF462", **profile: Any) -> lis
             {"output_type": "generate_until"},
             ["a stop sequence ends the reasoning", "the token budget is too small for the reasoning"],
         ),
-        (GENERATES | {"gen_prefix": "The answer is"}, ["gen_prefix replaces the reasoning"]),
+        (GENERATES | {"gen_prefix": "The answer is"}, ["gen_prefix replaces the reasoning block"]),
         (
             {"output_type": "multiple_choice", "gen_prefix": "The answer is"},
-            ["gen_prefix replaces the reasoning"],
+            ["gen_prefix replaces the reasoning block"],
         ),
     ],
 )

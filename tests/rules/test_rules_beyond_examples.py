@@ -366,7 +366,7 @@ def test_shots_with_the_answer_in_the_question_are_one_finding(tmp_path: Path) -
     assert found["PF806"].endswith(": Q: Which metal melts?⟨LF⟩A: tin⟨LF⟩⟨LF⟩")
 
 
-@pytest.mark.parametrize(("version", "how"), [("0.4.9", "one is missing if"), ("0.4.10", "evaluated doc can be one")])
+@pytest.mark.parametrize(("version", "how"), [("0.4.9", "one example less if"), ("0.4.10", "evaluated doc can be one")])
 def test_shots_from_the_test_split_are_those_of_the_release(tmp_path: Path, version: str, how: str) -> None:
     write_example("test_split: test\nnum_fewshot: 2", tmp_path)
     file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
