@@ -52,8 +52,8 @@ def recordings_of(task: Task) -> list[Path]:
     )
     # A name longer than a file's can be has no recording.
     possible = [pattern for pattern in beside if len(pattern.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME]
-    names = _names_in(folder)
-    found = {folder / name for pattern in possible for name in fnmatch.filter(names, pattern)}
+    names = _names_in(folder)  # seldom any: compiling a pattern takes longer than the rest
+    found = {folder / name for pattern in possible for name in fnmatch.filter(names, pattern)} if names else set()
     exact = folder / f"{task.path.stem}.recording.jsonl"
     found |= {exact} if gate.is_there(exact) else set()  # a link to nothing as well
     named = task.own_metadata.get("recordings") or ()

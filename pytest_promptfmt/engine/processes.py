@@ -163,13 +163,15 @@ class Limits:
 
     `processor`: seconds of processor time for each number of a job. `waiting`: seconds with hardly any processor time.
     `memory`: bytes in addition to those that the worker began with; `retire`: such bytes after a job above which the
-    worker is replaced.
+    worker is replaced. So it is after so many `jobs`: it has its own copy of all that they touched of the memory that
+    it began with, which its successor shares again.
     """
 
     processor: float = 60.0
     memory: int = 2**30
     waiting: float = 30.0
     retire: int = 3 * 2**28
+    jobs: int = 3_000
 
 
 def limit_processor_time(seconds: float) -> None:

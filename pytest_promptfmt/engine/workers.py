@@ -127,7 +127,7 @@ class _Work:
         before = memory.resident()
         self.prepare()
         send_result(network_of("self"))
-        is_first = True
+        done = 0
         while True:
             try:
                 job: Job = tuple(receive(jobs))
@@ -140,9 +140,9 @@ class _Work:
                 found = None
             if os.getpid() != own:
                 return  # a process that code of the job forked, and that came back here
-            is_full = memory.resident() - before > limits.retire
-            send_result([job, found, is_first, is_full])
-            is_first = False
+            done += 1
+            is_full = done >= limits.jobs or memory.resident() - before > limits.retire
+            send_result([job, found, done == 1, is_full])
 
 
 class Pool:

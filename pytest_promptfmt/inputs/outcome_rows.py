@@ -135,6 +135,7 @@ class PlannedItems:
             results.items.clear()
         elif results.items.keys() == offered:
             results.pack(pack)
+            del self._offered[name]
 
 
 def _of_variant(path: Path | str, made: str) -> str:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -88,10 +89,13 @@ class SharedInputs:
         self._path, self._plugins = search_path(), tuple(run.plugins())
         self._places = contents.places
         self.is_library = self._places.is_library
+        self.conftests_above = cache(self._conftests_above)
 
     def reached_from(self, modules: Iterable[str], settings: Settings, *, may_ask: bool = False) -> CodeInputs:
         """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
         modules = list(modules)
+        if not modules:
+            return CodeInputs()
         around = {harness.folder.parent for each in modules if (harness := harness_around(Path(each).parent))}
         folders = (str(settings.rootdir), *sorted(map(str, around - {settings.rootdir})), *search_path())
         reached = reached_from(modules, folders, self.is_library, may_ask=may_ask)
@@ -102,7 +106,7 @@ class SharedInputs:
             return replace(reached, asks="a module that is reached through a link and may read files behind the link")
         return reached
 
-    def conftests_above(self, folder: Path) -> list[str]:
+    def _conftests_above(self, folder: Path) -> list[str]:
         """Return the paths of conftests from a folder up to the rootdir, also of missing ones."""
         root = self._run.rootdir
         chain = [folder, *folder.parents]

@@ -194,6 +194,7 @@ class ItemRunner:
         gc.set_threshold(*_GC_THRESHOLDS)
         session = self._items[0].session
         self._trace.begin(above=ItemRunner.work.__code__)
+        snapshots.taken(self._config)  # those of tests that ran in pytest's process
         session._setupstate = type(session._setupstate)()  # fixtures that are set up belong to pytest's process
 
     def work(self, job: Job) -> list[Any]:
@@ -202,7 +203,6 @@ class ItemRunner:
         return [self._result_of(item, after) for item, after in zip(items, [*items[1:], None], strict=True)]
 
     def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
-        assertions = snapshots.number_taken(self._config)
         self._warnings = []
         if self._printed is not None:
             self._printed.begin_item()
@@ -221,7 +221,7 @@ class ItemRunner:
             "seen": {"files": self._trace.taken(), "asked": sorted(asked), "wrote": wrote},
             "reports": [self._serialized(report) for report in self._reports],
             "warnings": self._warnings,
-            "counted": snapshots.taken(self._config, since=assertions),
+            "counted": snapshots.taken(self._config),
         }
 
     def run(self, item: PromptItem, nextitem: pytest.Item | None) -> None:

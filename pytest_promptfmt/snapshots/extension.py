@@ -148,15 +148,12 @@ def cover(config: pytest.Config, tree: Tree, places: Iterable[Path]) -> None:
         config.option.file_or_dir = [*given, *map(str, folders)]
 
 
-def taken(config: pytest.Config, since: int = 0) -> list[Counted]:
-    """Return what syrupy is to count of the comparisons of this process, after the first `since` of them."""
-    assertions = config._syrupy._assertions[since:]  # type: ignore[attr-defined]  # as above
-    return [_counted(result) for each in assertions for result in each.executions.values()]
-
-
-def number_taken(config: pytest.Config) -> int:
-    """Return how many comparisons syrupy knows of."""
-    return len(config._syrupy._assertions)  # type: ignore[attr-defined]  # as above
+def taken(config: pytest.Config) -> list[Counted]:
+    """Return what syrupy is to count of the comparisons since the last call, and let it forget them in this process."""
+    assertions = config._syrupy._assertions  # type: ignore[attr-defined]  # as above
+    found = [_counted(result) for each in assertions for result in each.executions.values()]
+    assertions.clear()
+    return found
 
 
 def count(

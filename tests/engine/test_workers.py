@@ -135,6 +135,13 @@ def test_a_worker_that_holds_much_is_replaced_after_its_job(pool: Made) -> None:
     assert jobs.result(0) != jobs.result(1)
 
 
+def test_a_worker_that_has_done_many_jobs_is_replaced(pool: Made) -> None:
+    jobs = pool(lambda _number: os.getpid(), count=1, jobs=2)
+    jobs.plan([(number,) for number in range(4)])
+    first, second, third, fourth = (jobs.result(number) for number in range(4))
+    assert first == second != third == fourth
+
+
 def test_a_worker_that_is_started_late_has_as_much_memory_as_the_first(pool: Made) -> None:
     def run(number: int) -> int:
         if number == 1:

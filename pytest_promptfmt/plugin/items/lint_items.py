@@ -80,7 +80,9 @@ class ScoringItem(RuleItem):
         run = self.run
         item = Outcome(task=self.tested.id, file=str(self.path))
         with self.failures_of(item):
-            checked = check_scoring(self.study, run.folders.rules_for(self.path), is_linted=_is_linted(self))
+            checked = check_scoring(
+                self.study, run.folders.rules_for(self.path), is_linted=self.parent in self.session.stash[_LINTED]
+            )
         self.outcome = with_findings(run, replace(item, rendered=True, scored=True), checked)
         raise_errors(self, self.outcome)
 
@@ -103,14 +105,6 @@ class FileLintItem(PromptItem):
         outcome = Outcome(task=self.view.name, file=str(self.path), rendered=True, linted=("",))
         self.outcome = with_findings(run, outcome, checked)
         raise_errors(self, self.outcome)
-
-
-def _is_linted(item: ScoringItem) -> bool:
-    """Return whether the task's lint item is in this run as well."""
-    stash = item.session.stash
-    if _LINTED not in stash:
-        stash[_LINTED] = {each.parent for each in item.session.items if isinstance(each, LintItem)}
-    return item.parent in stash[_LINTED]
 
 
 def wanted(run: Run, checked: LintResult, file: Path) -> tuple[Reported, ...]:
@@ -156,8 +150,10 @@ class LintKind(Kind):
         """Report profile-level findings once, on the first item that uses the profile; unchanged files have theirs."""
         shown = {key for item in session.items if isinstance(item, Unchanged) for key in item.introduces}
         known: list[Profile] = []
+        session.stash[_LINTED] = linted = set[pytest.Collector | None]()
         for item in session.items:
             if isinstance(item, LintItem):
+                linted.add(item.parent)
                 item.introduces = new = [profile for profile in item.met if profile not in known]
                 known += new
                 if shown:
