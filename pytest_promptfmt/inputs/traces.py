@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.files import hub_caches
 from pytest_promptfmt.inputs.code_inputs import asks_for
 from pytest_promptfmt.inputs.places import PACKAGE
 
@@ -26,6 +28,9 @@ _CHANGING: Final = ("/proc/", "/sys/", "/dev/", "/run/")
 _THIS_MACHINE: Final = ("localhost", "::1", "0.0.0.0", "", None)
 _OWN: Final = ".promptfmt-"
 _DESCRIPTORS: Final = "/proc/self/fd"
+_MARKER: Final = f"{os.sep}__init__.py"
+"""An empty file that Hugging Face's libraries write into a new cache, which makes it a package."""
+
 _COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
 _LOADER: Final = os.path.join(PACKAGE, "profiles", "tokenizer_loader.py")
 
@@ -173,7 +178,8 @@ class Trace:
         if name.startswith(_CHANGING):
             self._refuse(name)
         elif flags & _WRITES:
-            self._refuse("a file that the code writes")
+            if not (name.endswith(_MARKER) and gate.is_below(name, hub_caches())):
+                self._refuse("a file that the code writes")
         else:
             for file in self._files_at_work():
                 self._seen[file].paths.add(f"{name}/" if listed else name)
