@@ -80,10 +80,7 @@ def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = 
     them without the delimiter. `expected` are the user's own completions. Raises ScoringError or RenderError
     for a task that cannot be scored at all.
     """
-    return _matrix_of(_Battery(scoring), expected)
-
-
-def _matrix_of(battery: _Battery, expected: Sequence[ExpectedCompletion]) -> Matrix:
+    battery = _Battery(scoring)
     return battery.matrix(expected) if expected else shared_matrix(battery, lambda: battery.matrix(()))
 
 
@@ -118,15 +115,15 @@ def try_answers(study: Study) -> Tried:
     How many answers fit into the limit depends on the machine: SlowScoringError is raised where they do not, and
     LimitExceededError only if an answer made to be hard to read is too slow by itself.
     """
-    task, battery = study.given, _Battery(study.scoring)
+    task = study.given
     position, what = task.position("filter_list"), f"testing how {task.id} reads answers"
     all_in_time = partial(time_limit, BATTERY_SECONDS, what, position, hint=_SLOW, error=SlowScoringError)
     try:
         with all_in_time():
-            matrix = _matrix_of(battery, study.expected)
+            matrix = try_phrasings(study.scoring, expected=study.expected)
     except SlowScoringError:
         with all_in_time():
-            battery.require_speed(position)
+            _Battery(study.scoring).require_speed(position)
         raise
     expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
     return Tried(

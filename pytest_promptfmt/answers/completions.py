@@ -107,13 +107,16 @@ class Chain(MetricScores):
 
     def reads_right(self, pipeline: FilterPipeline, text: str, question: Question, doc: Doc) -> bool:
         """Return whether a completion counts as right; not where code fails on it. Raises PromptfmtError as `read`."""
-        stages = self.read(pipeline, text, doc, "a probe")
+        return self.judges(self.read(pipeline, text, doc, "a probe"), question, doc) is True
+
+    def judges(self, stages: Stages, question: Question, doc: Doc) -> bool | None:
+        """Return whether a completion that was read is right; None where nothing was read, or code fails on it."""
         try:
-            return stages.problem is None and self.is_right(question, doc, stages.extracted)
+            return None if stages.problem is not None else self.is_right(question, doc, stages.extracted)
         except PromptfmtError:
             raise
         except Exception:
-            return False
+            return None
 
     def read_all(
         self, pipeline: FilterPipeline, raws: Sequence[str], docs: Sequence[Doc], whats: Sequence[str]

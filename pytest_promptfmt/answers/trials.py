@@ -55,6 +55,11 @@ class AnswerTrial(ScoringTrial):
     nonsense: float | None = None
     others: tuple[str, ...] = ()
 
+    @property
+    def beats_nonsense(self) -> bool:
+        """Return whether the gold answer scores more than nonsense, where both have a score."""
+        return self.best is not None and self.nonsense is not None and self.best > self.nonsense
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceTrial(ScoringTrial):

@@ -13,7 +13,6 @@ from pytest_promptfmt.answers.completions import Chain, Stages
 from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import named_labels
@@ -133,12 +132,7 @@ def _stage(study: Study, chain: Chain, trial: AnswerTrial, form: AskedForm, text
     wrong: list[Stages] = []
     for pipeline in chain.pipelines:
         stages = chain.read(pipeline, text, trial.instance.doc, "an answer in the requested form")
-        try:
-            if stages.problem is not None or chain.is_right(question, trial.instance.doc, stages.extracted):
-                return None
-        except PromptfmtError:
-            raise
-        except Exception:
+        if chain.judges(stages, question, trial.instance.doc) is not False:
             return None
         wrong.append(stages)
     first = wrong[0]

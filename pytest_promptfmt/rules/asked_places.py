@@ -13,7 +13,7 @@ from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, generating, given_shots, query
-from pytest_promptfmt.rules.rule_views import finding, first_text, listed_labels, pattern, scores_exact_match, words
+from pytest_promptfmt.rules.rule_views import compares_whole, finding, first_text, listed_labels, pattern, words
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
@@ -80,11 +80,9 @@ def _no_room_for_length(study: Study) -> Iterator[str]:
 def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
     """Return a task that compares whole completions with texts, and the texts of its own docs."""
     targets = [instance.target for instance in study.real_instances]
-    is_compared = study.generates and not study.has_own_scorer and scores_exact_match(study)
     are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
-    if not (targets and is_compared and are_texts) or looks_for_answers(study.task) or study.has_guessed_text:
-        return ()
-    return ((study, [str(target).strip() for target in targets]),)
+    is_compared = bool(targets) and are_texts and compares_whole(study) and not study.has_guessed_text
+    return ((study, [str(target).strip() for target in targets]),) if is_compared else ()
 
 
 @query("PF714", "the gold answers do not have the format that the prompt requests", _compared_golds, at="doc_to_target")

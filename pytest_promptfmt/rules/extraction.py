@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.answers.completions import Chain
@@ -13,7 +14,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import query, task
-from pytest_promptfmt.rules.rule_views import comparing_key, finding
+from pytest_promptfmt.rules.rule_views import comparing_key, finding, first_text
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
@@ -108,16 +109,13 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
 
 @query("PF504", "a filter finds code only in a block that names its language", task, scope="scoring")
 def _fence_with_language(study: Study) -> Iterator[Finding]:
-    filters = filters_of(study)
-    missed = []
-    for number, pipeline in enumerate(filters.chain.pipelines if filters is not None else ()):
-        if filters is None or not pipeline.patterns or filters.read(pipeline, f"```\n{_CODE}\n```") == _CODE:
-            return
-        prompt = trials_of(study).scoring.instances[0].prompts[0].text
-        tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
-        missed += [(number, tag) for tag in tags if filters.read(pipeline, f"```{tag}\n{_CODE}\n```") == _CODE][:1]
-    for number, tag in missed:
-        yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
+    for filters in filters_of(study):
+        readers = [one.patterns and filters.read(one, f"```\n{_CODE}\n```") != _CODE for one in filters.chain.pipelines]
+        prompt = first_text(study.instances[0])
+        tags = [one for one in _LANGUAGES if f"```{one}" not in prompt] if all(readers) else []
+        for number, pipeline in enumerate(filters.chain.pipelines):
+            if tag := next((one for one in tags if filters.read(pipeline, f"```{one}\n{_CODE}\n```") == _CODE), ""):
+                yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +182,8 @@ def misread_by_all(
 
 def readers(study: Study) -> Sequence[Reader]:
     """Return what reads the answers of a task; nothing where code judges them, or any text may be one."""
-    reader = reader_of(study)
-    return () if reader is None else (reader,)
+    made = (study.once("reader", partial(_reader, study, one)) for one in filters_of(study))
+    return [one for one in made if one is not None]
 
 
 def readers_of_numbers(study: Study) -> Sequence[Reader]:
@@ -198,15 +196,15 @@ def bare_answer(text: str) -> str:
     return text.strip("()[]*$ \n\t").rstrip(".").replace(",", "")
 
 
-def filters_of(study: Study) -> Filters | None:
-    """Return the filters of a task; None where nothing looks for an answer, or they cannot be tried."""
+def filters_of(study: Study) -> Sequence[Filters]:
+    """Return the filters of a task; nothing where none looks for an answer, or they cannot be tried."""
     if not study.generates or not looks_for_answers(study.task) or study.has_guessed_text:
-        return None
+        return ()
     if scoring_failure(study) is not None:
-        return None
+        return ()
     trials = trials_of(study)
     instances = trials.scoring.instances
-    return None if trials.chain is None or not instances else Filters(trials.chain, instances[0].doc)
+    return () if trials.chain is None or not instances else (Filters(trials.chain, instances[0].doc),)
 
 
 def scored_answers(study: Study) -> tuple[Chain, Sequence[AnswerTrial]] | None:
@@ -220,14 +218,6 @@ def scored_answers(study: Study) -> tuple[Chain, Sequence[AnswerTrial]] | None:
     return None if trials.chain is None else (trials.chain, trials.answers)
 
 
-def reader_of(study: Study) -> Reader | None:
-    """Return what reads the answers of a task; None where code judges them, or any text may be one."""
-    filters = filters_of(study)
-    if filters is None:
-        return None
-    return study.once("reader", lambda: _reader(filters, Subject(trials_of(study).scoring)))
-
-
 def limited_answers(subject: Subject) -> Answers | None:
     """Return the possible answers to a question, imagined ones to a synthetic one; None where any text may be one."""
     answers = answers_of(subject.questions[0], subject.prompt)
@@ -236,7 +226,8 @@ def limited_answers(subject: Subject) -> Answers | None:
     return None if answers is None or answers.kind == "text" else answers
 
 
-def _reader(filters: Filters, subject: Subject) -> Reader | None:
+def _reader(study: Study, filters: Filters) -> Reader | None:
+    subject = Subject(trials_of(study).scoring)
     answers = limited_answers(subject)
     if answers is None:
         return None

@@ -15,7 +15,6 @@ from pytest_promptfmt.rules.extraction import (
     Reader,
     bare_answer,
     misread_by_all,
-    reader_of,
     readers,
     readers_of_numbers,
     scored_answers,
@@ -93,7 +92,7 @@ def _some_options_unread(study: Study) -> Iterator[Finding]:
 
     Real: patterns for A to D in tasks with five options.
     """
-    reader = reader_of(study)
+    reader = next(iter(readers(study)), None)
     if reader is None or reader.answers.kind != "choice" or len(reader.examples) < 2:
         return
     constant = study.own_text

@@ -23,6 +23,7 @@ from pytest_promptfmt.rules.page import (
 )
 from pytest_promptfmt.rules.rule_views import (
     Shot,
+    compares_whole,
     finding,
     has_given_shots,
     scores_exact_match,
@@ -248,8 +249,7 @@ def _one_answer_for_all(page: Page) -> Iterator[str]:
 
 def _compared(study: Study) -> Sequence[Page]:
     """Return the page with few-shot examples of a task whose whole completions are compared with the user's golds."""
-    is_whole = study.generates and not study.has_own_scorer and not looks_for_answers(study.task)
-    return demonstrated(study) if is_whole and study.has_real_docs and scores_exact_match(study) else ()
+    return demonstrated(study) if study.has_real_docs and compares_whole(study) else ()
 
 
 @error_query("PF807", "", _compared, at=("fewshot_config", "doc_to_target"))

@@ -63,21 +63,11 @@ def _scored(study: Study) -> Sequence[Trials]:
     return (trials_of(study),) if scoring_failure(study) is None else ()
 
 
-@error_query("PF605", "an empty completion scores the same as the gold answer", _scored, scope="scoring")
-def _empty_wins(trials: Trials) -> Iterator[Finding]:
-    for trial in trials.answers:
-        is_won = trial.empty is not None and trial.best is not None and trial.empty >= trial.best
-        is_known = trial.instance.index in _explained(trials)
-        if is_won and _is_scored(trial, trials) and _beats_nonsense(trial) and not is_known:
-            saw = f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}"
-            yield finding("", saw, scored_by(trials), trial.instance)
-
-
 @error_query("PF605", "a wrong option counts as right", _scored, scope="scoring", every=True)
 def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
     explained, at = _explained(trials), scored_by(trials)
     for trial in trials.answers:
-        for other in trial.others if _beats_nonsense(trial) and trial.instance.index not in explained else ():
+        for other in trial.others if trial.beats_nonsense and trial.instance.index not in explained else ():
             saw, do = f"{other!r}, gold is {trial.gold!r}", "compare whole answers, not parts of them"
             yield finding("", saw, at, trial.instance, do=do)
     for choice in trials.choices:
@@ -136,17 +126,13 @@ def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
 
 def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
     """Return whether the gold answer scores more than nonsense, in one of its forms."""
-    if _beats_nonsense(trial) or trials.chain is None or trial.nonsense is None:
+    if trial.beats_nonsense or trials.chain is None or trial.nonsense is None:
         return True
     scores = (
         trials.chain.score(trial.question, trial.instance.doc, form)
         for form in gold_forms(study, trial, trials.chain)[1:]
     )
     return any(score is not None and score > trial.nonsense for score in scores)
-
-
-def _beats_nonsense(trial: AnswerTrial) -> bool:
-    return trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
 
 
 def _explained(trials: Trials) -> set[int]:

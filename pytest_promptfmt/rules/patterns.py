@@ -8,14 +8,12 @@ import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
-from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import Filters, Misread, filters_of, scored_answers
 from pytest_promptfmt.rules.fixes import nothing, rewritten
@@ -78,62 +76,24 @@ def _escape_doubled(pattern: Text) -> Iterator[str]:
     yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()
 
 
-def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
-    """Return the calls in the code that the task's functions come to within their own files, and where they are."""
-    return study.once("calls of code", lambda: tuple(_calls_reached(study)))
-
-
-def _calls_reached(study: Study) -> Iterator[tuple[ast.Call, Position]]:
-    named: dict[Path, list[FunctionRef]] = {}
-    for function in functions_of(study.given):
-        named.setdefault(function.file, []).append(function)
-    for file, found in named.items():
-        tree = parsed(found[0])
-        if tree is not None:
-            for call in _calls_within(tree, tuple(function.name for function in found)):
-                yield call, Position(file, call.lineno, call.col_offset + 1)
-
-
-@lru_cache(maxsize=64)
-def _calls_within(tree: ast.Module, names: tuple[str, ...]) -> tuple[ast.Call, ...]:
-    """Return the calls that functions of a module come to within it."""
-    parts: dict[str, list[ast.stmt]] = {}
-    for node in tree.body:
-        for name in _defined(node):
-            parts.setdefault(name, []).append(node)
-    calls: dict[ast.Call, None] = {}
-    seen: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for inner in (each for part in parts.get(name, ()) for each in ast.walk(part)):
-            if isinstance(inner, ast.Name):
-                waiting.append(inner.id)
-            elif isinstance(inner, ast.Call):
-                calls[inner] = None
-    return tuple(calls)
-
-
-def _defined(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Name):
-                yield target.id
-
-
 @also("PF502")
 def word_stripped(study: Study) -> Iterator[Finding]:
     """Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word."""
-    for call, position in _calls_of(study):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _TRIMS and len(call.args) == 1:
-            word = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
-            if isinstance(word, str) and re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
+    modules = {function.file: parsed(function) for function in functions_of(study.given)}
+    for file, tree in modules.items():
+        for call, word in _stripped_words(tree) if tree is not None else ():
+            if re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
+                position = Position(file, call.lineno, call.col_offset + 1)
                 yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
+
+
+@lru_cache(maxsize=64)
+def _stripped_words(tree: ast.Module) -> tuple[tuple[ast.Call, str], ...]:
+    """Return the calls of `strip` with a text in a module, and that text."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 1]
+    trims = [one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr in _TRIMS]
+    texts = [(one, one.args[0].value) for one in trims if isinstance(one.args[0], ast.Constant)]
+    return tuple((call, text) for call, text in texts if isinstance(text, str))
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)
@@ -150,7 +110,7 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
     for number, pipeline in enumerate(chain.pipelines):
         for trial in answers if not pipeline.looks else ():
             doc, gold = trial.instance.doc, trial.gold
-            if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not gold.strip():
+            if not trial.beats_nonsense or not gold.strip():
                 continue
             stages = chain.read(pipeline, gold, doc, "the gold answer")
             if stages.problem is None and not chain.is_right(trial.question, doc, stages.extracted):
@@ -195,7 +155,7 @@ def _cut(
     """Return a sentence with the gold answer that is not read, where the same with a simple answer is."""
     gold, doc = trial.gold, trial.instance.doc
     filters = Filters(chain, doc)
-    if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not 0 < len(gold) < _LONG:
+    if not trial.beats_nonsense or not 0 < len(gold) < _LONG:
         return None
     around = [form for form in map(written_around, pipeline.patterns) if form is not None]
     is_plain = re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _PROBES["gold_forms"])
@@ -211,11 +171,7 @@ def _cut(
         stages = chain.read(pipeline, text, doc, "the gold answer")
         if stages.problem is not None or stages.stopped != text:
             continue
-        try:
-            right = chain.is_right(trial.question, doc, stages.extracted)
-        except PromptfmtError:
-            raise
-        except Exception:
+        if (right := chain.judges(stages, trial.question, doc)) is None:
             continue
         if right:
             return None
@@ -225,15 +181,13 @@ def _cut(
 
 @query("PF504", "a filter finds an answer inside another word", task, scope="scoring")
 def _part_of_a_word(study: Study) -> Iterator[Finding]:
-    filters, found = filters_of(study), []
-    for number, pipeline in enumerate(filters.chain.pipelines if filters is not None else ()):
-        texts = _PROBES["without_answer"] if filters is not None and pipeline.patterns else ()  # code may read anything
-        readings = ((text, filters.read(pipeline, text)) for text in texts) if filters is not None else ()
-        wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
-        if wrong is None:
-            return
-        found.append(Misread(number, *wrong))
-    yield from (wrong.finding() for wrong in found[:1])
+    for filters in filters_of(study):
+        found = []
+        for number, pipeline in enumerate(filters.chain.pipelines):
+            texts = _PROBES["without_answer"] if pipeline.patterns else ()  # code may read anything
+            readings = ((text, filters.read(pipeline, text)) for text in texts)
+            found += [Misread(number, text, read) for text, read in readings if _is_inside(read, text)][:1]
+        yield from (wrong.finding() for wrong in found[:1] if len(found) == len(filters.chain.pipelines))
 
 
 def _is_inside(read: str, text: str) -> bool:

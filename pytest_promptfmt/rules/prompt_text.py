@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.rules import Finding, Study
-from pytest_promptfmt.rules.columns import COMMON
+from pytest_promptfmt.rules.columns import COMMON, meant
 from pytest_promptfmt.rules.page import Page, Text, asked_first, error_query, first, own, part_of, query, task, texts
 from pytest_promptfmt.rules.rule_views import SHOWN, continuations, finding, own_spans, pattern, words, written_texts
 from pytest_promptfmt.study.layout import layout_of
@@ -39,7 +39,6 @@ _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE
 _TOPICS: Final = ("subject", "topic", "category", "language", "domain", "source_language", "target_language")
 """Columns that are the same for all docs of a task."""
 
-_SHORTEST: Final = 3
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 
 
@@ -231,9 +230,6 @@ def _label_misspelt(page: Page) -> Iterator[str]:
     is_english = any(label.name.casefold() in known for label in labels)
     for label in labels if is_english else ():
         name = label.name.casefold()
-        for right in known if len(name) > _SHORTEST and name not in page.instance.doc else ():
-            is_swapped = name != right and name[0] == right[0] and sorted(name) == sorted(right)
-            shorter = {right[:at] + right[at + 1 :] for at in range(len(right))}
-            # `premis` and `respons` are words of other languages, `option` is one of English
-            if is_swapped or (name in shorter and (right[-1] not in "es" or name[-1] == right[-1])):
-                yield f"{label.name}{label.colon}"
+        right = meant(name, known) if name not in page.instance.doc else None
+        if right is not None and len(name) <= len(right):  # a doubled letter may be another language's (premisse)
+            yield f"{label.name}{label.colon}"

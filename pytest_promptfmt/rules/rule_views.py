@@ -18,7 +18,7 @@ from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import WrittenTemplate
 from pytest_promptfmt.study.layout import Layout, layout_of
-from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
+from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile, looks_for_answers
 
 COLUMN: Final = "\0"
 """The character for a value in the `skeleton` of a template."""
@@ -223,6 +223,12 @@ def mapped(study: Study) -> dict[str, str]:
 def scores_exact_match(study: Study) -> bool:
     """Return whether exact_match is the only metric, written or by default."""
     return set(study.metrics or ("exact_match",)) == {"exact_match"}
+
+
+def compares_whole(study: Study) -> bool:
+    """Return whether exact_match compares whole completions with gold answers: no code judges, no filter looks."""
+    is_judged = study.has_own_scorer or looks_for_answers(study.task)
+    return study.generates and scores_exact_match(study) and not is_judged
 
 
 def severity_of_shots(study: Study) -> Severity | None:

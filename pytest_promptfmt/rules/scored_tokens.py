@@ -85,8 +85,12 @@ def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
 @_query("PF309", "labels begin with the same token", severity=Severity.INFO)
 def _same_first_token(view: ProfileView) -> Iterator[Finding]:
     for choices in _label_lists(view):
-        firsts = [scored.ids[len(_blank_ids(_tokenizer(view), scored)) :][:1] for scored in choices]
-        if all(firsts) and len(set(firsts)) < len(firsts) and len({scored.ids for scored in choices}) == len(choices):
+        firsts = [_first_visible(_tokenizer(view), scored.ids) for scored in choices]
+        if (
+            None not in firsts
+            and len(set(firsts)) < len(firsts)
+            and len({scored.ids for scored in choices}) == len(choices)
+        ):
             yield finding("", _all_tokens(view, choices), doc=choices[0].instance)
 
 
@@ -179,14 +183,6 @@ def _label_lists(view: ProfileView) -> Iterator[Sequence[ScoredContinuation]]:
 
 def _of_one_prompt(choices: Sequence[ScoredContinuation]) -> Sequence[ScoredContinuation]:
     return [scored for scored in choices if scored.request.prompt == choices[0].request.prompt]
-
-
-def _blank_ids(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:
-    """Return the ids before the first visible token."""
-    for number, token in enumerate(scored.ids):
-        if tokenizer.decode([token]).strip():
-            return scored.ids[:number]
-    return ()
 
 
 def _tokens(tokenizer: Tokenizer, scored: ScoredContinuation) -> str:
@@ -366,14 +362,9 @@ def _demonstrated(prompt: Prompt, answer: str) -> int | None:
 def _token_at(tokenizer: Tokenizer, text: str, at: int) -> int | None:
     """Return the id of the token that holds the character at `at`."""
     encoding = tokenizer.encode(text)
-    for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-        if start <= at < end:
-            return token
-    return None
+    tokens = zip(encoding.ids, encoding.offsets, strict=True)
+    return next((token for token, (start, end) in tokens if start <= at < end), None)
 
 
 def _first_visible(tokenizer: Tokenizer, ids: Sequence[int]) -> int | None:
-    for token in ids:
-        if tokenizer.decode([token]).strip():
-            return token
-    return None
+    return next((token for token in ids if tokenizer.decode([token]).strip()), None)

@@ -343,46 +343,33 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
     for trial in trials.answers if gold_kind(study) == "text" else ():
-        gold, chain = str(trial.answers.labels[trial.answers.gold]).strip(), trials.chain
-        for miss in _near_misses(gold):
-            try:
-                read = [
-                    chain.read(one, text, trial.instance.doc, "a probe")
-                    for one in chain.pipelines
-                    for text in (gold, miss)
-                ]
-                right = [chain.is_right(trial.question, trial.instance.doc, one.extracted) for one in read]
-            except LimitExceededError:
-                raise
-            except Exception:
-                return  # which other rules report
-            beats = trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
-            if beats and right and all(right) and not any(one.problem for one in read):
+        gold = str(trial.answers.labels[trial.answers.gold]).strip()
+        for miss in _near_misses(gold) if trial.beats_nonsense and _counts(trials.chain, trial, gold) else ():
+            if _counts(trials.chain, trial, miss):
                 how = "contains the gold answer" if gold in miss else "is a part of the gold answer"
                 saw = f"{miss!r} for {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
 
 
+def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
+    """Return whether a completion counts as right by all pipelines."""
+    doc = trial.instance.doc
+    return bool(chain.pipelines) and all(chain.reads_right(one, text, trial.question, doc) for one in chain.pipelines)
+
+
 @error_query("PF605", "an empty completion counts as right", task, scores=True)
 def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs and gold_kind(study) == "text" else None
+    chain = trials.chain if trials is not None else None
     asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
-    for trial in asked:
-        chain, doc = trials.chain if trials is not None else None, trial.instance.doc
-        if chain is None or trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense:
-            return
-        try:
-            read = [chain.read(one, "", doc, "an empty completion") for one in chain.pipelines]
-            is_won = all(one.problem is None and chain.is_right(trial.question, doc, one.extracted) for one in read)
-        except LimitExceededError:
-            raise
-        except Exception:
-            return  # which other rules report
-        if not is_won:
-            return  # where one doc has nothing to find, saying nothing is right
-    if trials is not None and asked:
+    # where one doc has nothing to find, saying nothing is right
+    if trials is not None and chain is not None and asked and all(_empty_counts(chain, trial) for trial in asked):
         yield finding("", f"'' for {asked[0].gold[:_LONG]!r}", scored_by(trials), asked[0].instance)
+
+
+def _empty_counts(chain: Chain, trial: AnswerTrial) -> bool:
+    return trial.beats_nonsense and _counts(chain, trial, "")
 
 
 @query("PF605", "a tie between all choices counts as right", task, scores=True)

@@ -50,15 +50,6 @@ def _answered_freely(study: Study) -> Sequence[Study]:
     return (study,) if study.generates and not study.task.gen_prefix and not study.has_guessed_text else ()
 
 
-@error_query("PF903", "gen_prefix ends with a stop sequence", generating, every=True)
-def _stop_in_prefix(study: Study) -> Iterator[Finding]:
-    prefix = str(study.task.gen_prefix or "")
-    text = first_text(study.instances[0]) if study.instances and prefix else ""
-    for number, stop in enumerate(study.stop_texts):
-        if stop and len(stop) <= len(prefix) and text.endswith(stop):
-            yield finding("", f"{stop!r} in {text[-len(prefix) :]!r}", (*UNTIL, number))
-
-
 @error_query("PF903", "a stop sequence is inside the code block that the prompt requests", _answered_freely)
 def _stop_cuts_block(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(study.stop_texts if _ASKS_BLOCK.search(study.own_text) else ()):
