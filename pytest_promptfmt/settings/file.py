@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, raising
+from pytest_promptfmt.core.task import nearest
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, ParsedFile, parse_file
 from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, Setting
 
@@ -31,12 +32,8 @@ class SettingsFile:
 
     def position(self, *keys: str | int) -> Position:
         """Return where a key was written; the nearest one above it, then the file, where it was not."""
-        while keys and self.parsed is not None:
-            found = self.parsed.locate(keys)
-            if found is not None:
-                return found
-            keys = keys[:-1]
-        return Position(self.path)
+        found = nearest(self.parsed.locate, keys) if self.parsed is not None else None
+        return found or Position(self.path)
 
 
 def find_settings_file(folder: Path) -> Path | None:
