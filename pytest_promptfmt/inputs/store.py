@@ -129,7 +129,10 @@ class Store:
 
     def _read(self, content: object) -> object:
         if isinstance(content, bytes):
-            content = zlib.decompressobj().decompress(content, _MOST_BYTES_OF_ROW).decode("utf-8", "replace")
+            try:
+                content = zlib.decompressobj().decompress(content, _MOST_BYTES_OF_ROW).decode("utf-8", "replace")
+            except zlib.error:
+                return None
         return self._places.read(content) if isinstance(content, str) else content
 
     def _kind(self, kind: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,31 @@ def test_rows_are_kept_and_removed(tmp_path: Path) -> None:
     assert known(tmp_path) == {"u.yaml": [1]}
     assert (store.rows("outcomes"), store.paths("outcomes")) == ({"u.yaml": [1]}, ["u.yaml"])
     assert (store.rows("items"), store.paths("items")) == ({}, [])
+
+
+def test_a_packed_row_is_read_like_any_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put_packed("outcomes", "t.yaml", store.packed('{"is": ["ours", "\\u00fc"]}'))
+    store.write()
+    assert known(tmp_path) == {"t.yaml": {"is": ["ours", "ü"]}}
+
+
+@pytest.mark.parametrize("content", [b"", b"no", zlib.compress(b"[1]")[:-6], zlib.compress(b"\xff")])
+def test_a_damaged_packed_row_is_missing(tmp_path: Path, content: bytes) -> None:
+    store = Store(tmp_path)
+    store.put_packed("outcomes", "t.yaml", content)
+    store.put("outcomes", "u.yaml", [1])
+    store.write()
+    assert known(tmp_path) == {"u.yaml": [1]}
+
+
+def test_a_packed_row_of_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
+    packer = zlib.compressobj()
+    bomb = b"".join(packer.compress(b"[" + b" " * 2**24) for _ in range(16)) + packer.flush()
+    store = Store(tmp_path)
+    store.put_packed("outcomes", "t.yaml", bomb)
+    store.write()
+    assert known(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
