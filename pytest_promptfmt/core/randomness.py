@@ -8,9 +8,9 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -67,11 +67,14 @@ class OwnRandomness:
     def _begun(self) -> dict[str, Any]:
         """Return the states that differ after the imports of the task's modules."""
         found: dict[str, Any] = {}
-        if _after_imports and self._task is not None:
-            for ref in leaves(self._task.config):
-                if isinstance(ref, FunctionRef):
-                    found |= _after_imports.get(str(ref.file), _after_imports.get(ref.module, {}))
+        for ref in self._functions if _after_imports else ():
+            found |= _after_imports.get(str(ref.file), _after_imports.get(ref.module, {}))
         return found
+
+    @cached_property
+    def _functions(self) -> Sequence[FunctionRef]:
+        config = self._task.config if self._task is not None else ()
+        return [each for each in leaves(config) if isinstance(each, FunctionRef)]
 
 
 @contextmanager

@@ -298,7 +298,7 @@ def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str,
     """Return the names that decorators of a module's classes and functions register, with where that is."""
     found: list[tuple[str, Registration]] = []
     with suppress(SyntaxError, ValueError, RecursionError):
-        nodes = syntax_tree(content).body
+        nodes, lines = syntax_tree(content).body, content.splitlines(keepends=True)
         for node in (each for each in nodes if isinstance(each, ast.ClassDef | ast.FunctionDef)):
             for call in node.decorator_list:
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == f"register_{kind}":
@@ -306,10 +306,16 @@ def _registered_in(content: bytes, path: Path, kind: str) -> Sequence[tuple[str,
                     plain = {k: v.value for k, v in given.items() if k is not None and isinstance(v, ast.Constant)}
                     names = [each.value for each in call.args if isinstance(each, ast.Constant)]
                     names += [plain[key] for key in (kind, "name") if key in plain]
-                    code = _FORMATTING.sub("", ast.get_source_segment(content.decode(), node) or "").encode()
+                    code = _FORMATTING.sub("", _source_of(node, lines)).encode()
                     made = Registration(path, node.name, plain, blake2b(code, digest_size=6).hexdigest())
                     found += [(str(name), made) for name in names]
     return found
+
+
+def _source_of(node: ast.ClassDef | ast.FunctionDef, lines: Sequence[bytes]) -> str:
+    """Return the source of a top-level node; `ast.get_source_segment` splits the whole file again for each."""
+    last = node.end_lineno or node.lineno
+    return b"".join([*lines[node.lineno - 1 : last - 1], lines[last - 1][: node.end_col_offset]]).decode()
 
 
 def names_in(data: bytes) -> Iterator[tuple[Kind, str]]:
