@@ -186,9 +186,9 @@ def unknown_task(task: str, names: Collection[str], files: Sequence[Path] = ()) 
         for file in files:
             with suppress(PromptfmtError):
                 named += [each for known in load_tasks(file) if known.name == name for each in declared_formats(known)]
-        lists = f"it names {', '.join(named)}" if named else f"it names none; `promptfmt show {name} --format {wanted}`"
+        lists = f"its formats are {', '.join(named)}" if named else f"use `promptfmt show {name} --format {wanted}`"
         return SettingsError(f"task {name!r} has no format {wanted!r}", hint=did_you_mean(wanted, named) or lists)
-    here = f"there are {', '.join(sorted(names))}" if 0 < len(names) <= _MOST_NAMES else ""
+    here = f"the tasks here are {', '.join(sorted(names))}" if 0 < len(names) <= _MOST_NAMES else ""
     hint = did_you_mean(name, names) or here or "name the files or folders to search, or a glob"
     return SettingsError(f"no task matches {task!r}", hint=hint)
 

@@ -123,7 +123,7 @@ class _Pointer:
         else:
             command = shlex.join(["pytest", "--promptfmt", *arguments])
             terminalreporter.write_line(
-                f"promptfmt: to test prompts, run {command} (or set promptfmt = true in the ini)"
+                f"promptfmt: to test prompts, run {command} (or set promptfmt = true in the ini file)"
             )
 
 

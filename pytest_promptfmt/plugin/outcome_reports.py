@@ -259,4 +259,4 @@ def _nothing_here(template_folders: list[str]) -> str:
     if not template_folders:
         return "there is no task file here; `promptfmt init` writes an example"
     named = " ".join(map(shlex.quote, sorted(template_folders)))
-    return f"there is no task file here; to test the chat templates below these folders: promptfmt check {named}"
+    return f"there is no task file here; to test the chat templates in these folders, run `promptfmt check {named}`"

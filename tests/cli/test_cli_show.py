@@ -116,8 +116,8 @@ def test_what_cannot_be_shown_is_one_message_and_an_exit_code(folder: Path, args
     ("formats", "asked", "hint"),
     [
         ("{mcqa: null, cloze: null}", "mcqq", "did you mean 'mcqa'?"),
-        ("{mcqa: null, cloze: null}", "nope", "it names mcqa, cloze"),
-        ("null", "mcqa", "it names none; `promptfmt show arc --format mcqa`"),
+        ("{mcqa: null, cloze: null}", "nope", "its formats are mcqa, cloze"),
+        ("null", "mcqa", "use `promptfmt show arc --format mcqa`"),
     ],
 )
 def test_a_format_that_a_task_does_not_name_is_told_with_those_it_names(

@@ -57,7 +57,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
         ("PF151", "temperature", "temperature is read as adapter_spec.temperature"),
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "read as generation"),
-        ("PF154", "max_train_instances", "1 instances for 5 shots"),
+        ("PF154", "max_train_instances", "instances: 1, needed: 5 for shots"),
         ("PF155", "request_states", "move result out of request"),
         ("PF163", "reference_prefix", "'A. '"),
     ):

@@ -243,7 +243,11 @@ class _Reader:
                 raise self._error(f'{key} is {named_value(value)}, but must be "list" or "string"', key)
             self.values["output_format"] = value
             is_misspelled = key != "output_format"
-            do = "did you mean 'output_format'? HELM has neither" if is_misspelled else "remove it from files for HELM"
+            do = (
+                "did you mean 'output_format'? HELM has no such key"
+                if is_misspelled
+                else "remove it from files for HELM"
+            )
             saw = "read as output_format" if is_misspelled else ""
         elif (meant := ALIASES.get(key) or _near(key)) is not None and meant not in self.values:
             self.values[meant] = self._checked(key, value, meant)

@@ -155,7 +155,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     elif count < wanted + 1:
         yield finding(
             "too few instances for max_train_instances",
-            f"{count} instances for {wanted} shots and at least one question",
+            f"instances: {count}, needed: {wanted} for shots and at least one for a question",
             _SHOTS,
             do="add instances, or lower max_train_instances",
         )
