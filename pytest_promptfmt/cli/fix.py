@@ -55,7 +55,7 @@ def fix(
     allow_code: AllowCode = None,
     no_code: NoCode = False,
 ) -> None:
-    """Fix the findings that have one mechanical fix.
+    """Fix the findings that have an automatic fix.
 
     The difference is shown. Each fix is proved by rendering every task of these paths that includes the file: the
     finding is gone, no error or warning is new, and no other text of any prompt changes. All else in the file stays as

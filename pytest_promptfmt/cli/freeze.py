@@ -61,7 +61,7 @@ def freeze(
     check: Annotated[bool, typer.Option("--check", help="Only list frozen docs whose columns are outdated.")] = False,
     no_code: NoCode = False,
 ) -> None:
-    """Keep docs of a task's dataset next to its file.
+    """Save a few docs of a task's dataset next to its file.
 
     A note has their revision, licence and row numbers. With the setting docs_dir they are kept in that folder, which
     mirrors the rootdir.

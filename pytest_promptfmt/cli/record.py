@@ -39,7 +39,7 @@ def record(
     profile: Profiles = None,
     no_code: NoCode = False,
 ) -> None:
-    """Keep what a server renders, or how its parser reads answers.
+    """Record the prompts of a server, or how its parser reads answers.
 
     Chat templates are sent with all conversations, tasks with the messages of their docs for each profile that has a
     chat template. Name the recording as `engine` of a profile or in `template_engines`, and every run compares with it,

@@ -135,7 +135,7 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
 
 
 def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
-    """Keep changed snapshots as they are, and list what to fix instead.
+    """Keep the snapshots, and list the causes to fix.
 
     The list is that of the last run, by cause. Nothing is rendered. Exit code: 0, or 2 where no run is known.
     """

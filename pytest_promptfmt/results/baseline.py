@@ -325,7 +325,8 @@ def counted_by_effect(path: Path) -> str:
     effects = _effects()
     rows = [json.loads(line) for line in gate.read_text(path).splitlines()[1:]]
     counts = Counter(effects.get(row["code"], "others") for row in rows)
-    return ", ".join(f"{counts[name]:,} {name}" for name in _ORDER if counts[name])
+    words = {name: name.replace("affect ", "affects ") if counts[name] == 1 else name for name in _ORDER}
+    return ", ".join(f"{counts[name]:,} {words[name]}" for name in _ORDER if counts[name])
 
 
 def _effects() -> Mapping[str, str]:
