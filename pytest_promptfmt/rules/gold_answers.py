@@ -22,7 +22,6 @@ from pytest_promptfmt.rules.rule_views import (
     question_layout,
     question_message,
     scores_exact_match,
-    warning,
     without_delimiter,
 )
 from pytest_promptfmt.study.configuration import read_template
@@ -392,16 +391,12 @@ def _bare(expression: str) -> str:
 
 
 @error_query("PF706", "the right option has the same position in every doc", asked_first, at="doc_to_target")
-def _gold_in_one_place(page: Page) -> Iterator[str | Finding]:
+def _gold_in_one_place(page: Page) -> Iterator[str]:
     target, text = page.study.written.doc_to_target, page.study.written.doc_to_text
-    is_fixed = isinstance(page.study.written.doc_to_choice, list) and not page.study.has_own_scorer
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
         yield str(target)
-    elif is_constant and not isinstance(target, bool) and is_fixed and len(page.scored) > 1:
-        do = "name the column with the label"
-        yield warning("the same label is right in every doc", str(target), do=do)
 
 
 @error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)

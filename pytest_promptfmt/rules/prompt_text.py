@@ -230,6 +230,7 @@ def _label_misspelt(page: Page) -> Iterator[str]:
     is_english = any(label.name.casefold() in known for label in labels)
     for label in labels if is_english else ():
         name = label.name.casefold()
-        right = meant(name, known) if name not in page.instance.doc else None
-        if right is not None and len(name) <= len(right):  # a doubled letter may be another language's (premisse)
+        right = meant(name, known)  # a doubled letter may be another language's (premisse), as may a lost -e or -s
+        is_cut = any(name == each[:-1] and each[-1] not in "es" for each in known)
+        if name not in page.instance.doc and (is_cut or (right is not None and len(name) <= len(right))):
             yield f"{label.name}{label.colon}"
