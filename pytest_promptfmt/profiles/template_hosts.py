@@ -49,13 +49,14 @@ def _severity_of(shape: Mapping[str, Any], kinds: Collection[str], hosts: frozen
 def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
     """Return what is known of a template from the nodes of its source.
 
-    `parts`: it loops over the parts of a content, by which vLLM and SGLang decide whether to join them; `training`: it
-    has `{% generation %}`; `tools`: it reads the tools of a request; `functions`: it reads only the older name of them;
-    `image_url`: it names this type of part.
+    `parts`: it loops over the parts of a content, by which vLLM and SGLang decide whether to join them; `calls`: it
+    loops over the calls of a message; `training`: it has `{% generation %}`; `tools`: it reads the tools of a request;
+    `functions`: it reads only the older name of them; `image_url`: it names this type of part.
     """
     names = {node.name for node in tree if isinstance(node, nodes.Name)}
     kinds = {
-        "parts": any(isinstance(loop, nodes.For) and _is_content(loop.iter) for loop in tree),
+        "parts": any(isinstance(loop, nodes.For) and _is_read(loop.iter, "content") for loop in tree),
+        "calls": any(isinstance(loop, nodes.For) and _is_read(loop.iter, "tool_calls") for loop in tree),
         "training": any(
             isinstance(each, nodes.CallBlock) and isinstance(each.call.node, nodes.ExtensionAttribute) for each in tree
         ),
@@ -66,14 +67,13 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
     return frozenset(kind for kind, is_so in kinds.items() if is_so)
 
 
-def _is_content(node: nodes.Node) -> bool:
-    """Return whether an expression is the content of a message, through filters and slices."""
+def _is_read(node: nodes.Node, name: str) -> bool:
+    """Return whether an expression is a field of a message, through filters and slices."""
     if isinstance(node, nodes.Filter | nodes.Or | nodes.CondExpr):
         inner = (node.node,) if isinstance(node, nodes.Filter) else node.iter_child_nodes()
-        return any(each is not None and _is_content(each) for each in inner)
+        return any(each is not None and _is_read(each, name) for each in inner)
     if isinstance(node, nodes.Getitem):
         if isinstance(node.arg, nodes.Slice):
-            return _is_content(node.node)
-        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-    name = node.attr if isinstance(node, nodes.Getattr) else node.name if isinstance(node, nodes.Name) else ""
-    return name == "content"
+            return _is_read(node.node, name)
+        return isinstance(node.arg, nodes.Const) and node.arg.value == name
+    return name == (node.attr if isinstance(node, nodes.Getattr) else node.name if isinstance(node, nodes.Name) else "")

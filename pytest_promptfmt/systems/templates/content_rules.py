@@ -114,13 +114,20 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
-    """Return a warning for earlier turns and texts next to calls, an info for templates that are not for chats."""
+    """Return a warning for earlier turns and texts next to calls, an info for templates that are not for chats.
+
+    Another call is a warning if the template takes only the first one: its model makes one call in an answer.
+    """
     if not is_for_chat(trial):
         return Severity.INFO  # they do not write plain turns either
     kind, later = lost.kind, conversation.messages[lost.message + 1 :]
     is_earlier = kind in ("user", "assistant") and any(each.get("role") == kind for each in later)
     is_beside_call = kind == "assistant" and bool(conversation.messages[lost.message].get("tool_calls"))
-    return Severity.WARNING if is_earlier or is_beside_call else Severity.ERROR
+    is_other_call = kind == "call" and "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None
+    return Severity.WARNING if is_earlier or is_beside_call or is_other_call else Severity.ERROR
+
+
+_FIRST_CALL: Final = re.compile(r"tool_calls['\"\]]*\s*(?:\[0\]|\|\s*first)")
 
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)

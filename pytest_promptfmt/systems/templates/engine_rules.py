@@ -47,7 +47,7 @@ def _fits(cause: Mapping[str, Any], ours: str, theirs: str, at: int) -> bool:
     """Return whether a cause of `data/engines/differences.yaml` makes an engine write `theirs`, different from `at`."""
     texts = {"ours": ours, "theirs": theirs}
     if "begins" in cause:
-        return all(texts[whose].startswith(begin, at) for whose, begin in cause["begins"].items())
+        return all(texts[whose].startswith(tuple(begin), at) for whose, begin in cause["begins"].items())
     how = cause.get("as", "text")
     if how == "insertion":
         ours, theirs = ours[at:], theirs[at:]
