@@ -237,6 +237,9 @@ class GroupTasks:
     def _unknown(self, spot: _Spot, member: str, together: _Overrides, own: _Overrides) -> None:
         """Add a member that no file defines, if its keys make a task of it."""
         keys = {key: value[0] for key, value in together.items()}
+        if "class" in own:
+            self.untested[member] = OwnPromptsError.of(member, keys["class"])
+            return
         included: YamlFile | None = None
         if "include" in own:
             included = self._included(member, keys.pop("include"), spot.place)

@@ -47,10 +47,13 @@ _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 def kind_of(config: Mapping[Any, Any]) -> FileKind | None:
     """Return what a config defines, in lm-eval 0.4.13's order: class before group before task. None for neither.
 
-    A task that names its sets under `group` is a task, as it was up to lm-eval 0.4.11.
+    A task that names its sets under `group` is a task, as it was up to lm-eval 0.4.11; what such tasks include is
+    neither.
     """
     if names_its_sets(config):
         return "task"
+    if isinstance(config.get("group"), list) and config.keys().isdisjoint(("class", "task")):
+        return None
     for kind in ("class", "group", "task"):
         if kind in config:
             return kind

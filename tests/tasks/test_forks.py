@@ -170,6 +170,22 @@ def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_pa
         read(tasks / "flan.yaml")
 
 
+def test_a_member_with_a_class_is_not_tested_but_known(tmp_path: Path) -> None:
+    text = "group: readings\ntask:\n  - {task: quality, class: !function task.Quality}\n  - qualty\n"
+    (tmp_path / "readings.yaml").write_text(text, "utf-8")
+    file = read(tmp_path / "readings.yaml")
+    assert ([*file.untested], [*file.unresolved]) == (["quality"], ["qualty"])
+    assert "quality is a Python task class (task.Quality)" in str(file.untested["quality"])
+
+
+def test_a_list_of_groups_without_a_task_is_a_template(tmp_path: Path) -> None:
+    write(tmp_path, base="group: [a, b]\ntest_split: test\noutput_type: generate_until\ndoc_to_text: Q")
+    assert read_task_file(tmp_path / "base.yaml", TaskIndex([tmp_path])) is None
+    write(tmp_path, one="group: [a, b]\ntask: [first]")
+    with pytest.raises(SourceError, match="the name of a group must be text"):
+        read(tmp_path / "one.yaml")
+
+
 def test_members_that_a_group_changes_are_tasks_of_the_group(tmp_path: Path) -> None:
     fork(tmp_path)
     write(tmp_path / "own", g="group: g\ntask: [{task: metals, num_fewshot: 3}, {group: pair, description: D}]\n")
