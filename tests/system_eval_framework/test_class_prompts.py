@@ -263,7 +263,7 @@ def test_shots_without_a_single_text_need_the_hook(tmp_path: Path) -> None:
 
 
 def test_too_few_shots_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(RenderError, match=r"9 shots are needed, but the subject .* has only 4 docs"):
+    with pytest.raises(RenderError, match=r"num_fewshot is 9, but the subject .* has only 4 docs"):
         rendered(tmp_path, shots=9)
 
 

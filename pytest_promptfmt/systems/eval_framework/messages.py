@@ -253,11 +253,10 @@ class _Run:
             return drawn
         count = self._shots + self._docs.shares_split
         if count > len(self._pool):
-            more = ", and one more in case the doc itself is drawn" if self._docs.shares_split else ""
+            more = " (one more is needed in case the doc itself is drawn)" if self._docs.shares_split else ""
             raise RenderError(
-                f"{self._shots} shots are needed{more}, but the subject {str(row['subject'])!r} has only"
-                f" {len(self._pool)} docs to draw from ({self._docs.fewshot_origin}),"
-                f" {Place(self._found.name, hooks.number)}",
+                f"{self._found.name!r}, doc {hooks.number + 1}: num_fewshot is {self._shots}{more}, but the subject"
+                f" {str(row['subject'])!r} has only {len(self._pool)} docs to draw from ({self._docs.fewshot_origin})",
                 position=self._found.position,
                 hint=f"lower num_fewshot or give more docs of {self._constants.fewshot_split!r}",
             )
