@@ -298,7 +298,7 @@ def test_a_misspelt_split_is_reported(split: str, is_reported: bool) -> None:
 @pytest.mark.parametrize(
     ("keys", "is_reported"),
     [
-        ({"gen_prefix": "Answer:\n"}, True),  # of which chat templates remove the newline
+        ({"gen_prefix": "Answer:\n"}, False),  # only what is generated is searched for stops
         ({"gen_prefix": "So, in one word:\nAnswer:"}, False),
         ({"gen_prefix": "The answer is"}, False),
         ({"doc_to_text": "{{question}}\nThink step by step, and end with 'The answer is X'.\n"}, True),
