@@ -72,7 +72,8 @@ def release_note(settings: Settings) -> str:
     if not release.is_compared:
         nearest = OLDEST if release.is_older else LATEST.version
         other = f"{release.version} ({found})" if found else release.version
-        return f"prompts are those of lm-eval {nearest}; those of {other} may differ{files}"
+        what = "in shots, delimiters or default generation arguments; `promptfmt verify` compares them"
+        return f"prompts are those of lm-eval {nearest}; those of {other} may differ {what}{files}"
     differs = files or release.differs_from(LATEST)
     return f"prompts are those of lm-eval {release.version}{place}{files}" if differs else ""
 
