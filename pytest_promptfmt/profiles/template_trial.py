@@ -229,7 +229,7 @@ class TemplateTrial:
         if state.generation_prompt and self._asking is not None and not (state.continues and self._asking):
             plain = self.render(conversation, state._replace(generation_prompt=False))
             return plain if plain.text is None else plain._replace(text=plain.text + self._asking)
-        named = (text for name, text in conversation.named.items() if name in self.source)
+        named = (each for each in conversation.named.items() if each[0] in self.source)
         key = conversation.told[state.count], tuple(named), state, self.takes_only_parts
         made = self._made.get(key)
         if made is None:
@@ -246,7 +246,7 @@ class TemplateTrial:
         """
         if _ASKED not in self.source or self.syntax_error is not None:
             return None if _ASKED in self.source else ""
-        last = self.tree.body[-1]
+        last = self.tree.body[-1] if self.tree.body else None  # of comments only
         readers = [each for each in self.nodes if isinstance(each, nodes.Name) and each.name == _ASKED]
         if not isinstance(last, nodes.If) or readers != [last.test] or last.elif_ or last.else_:
             return None
@@ -383,7 +383,7 @@ class TemplateTrial:
 
 
 @lru_cache(maxsize=16)
-def _renderings(*_settings: Hashable) -> dict[tuple[bytes, tuple[str, ...], State, bool], Rendering]:
+def _renderings(*_settings: Hashable) -> dict[tuple[bytes, tuple[tuple[str, str], ...], State, bool], Rendering]:
     """Return where the renderings of a template with these settings are kept, for all its trials."""
     return {}
 

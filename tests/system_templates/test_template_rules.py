@@ -12,6 +12,7 @@ import pytest
 from pytest_promptfmt import SourceError, check_template
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
@@ -155,6 +156,44 @@ def test_an_endless_template_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("pytest_promptfmt.profiles.conversation._TEMPLATE_SECONDS", 0.2)
     slow = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{{ messages }}"
     assert "did not finish within" in check_template(slow)[0].saw
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        PROMPT,
+        "\n  {%- if add_generation_prompt -%}  <|begin|>assistant\n  {%- endif -%}  ",
+        "{% if add_generation_prompt %}{{ '<|begin|>' 'assistant' }}\n{# the answer #} \n{% endif %}\n\n",
+        f"{PROMPT}<|last|>",
+        "{% if add_generation_prompt %}A{% elif tools %}B{% else %}C{% endif %}",
+        "{% if not add_generation_prompt %}A{% endif %}",
+        f"{{% if add_generation_prompt %}}A{{% endif %}}{PROMPT}",
+        f"{{% if messages[1:] %}}{{% set add_generation_prompt = false %}}{{% endif %}}{PROMPT}",
+        "{% macro opened() %}{% if add_generation_prompt %}A{% endif %}{% endmacro %}{{ opened() }}",
+        "{% filter upper %}{% if add_generation_prompt %}a{% endif %}{% endfilter %}",
+        "{% if add_generation_prompt %}{{ 'a' | upper }}{% if enable_thinking is false %}T{% endif %}{% endif %}",
+        "{% if add_generation_prompt %}{% generation %}A{% endgeneration %}{% endif %}",
+        "{# add_generation_prompt #}",
+    ],
+)
+def test_a_generation_prompt_is_appended_only_where_the_template_would_write_the_same(end: str) -> None:
+    for source in (end, PLAIN.removesuffix(PROMPT) + end):
+        trial = TemplateTrial(lone_profile(source))
+        for conversation in trial.given.values():
+            for state in (*conversation.states, State(count=len(conversation.messages), generation_prompt=True)):
+                assert trial.render(conversation, state) == trial.rendered_by(
+                    compiled_template(source), conversation, state
+                )
+
+
+def test_arguments_of_equal_value_are_told_apart_by_their_names() -> None:
+    asked = [{"role": "user", "content": "Hello there"}]
+    given = {
+        name: Conversation(name=name, about=name, messages=asked, template_args={name: True})
+        for name in ("short", "polite")
+    }
+    trial = TemplateTrial(lone_profile("{{ 'S' if short }}{{ 'P' if polite }}"), given)
+    assert [trial.last(name).text for name in given] == ["S", "P"]
 
 
 def test_a_path_and_a_folder_are_taken(tmp_path: Path) -> None:
