@@ -15,10 +15,8 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions
 from pytest_promptfmt.systems.templates.answers_read_back import loop_table
 
 CALL = "{{ '<call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</call>' }}"
-TURN = (
-    "{{ '<|begin|>' + message.role + '\\n' + CONTENT }}"
-    f"{{% for call in message.tool_calls or [] %}}{CALL}{{% endfor %}}{{{{ '<|end|>\\n' }}}}"
-)
+LOOP = f"{{% for call in message.tool_calls or [] %}}{CALL}{{% endfor %}}"
+TURN = "{{ '<|begin|>' + message.role + '\\n' + CONTENT }}" + LOOP + "{{ '<|end|>\\n' }}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"
 TOOLS = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}"
 CONTENT = "(message.content or '')"
@@ -282,6 +280,19 @@ def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_r
     message = "arguments given as JSON text are encoded a second time"
     assert severities(check_template(template()), "PF438")[message] == "warning"
     assert severities(check_template(template(tools="")), "PF438")[message] == "info"
+
+
+@pytest.mark.parametrize(
+    ("call", "about", "severity"),
+    [
+        (CALL, "parallel calls", "warning"),
+        (CALL.replace("call.function.name + ' ' + ", ""), "a tool call", "error"),
+    ],
+)
+def test_a_second_call_may_be_left_out_where_only_the_first_is_taken(call: str, about: str, severity: str) -> None:
+    first = f"{{% if message.tool_calls %}}{{% set call = message.tool_calls[0] %}}{call}{{% endif %}}"
+    found = severities(check_template(template(turn=TURN.replace(LOOP, first))), "PF433")
+    assert found[f"the name of a tool call is lost in a conversation with {about}"] == severity
 
 
 def test_a_word_as_the_characters_of_strip_is_reported() -> None:

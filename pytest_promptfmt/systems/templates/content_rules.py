@@ -116,15 +116,17 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
     """Return a warning for earlier turns and texts next to calls, an info for templates that are not for chats.
 
-    Another call is a warning if the template takes only the first one: its model makes one call in an answer.
+    A second call is a warning if the template takes only the first one: its model makes one call in an answer.
     """
     if not is_for_chat(trial):
         return Severity.INFO  # they do not write plain turns either
     kind, later = lost.kind, conversation.messages[lost.message + 1 :]
     is_earlier = kind in ("user", "assistant") and any(each.get("role") == kind for each in later)
     is_beside_call = kind == "assistant" and bool(conversation.messages[lost.message].get("tool_calls"))
-    is_other_call = kind == "call" and "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None
-    return Severity.WARNING if is_earlier or is_beside_call or is_other_call else Severity.ERROR
+    calls = [unit for unit in conversation.units if (unit.kind, unit.message) == ("call", lost.message)]
+    takes_first = "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None
+    is_second_call = takes_first and lost in calls[1:]
+    return Severity.WARNING if is_earlier or is_beside_call or is_second_call else Severity.ERROR
 
 
 _FIRST_CALL: Final = re.compile(r"tool_calls['\"\]]*\s*(?:\[0\]|\|\s*first)")
