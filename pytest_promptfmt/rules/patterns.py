@@ -6,6 +6,7 @@ import ast
 import re
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
+import string
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -82,9 +83,13 @@ def word_stripped(study: Study) -> Iterator[Finding]:
     modules = {function.file: parsed(function) for function in functions_of(study.given)}
     for file, tree in modules.items():
         for call, word in _stripped_words(tree) if tree is not None else ():
-            if re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
+            if any(map(_is_no_alphabet, re.findall(r"[^\W\d_]{3,}", word))) and len(set(word)) > 2:
                 position = Position(file, call.lineno, call.col_offset + 1)
                 yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
+
+
+def _is_no_alphabet(letters: str) -> bool:
+    return not (string.ascii_lowercase * 2).startswith(letters.casefold())
 
 
 @lru_cache(maxsize=64)

@@ -581,7 +581,28 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
             + "\n# file: helper.py\n"
             "def docs(dataset):\n    return dataset.map(lambda doc: {**doc, 'shown': sorted(doc['choices'])})",
         ),
+        ("PF203", "doc_to_text: 'Name the city in the text between the backticks:``` {{question}} ```\n\nCity:'"),
+        (
+            "PF203",
+            "doc_to_text: '{{question}}\n\nAfter the code comes one more fence (three backticks:```).\n\nAnswer:'",
+        ),
+        *(
+            (
+                "PF502",
+                "doc_to_text: !function helper.asked\n# file: helper.py\n"
+                f"def asked(doc):\n    return doc['question'].lstrip({letters!r})",
+            )
+            for letters in ("ABCD). ", "0123456789abcdef", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        ),
     ],
 )
 def test_what_looks_like_a_mistake_is_left_alone(tmp_path: Path, code: str, example: str) -> None:
     assert code not in found_in(tmp_path, example)
+
+
+def test_a_fence_that_begins_inside_a_line_is_glued(tmp_path: Path) -> None:
+    text = 'doc_to_text: "{{question}}\\nComplete this function.```python\\ndef f():\\n```\\nAnswer:"'
+    found = [finding for finding in reported_in(tmp_path, text) if finding.code == "PF203"]
+    assert [(finding.message, finding.severity, finding.do) for finding in found] == [
+        ("a code fence is glued to the sentence before it", "warning", "begin the fence on a new line")
+    ]
