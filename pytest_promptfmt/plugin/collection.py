@@ -30,7 +30,7 @@ from pytest_promptfmt.plugin.worker_processes import try_in_worker
 from pytest_promptfmt.revisions.pytest_process import MEMBERS
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.systems import known_systems, recognized, shapes
+from pytest_promptfmt.systems import endings_of, known_systems, recognized, shapes
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import CodeImporter, TaskFile, TaskIndex
 
@@ -179,7 +179,7 @@ def lost_its_tasks(run: Run, path: Path) -> bool:
     """Return whether a file that defines no task has snapshots that belong to no other file."""
     if not run.expected.has_snapshots(path):
         return False
-    for other in (path.with_suffix(suffix) for system in known_systems().values() for suffix in system.suffixes):
+    for other in (path.with_suffix(suffix) for system in known_systems().values() for suffix in endings_of(system)):
         try:
             if other != path and other.is_file():
                 if other.suffix == ".py" and run.settings.names_module(other):

@@ -67,8 +67,8 @@ class System(ABC):
     name: str
     """The value of `Task.system` of its tasks."""
 
-    suffixes: tuple[str, ...]
-    """The endings of its files, such as `.json`. Python files are only considered where a setting names them."""
+    suffixes: Collection[str]
+    """The endings of its files, such as `(".json",)`. Python files are only considered where a setting names them."""
 
     rules: tuple[str, ...] = ()
     """The modules that define its rules, by their full names."""
@@ -203,7 +203,13 @@ def concerns(code: str, module: str, name: str) -> bool:
 
 def systems_for(path: Path) -> tuple[System, ...]:
     """Return the systems that have files with the ending of this one."""
-    return tuple(system for system in known_systems().values() if path.name.endswith(system.suffixes))
+    return tuple(system for system in known_systems().values() if path.name.endswith(endings_of(system)))
+
+
+def endings_of(system: System) -> tuple[str, ...]:
+    """Return the endings of a system's files, which it may give in any collection, or as one text."""
+    given = system.suffixes
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def recognized(path: Path) -> System | None:

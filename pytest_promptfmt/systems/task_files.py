@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError, place_in_user_code
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems import ReadContext, System, head_of, known_systems, shapes, systems_for
+from pytest_promptfmt.systems import ReadContext, System, endings_of, head_of, known_systems, shapes, systems_for
 from pytest_promptfmt.tasks import (
     IMPORT_SECONDS,
     TaskFile,
@@ -36,7 +36,7 @@ def files_of(system: System, folder: Path) -> Iterator[Path]:
     if isinstance(system, ListsFiles):
         yield from system.files(folder)
         return
-    for path in sorted(file for file in folder.rglob("*") if file.name.endswith(system.suffixes) and file.is_file()):
+    for path in sorted(file for file in folder.rglob("*") if file.name.endswith(endings_of(system)) and file.is_file()):
         with _unreadable(path):
             is_ours = system.recognizes(path, head_of(path))
         if is_ours:

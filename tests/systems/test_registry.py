@@ -122,6 +122,15 @@ def test_an_error_in_the_code_of_a_system_is_a_failing_test_and_other_files_go_o
     project.run().assert_outcomes(failed=3, passed=2)
 
 
+@pytest.mark.parametrize("endings", ['[".deck.json"]', '(".deck.json")'])
+def test_endings_in_a_list_or_as_one_text_end_no_run(project: Project, endings: str) -> None:
+    project.write("conftest.py", BROKEN.replace('(".deck.json",)', endings))
+    project.write("a.deck.json", "{}")
+    project.write("b.json", "{}")
+    (text,) = project.failures()
+    assert "a.deck.json: the file cannot be read: KeyError: 'key'" in text
+
+
 def test_an_entry_point_that_is_not_a_system_ends_the_run_with_its_name(project: Project) -> None:
     install(project, "cards:missing")
     result = project.start("--promptfmt")
