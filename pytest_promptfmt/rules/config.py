@@ -90,8 +90,8 @@ def not_text(study: Study) -> Iterator[Finding]:
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
     """Report a key that has no effect because a format or the task's `doc_to_text` overrides it.
 
-    Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. With `template:`
-    `doc_to_text` overrides the template instead.
+    Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. Next to
+    `template:`, `doc_to_text` overrides the template.
 
     Fix: remove the key, or set it inside the format; keep either `template:` or `doc_to_text`.
 

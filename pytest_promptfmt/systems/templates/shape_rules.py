@@ -148,7 +148,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"{conversation.about} gives other {'whitespace' if is_space else 'text'} than an equivalent conversation",
+            f"a conversation with {conversation.about} gives other {'whitespace' if is_space else 'text'} than an"
+            " equivalent one",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
             Severity.INFO
