@@ -283,14 +283,19 @@ def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_r
 
 
 @pytest.mark.parametrize(
-    ("call", "about", "severity"),
+    ("taken", "call", "about", "severity"),
     [
-        (CALL, "parallel calls", "warning"),
-        (CALL.replace("call.function.name + ' ' + ", ""), "a tool call", "error"),
+        ("message.tool_calls[0]", CALL, "parallel calls", "warning"),
+        ("message['tool_calls'] | first", CALL, "parallel calls", "warning"),
+        ("message.get('tool_calls')[0]", CALL, "parallel calls", "warning"),
+        ("message.tool_calls[-1]", CALL, "parallel calls", "error"),
+        ("message.tool_calls[0]", CALL.replace("call.function.name + ' ' + ", ""), "a tool call", "error"),
     ],
 )
-def test_a_second_call_may_be_left_out_where_only_the_first_is_taken(call: str, about: str, severity: str) -> None:
-    first = f"{{% if message.tool_calls %}}{{% set call = message.tool_calls[0] %}}{call}{{% endif %}}"
+def test_a_second_call_may_be_left_out_where_only_the_first_is_taken(
+    taken: str, call: str, about: str, severity: str
+) -> None:
+    first = f"{{% if message.tool_calls %}}{{% set call = {taken} %}}{call}{{% endif %}}"
     found = severities(check_template(template(turn=TURN.replace(LOOP, first))), "PF433")
     assert found[f"the name of a tool call is lost in a conversation with {about}"] == severity
 

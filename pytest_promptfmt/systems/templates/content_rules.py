@@ -129,7 +129,7 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
     return Severity.WARNING if is_earlier or is_beside_call or is_second_call else Severity.ERROR
 
 
-_FIRST_CALL: Final = re.compile(r"tool_calls['\"\]]*\s*(?:\[0\]|\|\s*first)")
+_FIRST_CALL: Final = re.compile(r"tool_calls['\")\]]*\s*(?:\[0\]|\|\s*first)")
 
 
 @template_rule("PF434", "text-doubled", severity=Severity.ERROR)
