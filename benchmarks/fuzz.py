@@ -243,7 +243,7 @@ def read_conversations(folder: Path, data: bytes) -> object:
 
     path = _written(folder / "chats", "own.conversations.yaml", data)
     own = list(read(path).values())[:20]
-    shown = [(each.states, each.told, each.named, each.units, each.is_regular, each.has_parts) for each in own]
+    shown = [(each.states, each.digests, each.named, each.units, each.is_regular, each.has_parts) for each in own]
     return shown, len(conversations_beside(path.parent))
 
 

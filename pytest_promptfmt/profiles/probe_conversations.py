@@ -124,13 +124,13 @@ class Conversation:
         return (*turns, State(count=count, generation_prompt=asks, continues=self.continue_final_message))
 
     @cached_property
-    def told(self) -> tuple[bytes, ...]:
-        """Return for each number of messages (from 0) what is equal where a template gets the same ones."""
-        told = [sha256()]
+    def digests(self) -> tuple[bytes, ...]:
+        """Return a digest of the first messages as a template gets them, for each number of messages (from 0)."""
+        states = [sha256()]
         for message in self.chat:
-            told.append(told[-1].copy())
-            told[-1].update(repr(message).encode("utf-8", "surrogatepass"))
-        return tuple(each.digest() for each in told)
+            states.append(states[-1].copy())
+            states[-1].update(repr(message).encode("utf-8", "surrogatepass"))
+        return tuple(state.digest() for state in states)
 
     @cached_property
     def named(self) -> Mapping[str, str]:

@@ -230,7 +230,7 @@ class TemplateTrial:
             plain = self.render(conversation, state._replace(generation_prompt=False))
             return plain if plain.text is None else plain._replace(text=plain.text + self._asking)
         named = (each for each in conversation.named.items() if each[0] in self.source)
-        key = conversation.told[state.count], tuple(named), state, self.takes_only_parts
+        key = conversation.digests[state.count], tuple(named), state, self.takes_only_parts
         made = self._made.get(key)
         if made is None:
             made = self.limit or self.syntax_error or self._rendered(conversation, state)
