@@ -83,12 +83,13 @@ def word_stripped(study: Study) -> Iterator[Finding]:
     modules = {function.file: parsed(function) for function in functions_of(study.given)}
     for file, tree in modules.items():
         for call, word in _stripped_words(tree) if tree is not None else ():
-            if any(map(_is_no_alphabet, re.findall(r"[^\W\d_]{3,}", word))) and len(set(word)) > 2:
+            if any(map(_is_word, re.findall(r"[^\W\d_]{3,}", word))) and len(set(word)) > 2:
                 position = Position(file, call.lineno, call.col_offset + 1)
                 yield finding("strip removes single characters, not a word", ast.unparse(call)[-60:], position)
 
 
-def _is_no_alphabet(letters: str) -> bool:
+def _is_word(letters: str) -> bool:
+    """Return whether letters are more than the beginning of the alphabet, which means single characters."""
     return not (string.ascii_lowercase * 2).startswith(letters.casefold())
 
 
