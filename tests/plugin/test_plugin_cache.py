@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -864,7 +865,8 @@ def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project,
     rows = connection.execute("SELECT kind, path, content FROM rows").fetchall()
     chance = random.Random(seed)
     for kind, path, content in rows:
-        value = json.loads(content)
+        is_packed = isinstance(content, bytes)
+        value = json.loads(zlib.decompress(content) if is_packed else content)
         if not value:
             continue
         if isinstance(value, int):  # of a context: when it was used
@@ -878,7 +880,8 @@ def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project,
         if kind != "entries":  # where null is no nonsense, but says that the file defines nothing
             nonsense.append(None)
         part[key] = chance.choice(nonsense)
-        connection.execute("UPDATE rows SET content = ? WHERE kind = ? AND path = ?", (json.dumps(value), kind, path))
+        written = zlib.compress(json.dumps(value).encode()) if is_packed else json.dumps(value)
+        connection.execute("UPDATE rows SET content = ? WHERE kind = ? AND path = ?", (written, kind, path))
     connection.commit()
     connection.close()
     assert result(tree) == result(tree, "--promptfmt-no-cache")
