@@ -31,8 +31,8 @@ A model calls a tool with an answer such as `<tool_call>{{"name": "now"}}</tool_
 a parser, and makes a message of it. For the next request, the chat template renders the message again. The answer
 *comes back* if the new text is the same, and nothing is missing in the message.
 
-This page counts answers that come back, for {count} public chat templates that write tool calls and the parsers of TRL
-1.16. For your own template, the [HTML report](report.md) lists each answer.
+This page counts answers that come back. It covers {count} public chat templates that write tool calls, and the
+parsers of TRL 1.16. For your own template, the [HTML report](report.md) lists each answer.
 
 - For {read} templates, a parser reads the answers. {back} of their {answers} answers come back.
 - In {kept} of the {count} templates, later prompts repeat each answer exactly as the model generated it.

@@ -115,7 +115,7 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
 
     Why: templates may drop, escape, split or replace text. The prompt then differs from the snapshot of the plain text.
 
-    Fix: remove the filter or split that changes the text from the chat template.
+    Fix: in the chat template, remove the filter or split that changes the text.
 
     Real: chat templates of idefics3 and llava-next drop contents that are plain text; functionary escapes.
     """

@@ -90,8 +90,9 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     long = [piece.strip() for piece in pieces if len(piece.split()) > 4]
     kept = [piece for piece in long if piece in given]
     if kept:
-        message = "the template keeps its default text, although a system text is given"
-        yield info(message, excerpt(kept[0]), trial.place_of(kept[0][:30]))
+        message = "the template adds its default text to a given system text"
+        do = "remove the default text where a system text is given"
+        yield info(message, excerpt(kept[0]), trial.place_of(kept[0][:30]), do=do)
     empty = trial.text("system-empty") or ""
     for name in ("tools", "turns"):
         if lost := [piece for piece in long if piece not in (trial.text(name) or opening)][:1]:

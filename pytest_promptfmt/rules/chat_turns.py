@@ -344,9 +344,10 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         )
     elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
         yield finding(
-            "the generation prompt is missing",
+            _MISSING,
             f"answers begin with {header!r}, but add_generation_prompt adds nothing",
             place,
+            do=_WRITE_PROMPT,
         )
     elif _TWICE.fullmatch((layout.generation_prompt or "").strip()):
         yield finding("the generation prompt is written twice", repr(layout.generation_prompt), place)
@@ -382,6 +383,7 @@ def _elsewhere(trial: TemplateTrial, added: str) -> Iterator[Finding]:
 
 
 _MISSING: Final = "the generation prompt is missing"
+_WRITE_PROMPT: Final = "write the beginning of an answer if add_generation_prompt is true"
 _SPACE: Final = "the generation prompt and finished answers have different whitespace before the answer"
 _OTHERWISE: Final = "finished answers begin differently from the generation prompt"
 

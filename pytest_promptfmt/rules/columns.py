@@ -142,11 +142,11 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
     ends = [(page.text.rstrip(), text.strip()) for page in own(study) for text in continuations(page.instance)]
     is_scored = study.task.output_type == "loglikelihood" and not study.has_guessed_text
     if is_scored and len(ends) > 1 and all(text and prompt.endswith(text) for prompt, text in ends):
-        yield f"{ends[0][0][-30:]!r} and {ends[0][1][:30]!r}"
+        yield f"{ends[0][0][-30:]!r} ends with {ends[0][1][:30]!r}"
     several = [one for instance in study.real_instances if len(instance.prompts) > 1 for one in instance.requests]
     pairs = [(one.context or "", str(one.continuation).strip()) for one in several if one.prompt is not None]
     if pairs and all(text.count(" ") > 1 and text in prompt for prompt, text in pairs):
-        yield f"{pairs[0][0][-40:]!r} and {pairs[0][1][:30]!r}"
+        yield f"{pairs[0][0][-40:]!r} contains {pairs[0][1][:30]!r}"
 
 
 def _joined_in_template(study: Study) -> Iterator[Finding]:

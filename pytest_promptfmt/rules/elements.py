@@ -315,7 +315,7 @@ def _label_twice(page: Page) -> Iterator[str | Finding]:
         yield finding("", part_of(text, found, 10), "gen_prefix" if page.study.task.gen_prefix else "doc_to_text")
 
 
-@query("PF242", "two columns in a row have the same numbered label")
+@query("PF242", "two consecutive columns have the same numbered label")
 def _label_of_two_columns(page: Page) -> Iterator[Finding]:
     for (label, field), (again, other) in pairwise(page.labelled):
         if label == again and field != other and re.search(r" [A-Z\d]\Z", label):

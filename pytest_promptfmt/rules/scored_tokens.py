@@ -248,7 +248,7 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
             around = slice(max(0, cut - 3), cut + 3)
             what = "is split" if is_same_text else "splitting it changes the text"
             message = f"a token crosses the boundary between prompt and answer, and {what}"
-            saw = f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}"
+            saw = f"{shown_tokens(tokenizer, given[around])} instead of {shown_tokens(tokenizer, whole[around])}"
             severity = Severity.INFO if is_same_text else Severity.WARNING
             yield finding(message, saw, _boundary_key(view), scored.instance, severity=severity)
         elif given != whole:

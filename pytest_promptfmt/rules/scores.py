@@ -294,7 +294,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
             message = "the gold answer of some docs does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
-            saw, severity = f"{lost[0].gold[:_LONG]!r}, but {won[:_LONG]!r} does", Severity.WARNING
+            saw, severity = f"{lost[0].gold[:_LONG]!r} does not, {won[:_LONG]!r} does", Severity.WARNING
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
 
 

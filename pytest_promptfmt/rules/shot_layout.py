@@ -75,7 +75,7 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     labels = [label.name.casefold() for label in layout_of(tail).labels]
     for label, where in ((written.question, "before"), (written.answer, "after")):
         if label.casefold() not in labels:
-            message = f"a label of the examples in the prompt is missing {where} the question"
+            message = f"the label {where} the question is missing, which the examples in the prompt have"
             yield finding(message, f"the examples have {label}, but the prompt ends without it: {tail[-60:]}")
 
 

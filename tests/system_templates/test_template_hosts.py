@@ -48,13 +48,13 @@ def test_what_a_host_sends_is_an_error_and_an_info_or_warning_where_only_others_
 
 def test_parts_of_text_count_for_templates_that_loop_over_them() -> None:
     found = severities(check_template(template()), "PF431")
-    assert found["the template fails on a user message as a list of parts"] == "info"
+    assert found["the template fails on a user message that is a list of parts"] == "info"
     loop = "{% for part in message.content %}{{ part.text }}{% endfor %}"
     written = f"{{% if message.content is string %}}{{{{ message.content }}}}{{% else %}}{loop}{{% endif %}}"
     system = f"{{% if message.role == 'system' %}}{{{{ '' + message.content }}}}{{% else %}}{written}{{% endif %}}"
     turn = "{{ '<|begin|>' + message.role + '\\n' }}" + system + "{{ '<|end|>\\n' }}"
     found = severities(check_template(template(turn=turn, tools="")), "PF431")
-    assert found["the template fails on a system message as a list of parts"] == "error"
+    assert found["the template fails on a system message that is a list of parts"] == "error"
 
 
 def test_a_failure_hides_nothing_behind_it() -> None:
