@@ -20,7 +20,15 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, pattern, words
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.systems import known_systems
-from pytest_promptfmt.tasks import Harness, harness_of, names_its_sets, shot_split, unknown_keys, value_kinds
+from pytest_promptfmt.tasks import (
+    LMMS_EVAL_KEYS,
+    Harness,
+    harness_of,
+    names_its_sets,
+    shot_split,
+    unknown_keys,
+    value_kinds,
+)
 
 _OWN_KEYS: Final[Sequence[str]] = data_table("rules")["own_keys"].split()
 _BOOLEANS: Final = words("boolean_keys")
@@ -300,10 +308,6 @@ def _is_quoted(key: Any, value: Any) -> bool:
     return is_boolean or (key in _NUMBERS and re.fullmatch(r"-?\d+(?:\.\d+)?", value.strip()) is not None)
 
 
-_OF_LMMS_EVAL: Final = ("doc_to_messages", "doc_to_visual", "lmms_eval_specific_kwargs", "model_specific_prompt_kwargs")
-"""Keys of tasks of lmms-eval 0.5 and earlier."""
-
-
 @rule("PF117", "unknown-key", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
 def unknown_key(view: FileView) -> Iterator[Finding]:
     """Report a key of a task that lm-eval does not have.
@@ -324,7 +328,7 @@ def unknown_key(view: FileView) -> Iterator[Finding]:
     for at in keys:
         key = at[-1]
         is_read = len(at) > 1 and isinstance(view.config[at[0]].get("sampler"), FunctionRef)
-        is_of_fork = is_read or harness is None or not harness.task_keys or key in {*harness.task_keys, *_OF_LMMS_EVAL}
+        is_of_fork = is_read or harness is None or not harness.task_keys or key in {*harness.task_keys, *LMMS_EVAL_KEYS}
         message = "a key that only a fork of lm-eval has" if is_of_fork else "a key that lm-eval does not have"
         severity = Severity.INFO if is_of_fork else None
         do = did_you_mean(key, value_kinds()) or ""

@@ -52,7 +52,13 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tasks.recognition import kind_of, looks_like_task, names_its_sets, read_if_task
     from pytest_promptfmt.tasks.renderer import LmEvalAssembler, TaskRenderer, render_task, renderer_with_shots
     from pytest_promptfmt.tasks.rendering.field_mappings import refuse_mistyped_columns
-    from pytest_promptfmt.tasks.rendering.media import MEDIA_KEYS, PLACEHOLDERS, sent_media, with_media_columns
+    from pytest_promptfmt.tasks.rendering.media import (
+        LMMS_EVAL_KEYS,
+        MEDIA_KEYS,
+        PLACEHOLDERS,
+        sent_media,
+        with_media_columns,
+    )
     from pytest_promptfmt.tasks.rendering.sampling import leaves_evaluated_doc_out
     from pytest_promptfmt.tasks.scoring.budget import (
         BUDGET_SECONDS,

@@ -31,7 +31,7 @@ from pytest_promptfmt.core.task import UNSET, FunctionRef, Spec, Task, TextTempl
 from pytest_promptfmt.tasks.import_failures import lacking
 from pytest_promptfmt.tasks.rendering.jinja import Piece, Template, compile_template, explain
 
-_MODEL_ARGUMENTS: Final = ("lmms_eval_specific_kwargs", "model_specific_prompt_kwargs")
+MODEL_ARGUMENTS: Final = ("lmms_eval_specific_kwargs", "model_specific_prompt_kwargs")
 """Keys of lmms-eval's tasks with arguments by model, the second its earlier name."""
 
 FUNCTION_SECONDS: Final = 10.0
@@ -270,7 +270,7 @@ def fields_of(
 
 def with_model_arguments(function: Any, config: Mapping[Any, Any]) -> Any:
     """Return a function with what lmms-eval 0.5 passes after the doc: the arguments for a model without its own."""
-    given = next((config[key] for key in _MODEL_ARGUMENTS if isinstance(config.get(key), Mapping)), None)
+    given = next((config[key] for key in MODEL_ARGUMENTS if isinstance(config.get(key), Mapping)), None)
     if given is None or not callable(function):
         return function
     try:

@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.profiles.chat_prompt import IMAGE
-from pytest_promptfmt.tasks.rendering.field_mappings import call_function
+from pytest_promptfmt.tasks.rendering.field_mappings import MODEL_ARGUMENTS, call_function
 
 MEDIA_KEYS: Final = ("doc_to_image", "doc_to_audio", "doc_to_visual", "doc_to_messages")
 """Keys of lm-eval and lmms-eval that give images or sound."""
@@ -27,6 +27,9 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {"doc_to_image": IMAGE, "doc_to_audio":
 
 _VISUAL: Final = "doc_to_visual"
 _MESSAGES: Final = "doc_to_messages"
+
+LMMS_EVAL_KEYS: Final = (*MODEL_ARGUMENTS, _VISUAL, _MESSAGES)
+"""Keys that tasks of lmms-eval have, and those of lm-eval have not."""
 
 _LONGEST_NAME: Final = 200
 
