@@ -36,6 +36,9 @@ _SETTLED_NS: Final = 2_000_000_000
 """The age from which the times of a file prove that it has not changed since: some file systems count in two
 seconds."""
 
+_TICK_NS: Final = 20_000_000
+"""How far the time of a file may lie before the clock: kernels write the time of their last tick, at most 10 ms ago."""
+
 _FOLDERS_OF_SNAPSHOTS: Final = 3
 """The folders that writing a snapshot may make: of all snapshots, of a file, of a task."""
 
@@ -65,7 +68,7 @@ class Contents:
         self._fact = cache(lambda fact: digest_of(value_of(fact, self.places).encode("utf-8", "backslashreplace")))
         self._real = cache(os.path.realpath)
         self._shared_stamp = cache(lambda path: self._fact(path) if is_fact(path) else _stamp_of(path))
-        self.began = time.time_ns()
+        self.began = time.time_ns() - _TICK_NS
 
     def take(self, folder: str) -> None:
         """Read a folder now: at the end of the run it must hold the same names."""

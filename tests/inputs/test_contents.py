@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def file(tmp_path: Path) -> Path:
     path.write_text("one", "utf-8")
     os.utime(path, (LONG_AGO, LONG_AGO))
     os.utime(path.parent, (LONG_AGO, LONG_AGO))
+    time.sleep(2 * contents._TICK_NS / 1e9)  # the times of the change itself are now, within a tick of the clock
     return path
 
 
