@@ -19,7 +19,6 @@ from rich.text import Text
 from pytest_promptfmt.cli.display import cluster_lines, waiting
 from pytest_promptfmt.cli.options import AsJson, NoCode, Profiles, Tasks, Verbose, pytest_options, repeatable
 from pytest_promptfmt.cli.output import print_json, print_lines, styled, write_file
-from pytest_promptfmt.cli.verify import diff_releases
 from pytest_promptfmt.cli.version_lines import raise_versions, version_block, version_lines
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path, raising
@@ -107,6 +106,8 @@ def diff(
             raise SettingsError(f"--harness can only be combined with {allowed}")
         asked = pytest_options(tasks=task, profiles=profile, no_code=no_code)
         below = [Path(path) for path in paths or ()]
+        from pytest_promptfmt.cli.verify import diff_releases  # which imports pytest: revisions are run in forks before
+
         diff_releases(harness, below, asked, folders=lm_eval or (), as_json=as_json, verbose=verbose)
         return
     if lm_eval:

@@ -37,6 +37,11 @@ def problem(folder: Path, way: str, *options: str) -> str:
     return ""
 
 
+def test_the_command_has_not_loaded_pytest_before_it_forks() -> None:
+    code = "import sys, pytest_promptfmt.cli.diff; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 @pytest.mark.parametrize("way", ["started", "forked"])
 def test_a_wrong_option_is_an_error_of_settings_without_the_words_of_pytest(way: str, tmp_path: Path) -> None:
     write_task(tmp_path, "a")
