@@ -87,16 +87,7 @@ def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = 
 def phrasing_texts(scoring: Scoring) -> list[str]:
     """Return the texts that the battery tries for the first doc of a generation task, each once."""
     battery = _Battery(scoring)
-    own = [*battery.shot_answers(), *filter(None, battery.own_texts()[:1])]
-    texts = [*own, *map(battery.delimited, own), *(one.text for one in degenerate_phrasings(battery.longest))]
-    answers = answers_of(battery.questions[0], battery.prompt)
-    if answers is not None and answers.kind == "text" and battery.synthetic:
-        answers = battery.imagined(answers)
-    for gold in battery.golds(answers) if answers is not None else ():
-        texts += contract_sentences(battery.prompt, gold, battery.prefix)
-        texts += [one.text for one in choice_phrasings(gold, prompt=battery.prompt)] if gold.kind == "choice" else []
-    texts += [one.text for one in number_phrasings()] if answers is not None and answers.kind == "number" else []
-    return [*dict.fromkeys(texts)]
+    return [*dict.fromkeys([*battery.texts(battery.answers()), *map(_text, degenerate_phrasings(battery.longest))])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +125,10 @@ def try_answers(study: Study) -> Tried:
     )
 
 
+def _text(phrasing: Phrasing) -> str:
+    return phrasing.text
+
+
 class _Battery(Subject):
     """A task with the verdicts on its phrasings."""
 
@@ -151,11 +146,10 @@ class _Battery(Subject):
 
     def matrix(self, expected: Sequence[ExpectedCompletion]) -> Matrix:
         names = tuple(self.cells.pipelines)
-        answers = answers_of(self.questions[0], self.prompt)
-        if answers is not None and answers.kind == "text" and self.synthetic:
-            answers = self.imagined(answers)
+        answers = self.answers()
         if answers is None:
             return Matrix(pipelines=names, rows=(), answers="", nothing="the target is neither text nor a number")
+        self._read_together(answers)
         self._ask_for_contract(answers)
         self._round_trips()
         self._own_answers(answers)
@@ -174,12 +168,37 @@ class _Battery(Subject):
         elif answers.kind == "number":
             for phrasing in self._some(number_phrasings()):
                 self._try_number(phrasing, answers)
-        for phrasing in self._some(degenerate_phrasings(self.longest)):
+        degenerate = degenerate_phrasings(self.longest)
+        self.chain.expect([(each.text, self.doc) for each in degenerate], are_timed=True)
+        for phrasing in self._some(degenerate):
             self._try_degenerate(phrasing)
         few = "; only some phrasings, because the metric starts processes" if self.chain.processes else ""
         if self.chain.scores_nothing:
             few = "; compared as texts: the metric runs generated code, and synthetic docs contain none"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
+
+    def answers(self) -> Answers | None:
+        """Return the answers of the first doc; None where its target is neither text nor a number."""
+        answers = answers_of(self.questions[0], self.prompt)
+        imagines = answers is not None and answers.kind == "text" and self.synthetic
+        return self.imagined(answers) if answers is not None and imagines else answers
+
+    def texts(self, answers: Answers | None) -> list[str]:
+        """Return the texts that are tried for the first doc, without degenerate ones."""
+        own = [*self.shot_answers(), *filter(None, self.own_texts()[:1])]
+        texts = [*own, *map(self.delimited, own)]
+        for gold in self.golds(answers) if answers is not None else ():
+            texts += contract_sentences(self.prompt, gold, self.prefix)
+            texts += map(_text, choice_phrasings(gold, prompt=self.prompt) if gold.kind == "choice" else ())
+        texts += map(_text, number_phrasings() if answers is not None and answers.kind == "number" else ())
+        return texts
+
+    def _read_together(self, answers: Answers) -> None:
+        """Read what is tried below at once, as lm-eval does: a filter may take long to be built or called."""
+        asked = [(text, self.doc) for text in self.texts(answers)]
+        for text, instance in zip(self.own_texts(), self.instances, strict=True):
+            asked += [(form, instance.doc) for form in (text, self.delimited(text))] if text is not None else []
+        self.chain.expect(asked)
 
     def require_speed(self, position: Position | None) -> None:
         """Raise LimitExceededError if a pipeline is too slow for a degenerate answer."""

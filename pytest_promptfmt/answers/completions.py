@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from time import process_time
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, MetricScores
@@ -55,6 +56,7 @@ class Chain(MetricScores):
         self._think_end = _think_end_of(task)
         self._fingerprints: dict[int, tuple[FilterPipeline, Hashable | None]] = {}  # of pipelines that live as long
         self._least: defaultdict[str, list[float]] = defaultdict(list)
+        self._expected: dict[tuple[int, str, int], tuple[Doc, str]] = {}  # with the doc, so that it lives as long
 
     def begun(self, raw: str) -> Stages:
         """Return what is left after reasoning and stop sequences are cut off, in lm-eval 0.4.13's order."""
@@ -74,7 +76,10 @@ class Chain(MetricScores):
         if id(pipeline) not in self._fingerprints:
             self._fingerprints[id(pipeline)] = pipeline, pipeline.fingerprint
         _, fingerprint = self._fingerprints[id(pipeline)]
-        if fingerprint is None:
+        expected = self._expected.get((id(pipeline), stopped, id(doc)))
+        if expected is not None:
+            extracted, problem = expected[1], None
+        elif fingerprint is None:
             extracted, problem = self._filtered(pipeline, stopped, doc, _about(pipeline, what))
         else:
             extracted, problem = self._filtered_once(fingerprint, pipeline, stopped, doc)
@@ -123,15 +128,45 @@ class Chain(MetricScores):
     ) -> list[Stages]:
         """Return what a pipeline makes of many completions at once, as lm-eval applies it; one by one if that fails."""
         begun = [self.begun(raw) for raw in raws]
-        responses = [[one.stopped] * self._repeats for one in begun]
         try:
-            with time_limit(2 * BUDGET_SECONDS, "many completions"):
-                values = pipeline.apply(responses, docs)
-            if len(values) != len(begun):
-                raise ValueError
+            values, _ = self._at_once(pipeline, [(one.stopped, doc) for one, doc in zip(begun, docs, strict=True)])
         except Exception:
             return [self.read(pipeline, *one) for one in zip(raws, docs, whats, strict=True)]
         return [replace(stages, extracted=value) for stages, value in zip(begun, values, strict=True)]
+
+    def expect(self, asked: Sequence[tuple[str, Doc]], *, are_timed: bool = False) -> None:
+        """Read completions of docs at once with each pipeline that has code of the task, to be asked for one by one.
+
+        Nothing is kept of a pipeline that fails on one of them, or that gives values which code may change. If
+        `are_timed`, nothing is kept either where all of them take longer than a short one: each is timed alone then.
+        """
+        begun = [(self.begun(raw).stopped, doc) for raw, doc in asked]
+        for pipeline in self.pipelines:
+            if not begun or pipeline.fingerprint is not None:
+                continue  # without code, each is read once in a process
+            try:
+                short = self._at_once(pipeline, [("", begun[0][1])])[1] if are_timed else 0.0
+                values, took = self._at_once(pipeline, begun)
+            except Exception:  # each is read alone then, which tells which one fails
+                continue
+            if are_timed and took >= 2 * short:
+                continue
+            for (text, doc), value in zip(begun, values, strict=True):
+                if type(value) is str:
+                    self._expected[id(pipeline), text, id(doc)] = doc, value
+
+    def _at_once(self, pipeline: FilterPipeline, begun: Sequence[tuple[str, Doc]]) -> tuple[list[Any], float]:
+        """Return what a pipeline extracts of many completions, and the processor time.
+
+        Raises what a filter raises, and ValueError if one gives more or fewer values.
+        """
+        responses, docs = [[text] * self._repeats for text, _ in begun], [doc for _, doc in begun]
+        began = process_time()
+        with time_limit(2 * BUDGET_SECONDS, "many completions"):
+            values = pipeline.apply(responses, docs)
+        if len(values) != len(begun):
+            raise ValueError
+        return values, process_time() - began
 
     def puts_doc_in(self, pipeline: FilterPipeline, raw: str, docs: Sequence[Doc]) -> bool:
         """Return whether what a pipeline reads of a completion holds something of the doc, as code to be run does."""

@@ -312,11 +312,14 @@ class Subject:
             kind="choice", labels=tuple("ABCD"), texts=("",) * 4, targets=("(A)", "(B)", "(C)", "(D)"), gold=2
         )
         number = Answers(kind="number", labels=("42",), texts=("",), targets=("42",), gold=0, number="42")
-        best, most = answers, 0
+        best, most, tries = answers, 0, []
         for imagined, tried in ((options, choice_phrasings(options)), (number, number_phrasings())):
             label = imagined.labels[imagined.gold]
             asked = contract_sentences(self.prompt, imagined, self.prefix)
             forms = [*asked, *(one.text for one in tried if one.kind == "tolerance" or one.number == label)]
+            tries.append((imagined, label, forms))
+        self.chain.expect([(form, self.doc) for _, _, forms in tries for form in forms])
+        for imagined, label, forms in tries:
             read = [[self.chain.read(one, form, self.doc, "a form").extracted for form in forms] for one in pipelines]
             found = [[*map(_alone, each)] for each in read]
             hits = [[one for one in each if one in (label, f"({label})")] for each in found]

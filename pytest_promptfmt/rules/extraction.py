@@ -113,8 +113,10 @@ def _fence_with_language(study: Study) -> Iterator[Finding]:
         readers = [one.patterns and filters.read(one, f"```\n{_CODE}\n```") != _CODE for one in filters.chain.pipelines]
         prompt = first_text(study.instances[0])
         tags = [one for one in _LANGUAGES if f"```{one}" not in prompt] if all(readers) else []
+        blocks = {one: f"```{one}\n{_CODE}\n```" for one in tags}
+        filters.chain.expect([(block, filters.doc) for block in blocks.values()])
         for number, pipeline in enumerate(filters.chain.pipelines):
-            if tag := next((one for one in tags if filters.read(pipeline, f"```{one}\n{_CODE}\n```") == _CODE), ""):
+            if tag := next((one for one, block in blocks.items() if filters.read(pipeline, block) == _CODE), ""):
                 yield finding("", f"code after ```{tag} is read, but code after ``` is not", ("filter_list", number))
 
 

@@ -290,9 +290,36 @@ def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pyt
         matrix({"function": "custom", "filter_fn": work_on_everything})
 
 
+def test_code_that_filters_reads_the_phrasings_together() -> None:
+    calls: list[int] = []
+
+    def read(resps: Any, docs: Any) -> Any:
+        calls.append(len(resps))
+        end = time.process_time() + 0.02  # to be built takes long, not to read
+        while time.process_time() < end:
+            pass
+        return [[(re.findall("[A-D]", one) or ["none"])[-1] for one in repeats] for repeats in resps]
+
+    def read_first(resps: Any, docs: Any) -> Any:
+        return [read([one], docs)[0] for one in resps]
+
+    together = matrix({"function": "custom", "filter_fn": read})
+    assert max(calls) > 20
+    assert len(calls) < 8
+    assert together == matrix({"function": "custom", "filter_fn": read_first})
+
+
+def test_code_that_fails_on_one_phrasing_reads_each_alone() -> None:
+    def read(resps: Any, docs: Any) -> Any:
+        return [[re.findall("[A-D]", one)[-1] for one in repeats] for repeats in resps]
+
+    verdicts = {row.verdicts for row in matrix({"function": "custom", "filter_fn": read}).rows}
+    assert {("OK",), ("CRASH(IndexError)",)} <= verdicts
+
+
 def test_a_filter_that_is_slow_but_ends_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(resps: Any, docs: Any) -> Any:
-        end = time.process_time() + 0.04
+        end = time.process_time() + 0.04 * len(resps)
         while time.process_time() < end:
             pass
         return resps
