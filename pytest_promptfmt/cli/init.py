@@ -134,8 +134,6 @@ def _init(
     is_named = file is not None and "baseline" in read_settings_file(file, is_at_rootdir=True).values
     arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline and not is_named else []
     action = action or _action_reference()
-    if workflow:
-        _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
     if example is None:
         others = _files(folder, ("*.json",), lambda path: recognized(path) is not None)  # such as runs of HELM
         example = has_tasks and not tasks and not any(others)
@@ -149,7 +147,9 @@ def _init(
     if workflow and action is None:
         say("the workflow uses the package index; to comment on pull requests, add --action OWNER/NAME@REVISION")
     if wants_baseline:
-        _write_baseline(folder, options)
+        arguments += _write_baseline(folder, options)
+    if workflow:
+        _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
     if file is not None and not is_named:
         say(f"to use it without an option, add to {display_path(file)}: baseline: {_BASELINE}")
     _offer(folder)
@@ -318,7 +318,11 @@ def _add_line(path: Path, line: str) -> None:
     say(f"{display_path(path)}: {line}")
 
 
-def _write_baseline(folder: Path, options: Sequence[str]) -> None:
+def _write_baseline(folder: Path, options: Sequence[str]) -> list[str]:
+    """Write the baseline and return the options that later runs need, too: some forks have tests with a conftest.
+
+    Where that cannot be imported, as without the harness, pytest does not start at all.
+    """
     note("checking every task once (about a hundred tasks per second)")
     # -P, as the action has it: what a module can import decides about errors that are accepted.
     # Snapshots are the next step: that they are missing is not a failure of this run.
@@ -326,14 +330,21 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> None:
     command = [sys.executable, "-P", "-m", "pytest", *ISOLATED, *quiet]
     command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write", *options]
     # pytest shows its progress on stderr, apart from the lines of this command.
-    with on_sigterm():
-        done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
+    needed: list[str] = []
+    while True:
+        with on_sigterm():
+            done = subprocess.run([*command, *needed], cwd=folder, stdout=sys.stderr.fileno(), env=isolated(os.environ))
+        if needed or done.returncode != 4:  # it did not start
+            break
+        note("trying again without conftest.py")
+        needed = ["--noconftest"]
     file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
         raise SettingsError("no baseline was written: the run ended early (see above)")
     entries = len(gate.read_bytes(file).splitlines()) - 1
     effects = f": {counted_by_effect(file)}" if entries else ""
     say(f"{display_path(file)} written, {counted(entries, 'entry', 'entries')}{effects}")
+    return needed
 
 
 def _offer(folder: Path) -> None:

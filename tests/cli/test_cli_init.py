@@ -64,6 +64,18 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
 
 
+def test_a_conftest_that_cannot_be_imported_keeps_no_baseline_from_being_written(tmp_path: Path) -> None:
+    write_task(tmp_path, "old", "{{question")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/conftest.py").write_text("import a_harness_that_is_not_installed\n", "utf-8")
+    done = promptfmt(tmp_path, "init", "--baseline")
+    assert done.returncode == 0
+    assert "promptfmt-baseline.jsonl written, 1 entry: 1 error\n" in done.stdout
+    assert "next: pytest --promptfmt --noconftest --snapshot-update" in done.stdout
+    assert "--noconftest" in (tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8")
+    assert status(tmp_path, "--noconftest") == 0
+
+
 def test_a_signal_ends_the_run_of_pytest_as_well(tmp_path: Path) -> None:
     write_task(tmp_path, "one")
     wait = "import os, pathlib, time\npathlib.Path('started').write_text(str(os.getpid()))\ntime.sleep(600)\n"
