@@ -26,15 +26,14 @@ class CollectionErrors:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._of_conftests: dict[str, pytest.CollectReport] = {}
-        self._folders: set[Path] = set()
+        self._of_conftests: dict[str, tuple[Path, pytest.CollectReport]] = {}
         self._left_out: list[Path] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Collect a folder without its conftest if that cannot be imported, which remains an error.
+        """Collect a folder without its conftest if that cannot be imported, which remains an error of what is in it.
 
         An update does not: a conftest may define formats and systems, whose snapshots would be obsolete without it.
         """
@@ -44,23 +43,24 @@ class CollectionErrors:
         if conftest is None or updates or collector.nodeid in self._of_conftests:
             self._left_out += [collector.path] if conftest is not None and updates else []
             return report
-        self._of_conftests[collector.nodeid] = report
-        self._folders.add(collector.path)
+        self._of_conftests[collector.nodeid] = collector.path, report
         collector.config.pluginmanager.register(ModuleType("conftest"), str(conftest))
         again: pytest.CollectReport = collector.ihook.pytest_make_collect_report(collector=collector)
         return again
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Report the error of a conftest after its folder was collected."""
-        failed = self._of_conftests.get(report.nodeid)
-        if failed is not None and failed is not report and report.passed:
-            self._run.config.hook.pytest_collectreport(report=failed)
-
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Cache no outcome of a folder without its conftest: what that would have done is not among the inputs."""
-        for path in {item.path for item in session.items} if self._folders else ():
-            if not self._folders.isdisjoint(path.parents):
+        """Report the error of a conftest for whose folder something was collected, and cache no outcome of that.
+
+        What the conftest would have done is not among the inputs.
+        """
+        paths = {item.path for item in session.items} if self._of_conftests else ()
+        for nodeid, (folder, report) in [*self._of_conftests.items()]:
+            below = [path for path in paths if folder in path.parents]
+            if below:
+                session.config.hook.pytest_collectreport(report=report)
+            else:
+                del self._of_conftests[nodeid]
+            for path in below:
                 self._run.cache.watched.refuse(path, "a conftest that cannot be imported")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

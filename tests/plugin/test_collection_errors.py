@@ -85,6 +85,12 @@ def test_a_folder_is_tested_without_its_broken_conftest(tree: Project) -> None:
     assert run("tasks").parseoutcomes()["failed"] == 2
 
 
+def test_a_broken_conftest_of_a_folder_without_prompts_is_no_error_of_a_command(tree: Project) -> None:
+    tree.write("tasks/deep/own/conftest.py", "import nowhere\n")
+    found = promptfmt(tree.root, "check", "tasks")
+    assert (found.returncode, "nowhere" in found.stdout + found.stderr) == (0, False)
+
+
 def test_an_update_leaves_a_folder_with_a_broken_conftest_alone(tree: Project) -> None:
     (tree.root / "tasks/deep/test_broken.py").unlink()
     tree.write("tasks/deep/conftest.py", "import nowhere\n")
