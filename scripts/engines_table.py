@@ -2,24 +2,30 @@ r"""Write docs/engines.md: how each engine renders the templates of a folder, co
 
     python scripts/engines_table.py FOLDER --engine minijinja --engine @huggingface/jinja --engine llama.cpp \
         --versions "minijinja 3.1.0, @huggingface/jinja 0.5.11 and that of llama.cpp in llama-cpp-python 0.3.36" \
-        --date "November 2026"
+        --date "November 2026" --results engines.jsonl
 
 Only counts, causes and names of templates are written; `promptfmt_template_engines` gives the same for your own.
+A run that was interrupted continues with the templates that are not in the file of results.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
-from pytest_promptfmt.systems.templates.engine_rules import JINJA_STOPS, engines_differ
+from pytest_promptfmt.systems.templates.engine_rules import JINJA_STOPS, UNKNOWN, engines_differ
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
-FATES = ("same", "differ", "both refuse")
-MOST_CAUSES = 8
+FATES = ("clean", "same", "differ", "both refuse", UNKNOWN)
 HEAD = """# Engines that render chat templates
 
 A chat template is written for the engine Jinja, which transformers uses. Servers use other engines. This page counts
@@ -27,8 +33,10 @@ how often their text differs, for {templates} public templates with {conversatio
 {versions} ({date}).
 [Test a chat template](chat-templates.md#other-engines) describes how to test your own templates.
 
-| engine | templates without a difference | same renderings | different renderings | refused by both |
-|---|---|---|---|---|
+Most causes are tested: Jinja renders the conversation again with the same deviation, and writes what the engine writes.
+
+| engine | templates without a difference | same renderings | different renderings | refused by both | {unknown} |
+|---|---|---|---|---|---|
 """
 
 
@@ -39,33 +47,55 @@ def main() -> None:
     parser.add_argument("--engine", action="append", required=True)
     parser.add_argument("--versions", required=True)
     parser.add_argument("--date", required=True, help="such as 'November 2026'")
+    parser.add_argument("--results", type=Path, required=True, help="one line of JSON for each template")
     given = parser.parse_args()
+    lines = given.results.read_text("utf-8").splitlines() if given.results.exists() else []
+    done = {each["template"]: each for each in map(json.loads, lines)}
     files = sorted(given.folder.glob("*.jinja"))
-    fates: dict[str, Counter[str]] = defaultdict(Counter)
-    causes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    conversations = 0
-    for file in files:
-        for engine in given.engine:
-            trial = TemplateTrial(lone_profile(file.read_text("utf-8")), options=TrialOptions(engines=(engine,)))
-            conversations = len(trial.given)
-            found = [each for each in engines_differ(trial) if each.message.startswith(engine)]
-            differ = {each.conversation for each in found if each.conversation}
-            if found and not differ:  # it does not compile
-                differ = set(trial.given)
-            refused = sum(trial.stopped(each) is not None for each in trial.given.values() if each.name not in differ)
-            fates[engine].update(same=len(trial.given) - len(differ) - refused, differ=len(differ))
-            fates[engine].update({"both refuse": refused, "clean": not found})
-            for each in found:
-                if ": " in each.message:  # else it is the summary of an engine
-                    causes[engine][_cause(each.message)].add(file.stem)
-    lines = [HEAD.format(templates=len(files), conversations=conversations, versions=given.versions, date=given.date)]
-    for engine, counts in fates.items():
-        lines.append(f"| {engine} | {counts['clean']} | {' | '.join(str(counts[fate]) for fate in FATES)} |\n")
-    for engine, by_cause in causes.items():
+    waiting = [file for file in files if file.stem not in done]
+    # Half of the time, a worker waits for the process of an engine.
+    with given.results.open("a", encoding="utf-8") as results, ProcessPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
+        for each in pool.map(partial(tried, given.engine), waiting):
+            done[each["template"]] = each
+            results.write(json.dumps(each) + "\n")
+            results.flush()
+    PAGE.write_text(page([done[file.stem] for file in files], given), "utf-8")
+
+
+def tried(engines: Sequence[str], file: Path) -> Mapping[str, Any]:
+    """Return what each engine makes of a template: how many conversations have each fate, and the causes."""
+    found: dict[str, Any] = {"template": file.stem}
+    for engine in engines:
+        trial = TemplateTrial(lone_profile(file.read_text("utf-8")), options=TrialOptions(engines=(engine,)))
+        reported = [each for each in engines_differ(trial) if each.message.startswith(engine)]
+        differ = {each.conversation for each in reported if each.conversation}
+        if reported and not differ:  # it does not compile
+            differ = set(trial.given)
+        refused = sum(trial.stopped(each) is not None for each in trial.given.values() if each.name not in differ)
+        same = len(trial.given) - len(differ) - refused
+        causes = Counter(_cause(each.message) for each in reported if ": " in each.message)  # else it is the summary
+        fates = (not reported, same, len(differ), refused, causes[UNKNOWN])
+        found[engine] = {"fates": dict(zip(FATES, fates, strict=True)), "causes": sorted(causes)}
+    return found
+
+
+def page(tried: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> str:
+    """Return the page about all templates."""
+    conversations = sum(tried[0][given.engine[0]]["fates"][fate] for fate in ("same", "differ", "both refuse"))
+    named = {"versions": given.versions, "date": given.date, "unknown": UNKNOWN}
+    lines = [HEAD.format(templates=len(tried), conversations=conversations, **named)]
+    for engine in given.engine:
+        counts = (sum(each[engine]["fates"][fate] for each in tried) for fate in FATES)
+        lines.append(f"| {engine} | {' | '.join(map(str, counts))} |\n")
+    for engine in given.engine:
+        names: dict[str, list[str]] = defaultdict(list)
+        for each in tried:
+            for cause in each[engine]["causes"]:
+                names[cause].append(each["template"])
         lines.append(f"\n## {engine}\n\n| cause | templates with it | example |\n|---|---|---|\n")
-        for cause, names in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0]))[:MOST_CAUSES]:
-            lines.append(f"| {cause} | {len(names)} | {min(names)} |\n")
-    PAGE.write_text("".join(lines), "utf-8")
+        for cause, those in sorted(names.items(), key=lambda each: (-len(each[1]), each[0])):
+            lines.append(f"| {cause} | {len(those)} | {min(those)} |\n")
+    return "".join(lines)
 
 
 def _cause(message: str) -> str:

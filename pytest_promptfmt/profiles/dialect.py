@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, cached_property, lru_cache
 from types import CodeType
 from typing import Any, Final, NoReturn
 
-from jinja2 import Template as JinjaTemplate, Undefined, nodes, pass_eval_context
+from jinja2 import Environment, Template as JinjaTemplate, Undefined, nodes, pass_eval_context
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -47,9 +48,14 @@ template_tree: Final = lru_cache(maxsize=8)(parsed_template)
 """Returns the one syntax tree of a template, which is not to be changed; raises as `parsed_template`."""
 
 
-def compiled_tree(tree: nodes.Template) -> JinjaTemplate:
-    """Return the template of a syntax tree, such as a changed one; raises as `compiled_template`."""
-    return _loaded(_environment(), _environment().compile(tree))
+def changed_template(source: str, change: Callable[[Environment, nodes.Template], None]) -> JinjaTemplate:
+    """Return the template of this source after a change of its environment or syntax tree; raises as above."""
+    environment = _environment().overlay()
+    environment.filters, environment.tests = dict(environment.filters), dict(environment.tests)
+    tree = environment.parse(source)
+    change(environment, tree)
+    tree.set_environment(environment)
+    return _loaded(environment, environment.compile(tree))
 
 
 class _Generation(Extension):
@@ -116,7 +122,7 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _loaded(environment: LimitedSandbox, code: CodeType) -> JinjaTemplate:
+def _loaded(environment: Environment, code: CodeType) -> JinjaTemplate:
     return environment.template_class.from_code(environment, code, dict(environment.globals))
 
 

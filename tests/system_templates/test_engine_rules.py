@@ -14,10 +14,12 @@ from jinja2.exceptions import TemplateError
 from pytest_promptfmt import SettingsError, check_template
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.files import VARIABLE
-from pytest_promptfmt.profiles.dialect import parsed_template
+from pytest_promptfmt.core.profile import ENGINES
+from pytest_promptfmt.profiles.dialect import compiled_template, parsed_template
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates import engine_rules
 from pytest_promptfmt.systems.templates.constructs import unknown_constructs
+from pytest_promptfmt.systems.templates.engine_deviations import DEVIATIONS, deviating
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 from pytest_promptfmt.systems.templates.engines import LLAMA, PACKAGE, compiled_by
 from pytest_promptfmt.systems.templates.llama_build import build
@@ -36,6 +38,15 @@ UNKNOWN = {
     "filter wordcount": "{{ 'a b' | wordcount }}",
 }
 KNOWN = "{{ 'a b'.split(' ')[-1].strip() }}{{ messages[1:] | length }}{{ 'x'.startswith('x') }}{{ {'a': 1}.items() }}"
+
+
+def is_there(engine: str) -> bool:
+    try:
+        compiled_by(engine, "{{ messages }}")
+    except SettingsError:
+        return False
+    return True
+
 
 needs_minijinja = pytest.mark.skipif(
     importlib.util.find_spec("minijinja") is None, reason="minijinja is not installed (extra engines)"
@@ -75,7 +86,7 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
         return [finding.message for finding in found if finding.code == "PF449" and finding.severity == "warning"]
 
     assert not causes("message.content")
-    escaped = "the engine's tojson escapes characters of HTML, Jinja's does not"
+    escaped = "tojson escapes characters of HTML"
     assert f"minijinja renders another prompt: {escaped}" in causes("message.content | tojson")
     assert causes("message.content.zfill(9)")[0].endswith("string has no method named zfill")
 
@@ -86,14 +97,71 @@ def test_prompts_that_differ_are_reported_with_their_cause() -> None:
         ("Iron.\n", "Iron.", "line breaks around tags differ"),
         ("<a>\n  Iron.\n<b>", "<a>\nIron.\n<b>", "whitespace is stripped differently"),
         ('{"a": 1}<b>', '{"a":1}<b>', "other whitespace"),
-        ("[find(where=here)]", "[find(where=%s)]", "the arguments of format are left out"),
         ("{'a': 'one\\ntwo'}<b>", "{'a': 'one\ntwo'}<b>", "line breaks of printed texts are not escaped"),
-        ("<a>\n{'type': 'text', 'text': 'Iron.'}\n<b>", "<a>\n\n<b>", "mappings and lists are printed as nothing"),
         ("<a>Iron.<b>", "<a>Tin.<b>", "unknown cause"),
     ],
 )
 def test_two_texts_tell_why_they_differ(ours: str, theirs: str, cause: str) -> None:
     assert engine_rules._cause(Rendering(text=ours), Rendering(text=theirs))[0] == cause
+
+
+SHOWN = {
+    "tojson escapes characters of HTML": ("{{ '<' | tojson }}", '"\\u003c"'),
+    "Jinja escapes characters of HTML after the filter safe, the engine does not": ("{{ ('' | safe) + '<' }}", "<"),
+    "None counts as iterable": ("{% if none is iterable %}{% for a in none %}{% endfor %}a{% endif %}", "a"),
+    "a text is not a sequence": ("{{ 'a' is sequence }}", "False"),
+    "None is printed as nothing": ("<{{ none }}>", "<>"),
+    "mappings and lists are printed as nothing, or without brackets": ("{{ ['a', {}, none] }}{{ {'a': 1} }}", "a"),
+    "mappings, lists, true and false are printed as JSON": ("{{ ['a', {'b': none}] }}", '["a", {"b": null}]'),
+    "an empty text equals false, and lists and mappings equal no others": (
+        "{% if '' == false and [] != [] %}a{% endif %}",
+        "a",
+    ),
+    "strip ignores the characters that it is given": ("<{{ ' a '.strip('a') }}>", "<a>"),
+    "a mapping is not iterable": ("{% if {} is iterable %}{% else %}a{% endif %}", "a"),
+    "first of an empty list has no default": ("{% set a = [] | first | default('a') %}<{{ a }}>", "<>"),
+    "numbers such as 1.0 are written as 1": ("{{ number | tojson }}", "1"),
+    "the arguments of format are left out": ("{{ '<%s>' | format('a') }}", "<%s>"),
+    "variables that a loop sets keep their values in its next iteration": (
+        "{% for a in [1, 2] %}{% if b is defined %}b{% endif %}{% set b = a %}{% endfor %}",
+        "b",
+    ),
+    "arguments of macros by name are ignored after one that is left out": (
+        "{% macro f(a=1, b=2) %}{{ b }}{% endmacro %}{{ f(b=3) }}",
+        "2",
+    ),
+    "text that an if writes before continue or break is lost": (
+        "{% for a in [1] %}{% if a %}{{ a }}{% continue %}{% endif %}{% endfor %}b",
+        "b",
+    ),
+}
+"""A template for each deviation, and its text in engines that have it."""
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_jinja_imitates_a_deviation(name: str) -> None:
+    source, text = SHOWN[name]
+    assert deviating(source, name).render({"number": 1.0}) == text
+    assert compiled_template(source).render({"number": 1.0}) != text
+
+
+@pytest.mark.parametrize(("name", "engine"), [(name, each) for name in DEVIATIONS for each in ENGINES])
+def test_the_engines_that_a_deviation_names_have_it_and_no_others(name: str, engine: str) -> None:
+    if not is_there(engine):
+        pytest.skip(f"{engine} is not installed")
+    source, text = SHOWN[name]
+    try:
+        made = compiled_by(engine, source).render({"number": 1.0, "strftime_now": print})
+    except RuntimeError:
+        made = ""
+    assert (made == text) == (engine in DEVIATIONS[name].engines)
+
+
+@needs_minijinja
+def test_the_deviation_that_explains_most_of_a_text_is_the_cause() -> None:
+    source = LOOP.replace("BODY", "('<' | tojson) + ('\\u003c' if 'a' is sequence else '')")
+    found = [each for each in check_template(source, engines=["minijinja"]) if "another prompt" in each.message]
+    assert {each.message.partition(": ")[2] for each in found} == {"tojson escapes characters of HTML"}
 
 
 def test_the_table_of_engines_counts_what_only_an_engine_renders_as_one_cause() -> None:
@@ -114,14 +182,6 @@ def test_a_refusal_is_the_same_in_both_engines() -> None:
 def test_an_unknown_engine_is_a_mistake_in_the_settings() -> None:
     with pytest.raises(SettingsError, match="unknown template engine 'minijinjaa'"):
         check_template("{{ messages }}", engines=["minijinjaa"])
-
-
-def is_there(engine: str) -> bool:
-    try:
-        compiled_by(engine, "{{ messages }}")
-    except SettingsError:
-        return False
-    return True
 
 
 needs_node = pytest.mark.skipif(not is_there(PACKAGE), reason=f"node finds no {PACKAGE} from the working directory")

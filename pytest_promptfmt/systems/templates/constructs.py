@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Final
 
 from jinja2 import nodes
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.profiles.dialect import compiled_template, compiled_tree, generation_marks, parsed_template
+from pytest_promptfmt.profiles.dialect import changed_template, compiled_template, generation_marks
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import first_difference
@@ -100,13 +100,7 @@ def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int, Conversat
     if len(dict(assigned)) == len({*assigned}):
         return  # most templates set no variable both in a loop and outside of it
     bound = {name.name for name in trial.nodes if isinstance(name, nodes.Name) and name.ctx == "param"}
-    bound |= {
-        each.name
-        for loop in trial.nodes
-        if isinstance(loop, nodes.For)
-        for each in (loop.target, *loop.target.find_all(nodes.Name))
-        if isinstance(each, nodes.Name)
-    }
+    bound |= loop_variables(trial.nodes)
     for name, line in dict(_set_in_vain(trial.tree)).items():
         shown = _shown_by(trial, name) if name not in bound else None
         if shown is not None:
@@ -186,7 +180,7 @@ def _loads(node: nodes.Node) -> Iterator[nodes.Name]:
 
 def _shown_by(trial: TemplateTrial, name: str) -> Conversation | None:
     """Return a conversation that is rendered differently where the loop's value is kept."""
-    kept = compiled_tree(_keeping(parsed_template(trial.source), name))
+    kept = changed_template(trial.source, lambda _, tree: keep(tree, {name}))
     for conversation in trial.conversations.values():
         state = conversation.states[-1]
         usual, changed = trial.render(conversation, state), trial.rendered_by(kept, conversation, state)
@@ -195,30 +189,39 @@ def _shown_by(trial: TemplateTrial, name: str) -> Conversation | None:
     return None
 
 
-def _keeping(template: nodes.Template, name: str) -> nodes.Template:
-    """Return the template with a variable in a namespace that is made at its beginning."""
+def keep(template: nodes.Template, names: Set[str]) -> None:
+    """Put variables into a namespace that is made at the beginning of the template, but for arguments of macros."""
 
-    def moved(node: Any) -> Any:
-        if isinstance(node, nodes.Name) and node.name == name:
+    def moved(node: Any, kept: Set[str]) -> Any:
+        if isinstance(node, nodes.Name) and node.name in kept:
             if node.ctx == "store":
-                return nodes.NSRef(_KEPT, name, lineno=node.lineno)
+                return nodes.NSRef(_KEPT, f"kept_{node.name}", lineno=node.lineno)
             if node.ctx == "load":
-                return nodes.Getattr(nodes.Name(_KEPT, "load"), name, "load", lineno=node.lineno)
+                return nodes.Getattr(nodes.Name(_KEPT, "load"), f"kept_{node.name}", "load", lineno=node.lineno)
+        if isinstance(node, (nodes.Macro, nodes.CallBlock)):
+            kept = kept - {each.name for each in node.args}
         if isinstance(node, nodes.Node):
             for field, value in node.iter_fields():
                 if isinstance(value, list):
-                    setattr(node, field, [moved(each) for each in value])
+                    setattr(node, field, [moved(each, kept) for each in value])
                 elif isinstance(value, nodes.Node):
-                    setattr(node, field, moved(value))
+                    setattr(node, field, moved(value, kept))
         return node
 
+    moved(template, names)
     made = nodes.Call(nodes.Name("namespace", "load"), [], [], None, None)
-    start = nodes.Assign(nodes.Name(_KEPT, "store"), made, lineno=1)
-    changed: nodes.Template = moved(template)
-    changed.body.insert(0, start)
-    if template.environment is not None:
-        changed.set_environment(template.environment)
-    return changed
+    template.body.insert(0, nodes.Assign(nodes.Name(_KEPT, "store"), made, lineno=1))
+
+
+def loop_variables(tree: Iterable[nodes.Node]) -> set[str]:
+    """Return the names that loops run over."""
+    return {
+        each.name
+        for loop in tree
+        if isinstance(loop, nodes.For)
+        for each in (loop.target, *loop.target.find_all(nodes.Name))
+        if isinstance(each, nodes.Name)
+    }
 
 
 def unknown_constructs(template: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:

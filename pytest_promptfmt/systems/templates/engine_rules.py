@@ -12,7 +12,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.profile import RECORDED
+from pytest_promptfmt.core.profile import ENGINES, RECORDED
 from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
@@ -26,6 +26,7 @@ from pytest_promptfmt.systems.templates.constructs import (
     line_at,
     unknown_constructs,
 )
+from pytest_promptfmt.systems.templates.engine_deviations import DEVIATIONS, deviating
 from pytest_promptfmt.systems.templates.engines import RUNS_CODE, Engine, compiled_by
 from pytest_promptfmt.systems.templates.server_engines import NOT_RECORDED
 from pytest_promptfmt.systems.templates.template_subjects import template_rule, trial_of_view
@@ -33,6 +34,8 @@ from pytest_promptfmt.systems.templates.training_rules import TRAINING
 
 JINJA_STOPS: Final = "Jinja stops with"
 """The beginning of the cause if only the engine renders a conversation; the error of Jinja follows."""
+
+UNKNOWN: Final = "unknown cause"
 
 _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """The line at which minijinja reports an error."""
@@ -43,21 +46,13 @@ _STOPS_HERE: Final = "correct the template: transformers fails on this conversat
 _STOPS_THERE: Final = "if you serve the template with this engine, use a construct that the engine knows"
 
 
-def _fits(cause: Mapping[str, Any], ours: str, theirs: str, at: int) -> bool:
-    """Return whether a cause of `data/engines/differences.yaml` makes an engine write `theirs`, different from `at`."""
+def _fits(cause: Mapping[str, Any], ours: str, theirs: str) -> bool:
+    """Return whether a cause of `data/engines/differences.yaml` makes an engine write `theirs` instead of `ours`."""
     texts = {"ours": ours, "theirs": theirs}
-    if "begins" in cause:
-        return all(texts[whose].startswith(tuple(begin), at) for whose, begin in cause["begins"].items())
-    how = cause.get("as", "text")
-    if how == "insertion":
-        ours, theirs = ours[at:], theirs[at:]
-        return min(len(ours), len(theirs)) > 0 and (ours.endswith(theirs) or theirs.endswith(ours))
     for whose in texts:
         for pattern, text in (*cause.get(whose, {}).items(), *cause.get("both", {}).items()):
             texts[whose] = re.sub(pattern, text, texts[whose])
-    if how == "beginning":
-        return texts["ours"].startswith(texts["theirs"])
-    one, other = (_VIEWS[how](text) for text in texts.values())
+    one, other = (_VIEWS[cause.get("as", "text")](text) for text in texts.values())
     return one == other
 
 
@@ -149,11 +144,14 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
 def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     unrecorded = []
     fates = Counter[str]()
+    made: dict[int, Rendering] = {}  # by the rendering of Jinja, which is one for all that a template cannot tell apart
     for conversation in trial.given.values():
         fate = "same"
         for state in conversation.states:
             ours = trial.render(conversation, state)
-            theirs = trial.rendered_by(renderer, conversation, state)
+            theirs = made.get(id(ours)) or trial.rendered_by(renderer, conversation, state)
+            if ours.text is not None:
+                made[id(ours)] = theirs
             if renderer.is_server:
                 theirs = _with_begin_token(trial, ours, theirs)
             if ours.text == theirs.text or (renderer.is_server and _reads_clock(trial, conversation, state)):
@@ -206,7 +204,8 @@ def _difference(
 ) -> Finding:
     """Return the finding about a state that an engine renders differently."""
     ours, sent = trial.render(conversation, state), trial.sent.get(conversation.name)
-    cause, saw, do = _cause(ours, theirs)
+    deviation = _deviation(trial, engine, conversation, state, theirs.text)
+    cause, saw, do = _cause(ours, theirs, deviation)
     at = _PLACE.search(theirs.error or "")
     line, constructs = int(at[1]) if at else ours.line, ""
     if ours.text is not None and theirs.text is not None:
@@ -223,7 +222,25 @@ def _difference(
     )
 
 
-def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
+def _deviation(
+    trial: TemplateTrial, engine: str, conversation: Conversation, state: State, theirs: str | None
+) -> str | None:
+    """Return the deviation with which Jinja writes the engine's text, or more of it than without; None for neither."""
+    ours = trial.render(conversation, state).text
+    if ours is None or theirs is None:
+        return None
+    found, agreed = None, first_difference(ours, theirs)
+    for name, each in DEVIATIONS.items():
+        if each.needs in trial.source and (engine in each.engines or engine not in ENGINES):
+            made = trial.rendered_by(deviating(trial.source, name), conversation, state).text
+            if made == theirs:
+                return name
+            if made is not None and first_difference(made, theirs) > agreed:
+                found, agreed = name, first_difference(made, theirs)
+    return found
+
+
+def _cause(ours: Rendering, theirs: Rendering, deviation: str | None = None) -> tuple[str, str, str]:
     """Return why an engine gives something else, what was seen, and what to do."""
     if theirs.text is None:
         why = (theirs.refusal or theirs.error or "").removeprefix("RuntimeError: ").partition(" (in ")[0]
@@ -232,7 +249,9 @@ def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str, str]:
         return f"{JINJA_STOPS} {(ours.refusal or ours.error or '')[:60]}", excerpt(theirs.text), _STOPS_HERE
     at = first_difference(ours.text, theirs.text)
     saw = f"{excerpt(theirs.text, at)!r}, Jinja {excerpt(ours.text, at)!r}"
+    if deviation is not None:
+        return deviation, saw, DEVIATIONS[deviation].do
     causes = data_table("engines/differences").items()
-    fits = ((about, cause) for about, cause in causes if _fits(cause, ours.text, theirs.text, at))
-    about, cause = next(fits, ("unknown cause", {"do": _PORTABLE}))
+    fits = ((about, cause) for about, cause in causes if _fits(cause, ours.text, theirs.text))
+    about, cause = next(fits, (UNKNOWN, {"do": _PORTABLE}))
     return about, saw, cause.get("do", _PORTABLE)

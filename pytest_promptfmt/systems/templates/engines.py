@@ -25,11 +25,13 @@ from pytest_promptfmt.core.files import cache_directory
 from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.systems.templates.server_engines import SERVERS, RecordedEngine, server_at
 
+MINIJINJA: Final = "minijinja"
+
 
 class _MiniJinja:
     """A template compiled by minijinja, with the settings of Jinja that transformers uses."""
 
-    name = "minijinja"
+    name = MINIJINJA
     is_server = False
 
     def __init__(self, source: str) -> None:
@@ -195,7 +197,7 @@ class Engine(Protocol):
 
 
 _ENGINES: Final[Mapping[str, Callable[[str], Engine]]] = {
-    "minijinja": _MiniJinja,
+    MINIJINJA: _MiniJinja,
     PACKAGE: NodeJinja,
     LLAMA: LlamaJinja,
 }
