@@ -59,7 +59,7 @@ BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
 
 _SLOW: Final = "make the filters and metrics of this task faster"
-_BACKTRACKS: Final = "look for a regular expression that backtracks without end"
+_BACKTRACKS: Final = "look for a regular expression that backtracks too much"
 
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""

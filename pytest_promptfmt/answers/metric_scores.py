@@ -91,7 +91,7 @@ class Patience:
             raise TooSlowError(
                 f"{slow.removeprefix(SLOW_PROBLEM)}, {others}",
                 position=position,
-                hint="look for a regular expression that backtracks without end",
+                hint="look for a regular expression that backtracks too much",
             )
 
 

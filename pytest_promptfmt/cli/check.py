@@ -90,18 +90,22 @@ def check(
         from pytest_promptfmt.cli.fix import fix_files
 
         fix_files(paths or [], pytest_options(select=select, allow_code=allow_code, no_code=no_code), write=True)
-    options = pytest_options(tasks=task, profiles=profile, select=select, allow_code=allow_code, no_code=no_code)
-    checked = checked_by_pytest(paths or [], [*options, *(["--promptfmt-no-cache"] if no_cache else [])])
+    accepting = pytest_options(tasks=task, profiles=profile, select=select, allow_code=allow_code, no_code=no_code)
+    checked = checked_by_pytest(paths or [], [*accepting, *(["--promptfmt-no-cache"] if no_cache else [])])
     if checked.result.unmatched and not checked.files:
         raise SettingsError(checked.result.unmatched[0])
-    # The command that accepts changes is one of pytest.
-    result = replace(checked.result, arguments=("--promptfmt", *options, *map(str, paths or ())))
     versions = None
     if base is not None:
         from pytest_promptfmt.cli.diff import compared
 
         options = pytest_options(profiles=profile, no_code=no_code)
         versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
+    status = 3 if any(finding.kind == "unsure" for finding in versions or ()) else 0
+    if not checked.is_good or any(finding.is_error for finding in versions or ()):
+        status = 1
+    # The command that accepts changes is one of pytest.
+    arguments = ("--promptfmt", *accepting, *map(str, paths or ()))
+    result = replace(checked.result, arguments=arguments, exit_status=status)
     if statistics:
         for counted in statistics_lines(result.findings):
             typer.echo(counted)
@@ -110,10 +114,7 @@ def check(
     for line in checked.notes:
         note(line)
     note(_ending(checked))
-    if not checked.is_good or any(finding.is_error for finding in versions or ()):
-        raise typer.Exit(1)
-    if any(finding.kind == "unsure" for finding in versions or ()):
-        raise typer.Exit(3)
+    raise typer.Exit(status)
 
 
 def _print(

@@ -120,7 +120,7 @@ def diff(
             raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))
     if bump and new is not None:
         raise SettingsError(
-            "--bump changes the work tree, so it does not work with two revisions", hint="leave out the second revision"
+            "--bump changes the work tree, so it needs one revision, not two", hint="leave out the second revision"
         )
     options = pytest_options(profiles=profile, no_code=no_code) + (["-p", "xdist", "-n", str(jobs)] if jobs > 1 else [])
     given = {"--path": paths, "--task": task, "--profile": profile}

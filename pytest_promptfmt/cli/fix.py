@@ -222,7 +222,7 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
             raise FormatError(
                 f"{key} is in this file, which {display_path(path)} includes",
                 position=place,
-                hint="every task that includes this file would change: move the key into the task's own file first",
+                hint="this would change every task that includes the file. First move the key into the task's file",
             )
         if any(key == repeated.name for repeated in file.repeated):
             raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier key")

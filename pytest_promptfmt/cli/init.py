@@ -48,6 +48,8 @@ _FORK_TASKS: Final = 200
 _OPTIONAL: Final = ("datasets", "sacrebleu", "scikit-learn", "transformers")
 """Packages that this one imports where they are installed, for data, metrics and tokenizers."""
 _GITHUB: Final = re.compile(r"github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
+_PINNED: Final = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}")
+"""An action at a commit. A tag can be moved, so linters of workflows refuse it."""
 
 
 class RepositoryKind(enum.StrEnum):
@@ -79,7 +81,7 @@ def init(
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
     action: Annotated[
         str | None,
-        typer.Option("--action", metavar="OWNER/NAME@REV", help="The GitHub action that the workflow uses."),
+        typer.Option("--action", metavar="OWNER/NAME@COMMIT", help="The GitHub action that the workflow uses."),
     ] = None,
     baseline: Annotated[
         bool | None,
@@ -145,7 +147,7 @@ def _init(
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
-        say("the workflow uses the package index; to comment on pull requests, add --action OWNER/NAME@REVISION")
+        say(f"the workflow uses the package index; to comment on pull requests, add --action {_address()}@COMMIT")
     if wants_baseline:
         arguments += _write_baseline(folder, options)
     if workflow:
@@ -232,9 +234,10 @@ def _workflow(action: str | None, packages: Sequence[str], arguments: Sequence[s
         if lines
     )
     name, _, revision = action.partition("@")
-    if not revision:
+    if not _PINNED.fullmatch(action):
         raise SettingsError(
-            f"missing revision in --action {action!r}", hint="add a revision, as in owner/pytest-promptfmt@v1.0.0"
+            f"--action {action!r} has no full commit id",
+            hint="write OWNER/NAME@COMMIT; `git ls-remote` prints commit ids",
         )
     text = _shipped("workflow.yaml").replace(" # INPUTS", inputs).replace("PYTHON", python)
     return text.replace("ACTION", action).replace("COMMENT", f"{name}/comment@{revision}")
@@ -268,21 +271,18 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 def _action_reference() -> str | None:
-    """Return the GitHub action as `owner/name@revision`, None where the address of what is installed is unknown.
-
-    A package that pip took from a repository is that commit of it (PEP 610), one of the index the tag of its version.
-    """
-    dist = distribution("pytest-promptfmt")
-    written = dist.read_text("direct_url.json")
+    """Return the GitHub action as `owner/name@commit` if pip installed the package from a repository (PEP 610)."""
+    written = distribution("pytest-promptfmt").read_text("direct_url.json")
     origin = json.loads(written) if written is not None else {}
-    repository = origin.get("vcs_info")
-    if repository is not None:
-        found = _GITHUB.search(origin["url"])
-        return f"{found[1]}@{repository['commit_id']}" if found else None
-    source = next((url for url in dist.metadata.get_all("Project-URL", []) if url.startswith("Source,")), "")
-    found = _GITHUB.search(source)
-    is_known = found is not None and written is None and not found[1].startswith("OWNER/")
-    return f"{found[1]}@v{dist.version}" if found is not None and is_known else None
+    found = _GITHUB.search(origin.get("url", ""))
+    return f"{found[1]}@{origin['vcs_info']['commit_id']}" if found and "vcs_info" in origin else None
+
+
+def _address() -> str:
+    """Return `owner/name` of the repository, as the metadata of the installed package have it."""
+    urls = metadata("pytest-promptfmt").get_all("Project-URL", [])
+    found = next((each for url in urls if url.startswith("Source,") and (each := _GITHUB.search(url))), None)
+    return found[1] if found else "OWNER/NAME"
 
 
 def _shipped(name: str) -> str:

@@ -119,7 +119,7 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
         edit = found.get(_identity(problem, run.folder))
         if edit is None:
             name = f"{problem.task} [{problem.profile}]" if problem.profile else display_path(problem.path)
-            note(f"{name} has changed since the last run; run the tests again")
+            note(f"{name} has changed since the last run. Run the tests again")
         elif _accept(edit):
             settled.append(problem)
             if problem.category == "renamed":  # the same prompts are in a snapshot that no task defines
@@ -202,10 +202,10 @@ def _last_run(globs: Sequence[str]) -> tuple[LastRun, list[Problem]]:
     run = last_run_around(Path.cwd())
     if run is None:
         hint = "run `pytest --promptfmt` or `promptfmt check` first, or `promptfmt review`, which runs the tests itself"
-        raise SettingsError("no earlier run in this folder or a folder above", hint=hint)
+        raise SettingsError("no earlier run was found in this folder or its parents", hint=hint)
     if not run.problems:
         _require_tasks(globs, run)
-        note("the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again")
+        note("nothing to accept or reject: the last run found no changes. After a change, run the tests again")
         return run, []
     return run, _chosen(run.problems, globs, of=" of the last run") if globs else list(run.problems)
 

@@ -80,7 +80,9 @@ def work_tree(folder: Path) -> Path:
     top = _top_of(folder)
     named = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     if named.resolve() != top:
-        raise GitError(f"the repository in {top} has another work tree, {named}; such repositories are not supported")
+        raise GitError(
+            f"the repository in {top} has a different work tree, {named}. Such repositories are not supported"
+        )
     return top
 
 

@@ -79,6 +79,6 @@ def first_labels(labels: ChoiceLabels, count: int) -> tuple[str, ...]:
     if count > len(known):
         raise FormatError(
             f"{count} choices, but only {len(known)} labels",
-            hint="write choice_labels: numbers, which has no limit, or null for no labels",
+            hint="write `choice_labels: numbers`, which has no limit, or `null` for no labels",
         )
     return known[:count]

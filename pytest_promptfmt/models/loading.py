@@ -74,7 +74,7 @@ def _refuse_missing_weights(source: str, report: Mapping[str, Any]) -> None:
         raise ModelError(
             f"the weights of {source!r} do not fit its config.json: {len(missing)} parameters are missing or of "
             f"another size, such as {missing[0]}",
-            hint="the missing weights would be random; take the weights and config.json from the same model",
+            hint="take the weights and config.json from the same model. Missing weights would be random",
         )
 
 

@@ -130,7 +130,7 @@ class ServerModel:
         if given is None or not given.token_logprobs or not given.top_logprobs:
             raise ModelError(
                 f"the server {self._url} returns no log-probabilities of the prompt",
-                hint="log-likelihoods need a server whose completions take `echo` and `logprobs`, such as vLLM",
+                hint="use a server whose completions support `echo` and `logprobs`, such as vLLM",
             )
         start, end = self._span(ask, given)
         logprobs = given.token_logprobs[start:end]
@@ -147,14 +147,14 @@ class ServerModel:
         if not given.text_offset or len(given.text_offset) != len(given.token_logprobs):
             raise ModelError(
                 f"the server {self._url} does not return the offsets of its tokens",
-                hint="give the profile the model's tokenizer: promptfmt then sends token ids instead of text",
+                hint="give the profile the model's tokenizer. Then token ids are sent instead of text",
             )
         seam = len(ask.context)
         end = seam + len(ask.continuation or "")
         if seam not in given.text_offset:
             raise ModelError(
                 f"no token begins where {ask.continuation!r} begins: the server's tokenizer merges it with the prompt",
-                hint="give the profile the model's tokenizer: promptfmt then sends token ids instead of text",
+                hint="give the profile the model's tokenizer. Then token ids are sent instead of text",
             )
         start = given.text_offset.index(seam)
         return start, start + sum(1 for offset in given.text_offset[start:] if offset < end)

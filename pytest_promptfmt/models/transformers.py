@@ -285,7 +285,7 @@ class TransformersModel:
         if self._size is not None and largest >= self._size:
             raise ModelError(
                 f"the tokenizer gives the id {largest}, but the model {self.name} has only {self._size} embeddings",
-                hint="tokenizer and model must match; a token added to the tokenizer needs resized embeddings",
+                hint="use the model's own tokenizer. If tokens were added to it, resize the embeddings",
             )
 
     def _padded(self, rows: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -330,7 +330,7 @@ class TransformersModel:
         first = str(error).strip().partition("\n")[0][:300] or "no reason given"
         return ModelError(
             f"the model {self.name} fails on the device {device} in {dtype}: {type(error).__name__}: {first}",
-            hint="not every device supports every dtype; use --promptfmt-model-dtype float32",
+            hint="try --promptfmt-model-dtype float32. Not every device supports every dtype",
         )
 
     def _checked(self, numbers: torch.Tensor) -> torch.Tensor:

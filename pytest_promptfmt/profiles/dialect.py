@@ -109,7 +109,7 @@ _TemplateDict.__name__, _TemplateNamespace.__name__ = "dict", "namespace"
 
 def _refuse_underscore(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace of a chat template cannot hold {name!r}: names must not begin with '_'")
+        raise SecurityError(f"a Jinja namespace cannot hold {name!r}: names must not begin with '_'")
 
 
 def _raise_exception(message: str) -> None:

@@ -62,7 +62,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
         raise TokenizerBudgetError(
             f"not loaded: tokenizers that fail or are slow took the {TOKENIZERS.seconds:g} s that a run has for them",
             position=Position(source.place),
-            hint="fix or remove the tokenizers that fail; the others are cached for later runs",
+            hint="fix or remove the tokenizers that fail. The others are cached for later runs",
         )
     before, has_failed = _seconds_of_children(), True
     try:
@@ -160,7 +160,7 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
     if "trust_remote_code" in message:
         return _error(
             source,
-            "this tokenizer needs Python code of the model, and code of models is never run",
+            "this tokenizer needs Python code of the model, which is never run",
             hint="if you trust the code, save the tokenizer as tokenizer.json; otherwise use an archetype",
         )
     for package, extra in _EXTRAS.items():

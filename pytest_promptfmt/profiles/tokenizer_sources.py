@@ -181,7 +181,7 @@ def _of_hub(written: str, hub_id: str, revision: str | None, download: bool) -> 
             f"{written!r} is neither a path nor a tokenizer in the Hugging Face cache ({display_path(home)})",
             hint=did_you_mean(written, cached_hub_ids())
             or _did_you_mean_archetype(written)
-            or "--promptfmt-download downloads the tokenizer; a local folder with its files needs no network",
+            or "--promptfmt-download downloads it. Without a network, name a local folder with its files",
         )
     return _of_folder(written, hub_id, folder, hub_id=hub_id, revision=commit)
 

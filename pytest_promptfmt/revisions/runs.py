@@ -330,7 +330,7 @@ class _Sides:
             failed = f"{counted(len(found['not_run']), 'test')}, such as {found['not_run'][0]}"
             raise RevisionError(
                 f"pytest could not set up {failed}",
-                hint="run pytest --promptfmt to see why; the cause may be a conftest.py or a plugin",
+                hint="run pytest --promptfmt to see why; the cause can be a conftest.py or a plugin",
             )
         return found
 

@@ -79,7 +79,7 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     It knows these forms: quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
     warning if the place of the answer is only `X` or dots.
 
-    Fix: make filters and stop sequences fit the form, or ask for the form that they expect.
+    Fix: add a filter that reads the answer from this form, or request another form.
 
     Real: facebookresearch/multiloko #10, lm-evaluation-harness #3438.
     """

@@ -206,7 +206,7 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
     Why: the prefix is added as the start of the last answer. Some templates write an empty `<think>` block before
     it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
 
-    Fix: switch the block off with a template argument if there is one, or remove `gen_prefix`.
+    Fix: turn this text off with a template argument, or remove `gen_prefix`.
 
     Real: transformers #35433, #34462; lm-evaluation-harness PR #2615.
     """

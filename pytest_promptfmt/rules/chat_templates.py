@@ -90,7 +90,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     long = [piece.strip() for piece in pieces if len(piece.split()) > 4]
     kept = [piece for piece in long if piece in given]
     if kept:
-        message = "the template adds its default text to a given system text"
+        message = "the template adds its default system text to the given one"
         do = "remove the default text where a system text is given"
         yield info(message, excerpt(kept[0]), trial.place_of(kept[0][:30]), do=do)
     empty = trial.text("system-empty") or ""
@@ -113,7 +113,7 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: in a real run the prompts change every day, and so do results. Answers that are cached by prompt cannot be used
     again. The tests of this plugin use a fixed clock.
 
-    Fix: set the date with a template argument (`date_string` in Llama's), in the profile and in the real run.
+    Fix: set the date with a template argument, such as `date_string` for Llama, in the profile and in real runs.
 
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
     """
@@ -149,7 +149,7 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     escapes all text that is joined to it. Tools and calls are checked in templates under test, and in profiles with
     tools.
 
-    Fix: remove `|safe` and `|e` from the template; its environment escapes nothing by itself.
+    Fix: remove `|safe` and `|e` from the template. Without them, nothing is escaped.
 
     Real: mistral-common #311 (`[{&#34;name&#34;: …`), functionary v3.1, llama.cpp PR #19553, sglang PR #12123.
     """
@@ -213,7 +213,7 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
     the turns that it never saw in training. It is an error if only texts in quotes can have written the indentation.
 
-    Fix: write `{{-` and `{%-`, or join the lines if the file was only indented for reading.
+    Fix: write `{{-` and `{%-`, or put the template on one line.
 
     Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
     """

@@ -166,7 +166,7 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     the scored tokens are shifted by one, and often only the end token is left. For such models, lm-eval
     encodes prompt and answer separately.
 
-    Fix: set `split: pairwise` in the profile, or `mode: generate` if nothing is scored.
+    Fix: in the profile, set `split: pairwise`. If no answer is scored, set `mode: generate`.
 
     Real: lm-eval 0.4.13 splits T5 and other encoder-decoder models pairwise for this reason.
     """
@@ -185,7 +185,7 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
     decomposed accents, which look the same, are reported as info.
 
-    Fix: normalize these characters first, or exclude such models.
+    Fix: normalize these characters in `process_docs`, or do not use models with this tokenizer.
 
     Real: transformers #6150 (T5 drops newlines); sentencepiece #208; llama.cpp #6980.
     """
@@ -218,7 +218,7 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     text = min(tokenizer.raw_ids, key=lambda text: (text != " A", len(text), text))
     count = len(tokenizer.raw_ids)
     yield finding(
-        "an engine that reads only tokenizer.json gets other tokens than AutoTokenizer",
+        "tokens from tokenizer.json differ from those of AutoTokenizer",
         f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, from tokenizer.json it is '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; also {count - 1} more texts" * (count > 1)),
         loaded.profile.origin,

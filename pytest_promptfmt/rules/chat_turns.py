@@ -56,7 +56,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     Why: The model's own turn seems to continue through tool results and user messages, and the model no longer stops
     where it should.
 
-    Fix: write the marker that closes a turn in every branch.
+    Fix: in every branch, write the marker that closes the turn.
 
     Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7;
     Falcon-H1R, which looks for the neighbours of a tool result in the wrong list after a system message.
@@ -274,7 +274,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, kind in trial.attributed(lambda each: {what for *_, what in islice(_changes(trial, each), 1)}):
         before, after, _ = next(_changes(trial, conversation))
         at = first_difference(before, after)
-        message = f"text that was sent before changes with {kind}, in a conversation with {conversation.about}"
+        message = f"{kind} changes the text of earlier turns, in a conversation with {conversation.about}"
         saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
         is_kept = "".join(before.split()) in "".join(after.split())
         severity = None if kind == _LOOP and "tools" in trial.kinds and not is_kept else Severity.INFO
@@ -362,7 +362,8 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     if opened != opened.rstrip(" \t"):
         is_format = (closed or "").startswith(opened + ANSWER)  # of the model, which never saw it otherwise
         severity = Severity.INFO if is_format else Severity.WARNING
-        yield finding("the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=severity)
+        saw, do = excerpt(opened, len(opened)), "remove the space at the end of the generation prompt"
+        yield finding("the generation prompt ends with a space", saw, place, severity=severity, do=do)
     yield from _elsewhere(trial, (layout.generation_prompt or "").strip())
 
 
@@ -438,7 +439,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
             severity=None if is_added and less is Severity.WARNING else less,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield info("the generation prompt has other reasoning tags than finished answers", saw, place)
+        yield info("the reasoning tags of the generation prompt and of finished answers differ", saw, place)
     else:
         # The line break of a header such as `<|im_start|>assistant`; some models write more after the role.
         is_header = opened[-1:].isalpha() and begun[len(opened) :][:1] == "\n" and not trial.mentions("think")

@@ -95,7 +95,7 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
 
 @error_query(
     "PF723",
-    "a template takes elements of a list that is stored as text",
+    "a template uses a text as a list",
     task,
     name="list-kept-as-text",
     family=Family.ANSWERS,

@@ -269,7 +269,9 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
             other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
         )
         if name != folded and len(name) > _SHORT and sorted(name) == sorted(folded):
-            yield finding("a label is its column's name with swapped letters", f"{label}: {{{{{field}}}}}", field=field)
+            yield finding(
+                "a label is the name of its column with letters swapped", f"{label}: {{{{{field}}}}}", field=field
+            )
         if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             yield finding("", f"{label}: {{{{{field}}}}}", field=field)
 
@@ -315,7 +317,7 @@ def _label_twice(page: Page) -> Iterator[str | Finding]:
         yield finding("", part_of(text, found, 10), "gen_prefix" if page.study.task.gen_prefix else "doc_to_text")
 
 
-@query("PF242", "two consecutive columns have the same numbered label")
+@query("PF242", "two consecutive columns have the same label")
 def _label_of_two_columns(page: Page) -> Iterator[Finding]:
     for (label, field), (again, other) in pairwise(page.labelled):
         if label == again and field != other and re.search(r" [A-Z\d]\Z", label):

@@ -50,7 +50,7 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     Why: after `Answer:` models continue with ` Paris`, as the few-shot examples do. `exact_match` compares ` Paris`
     with `Paris` and scores 0. Some back ends strip completions and hide the mistake; others do not.
 
-    Fix: add a filter `remove_whitespace` or `regex` (which strips) before `take_first`.
+    Fix: before `take_first`, add the filter `remove_whitespace` or `regex`; both strip the completion.
 
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
     """

@@ -268,7 +268,7 @@ def _answer_otherwise(page: Page) -> Iterator[Finding]:
         yield finding(message, saw, severity=severity)
     styles = [{_style(text) for text in texts} for texts in (answers, golds)]
     if has_given_shots(page.study) and len(answers) > 1 and any(map(_differs, *map(_common, styles))):
-        yield warning("few-shot examples answer in another form than the gold answers", saw)
+        yield warning("few-shot answers and gold answers differ in form", saw)
 
 
 def _style(text: str) -> tuple[bool, bool | None, bool, str]:
@@ -293,10 +293,10 @@ def _other_labels(page: Page) -> Iterator[Finding]:
     own = _first_label(page.message)
     for other in (_first_label(shot.messages[0]) for shot in page.shots):
         if own is not None and other is not None and own != other:
-            what = "another label than" if own[0] != other[0] else "another space after the label than"
+            what = "labels" if own[0] != other[0] else "the space after the label"
             saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
             severity = severity_of_shots(page.study)
-            yield finding(f"few-shot examples have {what} the question", saw, severity=severity)
+            yield finding(f"few-shot examples and the question differ in {what}", saw, severity=severity)
 
 
 def _first_label(message: Message) -> tuple[str, str] | None:

@@ -45,14 +45,14 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 f"{trial.gold!r} scores {trial.best:g}",
                 scored_by(trials),
                 trial.instance,
-                do="the score is the same for all answers: correct the target or the metric",
+                do="correct the target or the metric. All answers get the same score",
             )
     for choice in trials.choices:
         for name in _ACCURACIES:
             best, other = choice.gold_best.get(name), choice.other_best.get(name)
             if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
                 yield finding(
-                    "the gold choice does not win, even if it is by far the most likely",
+                    "the gold choice does not win, even when it is by far the most likely",
                     f"{name} is {best:g}",
                     scored_by(trials),
                     choice.instance,
@@ -91,7 +91,7 @@ def random_fallback(study: Study) -> Iterator[Finding]:
     Why: with four options, a guess is right every fourth time. It hides that the model gave no answer, and two runs
     give different scores.
 
-    Fix: give a fixed fallback: a guess hides that nothing was found.
+    Fix: return a fixed text if no answer is found. A random one can count as right.
 
     Real: the extraction of MMLU-Pro's own code, which guesses where no pattern matches.
     """

@@ -193,7 +193,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
     Siblings are in the same folder, and include the same file. Of at least five siblings, all but one must agree. A
     task that differs in several keys is of another kind, and is not reported.
 
-    Fix: compare the task with its siblings, and give it their value unless the difference is intended.
+    Fix: use the value of the other tasks, unless the difference is intended.
 
     Real: lm-evaluation-harness #3465 (mgsm in one of several languages).
     """
@@ -209,7 +209,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
             first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
             usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more"
             saw = f"{_compared(file.config, key)!r}, but {usual}"
-            yield Finding(message=f"one task of the group has another {key} than the rest", saw=saw, position=first)
+            yield Finding(message=f"one task of the group has a different {key}", saw=saw, position=first)
 
 
 def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:

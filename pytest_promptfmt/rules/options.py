@@ -80,7 +80,7 @@ def _labels_out_of_order(page: Page) -> Iterator[str]:
     from 0. A counter that is set inside a Jinja loop never changes, so all options have the same label. The scored
     labels then belong to other options.
 
-    Fix: take the label of the same index: `'ABCD'[loop.index0]`, `chr(65 + i)`.
+    Fix: take the label from the index of the option: `'ABCD'[loop.index0]`, `chr(65 + i)`.
 
     Real: labels made of a counter, as in most templates with a loop.
     """
@@ -237,7 +237,7 @@ def _labels_unlike_listed_labels(page: Page) -> Iterator[Finding]:
             is_reversed and all(one.text[:1] == COLUMN for one in layout_of(page.constant).options)
         ):
             return  # labels in another order may be meant, unless the gold is the position of a printed column
-        message = "the scored labels are not those of the listed options"
+        message = "the scored labels differ from the labels of the listed options"
     if message:
         saw = f"{', '.join(listed)} are listed, but {', '.join(labels)} are scored"
         is_minor = len(listed) < len(labels) or normalize("NFKC", "".join(listed)) == "".join(labels)  # full width

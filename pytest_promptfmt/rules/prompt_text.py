@@ -93,7 +93,7 @@ def _object_printed(study: Study) -> Iterator[Finding]:
     generator. The prompt then shows `<generator object …>` instead of the text, often with another address in every
     run.
 
-    Fix: write `passage['items']`, or end the expression with `| join(', ')` or `| list | join(' ')`.
+    Fix: for the column `items`, write `passage['items']`. For a list, add `| join(', ')`.
 
     Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
     """

@@ -60,7 +60,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     it never wins with `acc`. This is an info if the task also has a normalized metric. Some engines read only the first
     token, to save requests or to guide decoding. They cannot distinguish labels such as `(A)` and `(B)`.
 
-    Fix: change the wording of the choices, or exclude such models.
+    Fix: change the wording of the choices, or do not use models with this tokenizer.
 
     Real: `Yes` and `yes` are the same ids on bert-base-uncased; guidance #564, lm-evaluation-harness PR #411.
     """
@@ -105,7 +105,7 @@ def _unknown_token(view: ProfileView) -> Iterator[Finding]:
     of the answer then measures spelling more than knowledge. The finding is an info for built-in approximations, whose
     vocabulary is small.
 
-    Fix: exclude such models from tasks in this script, or write the text with characters that they know.
+    Fix: use characters of the vocabulary, or do not use models with this tokenizer.
 
     Real: braces and tildes are unknown to t5-small, Chinese to bert-base-uncased; llama.cpp #28862 (bytes).
     """
@@ -203,7 +203,7 @@ def _share_of_bytes(tokenizer: Tokenizer, scored: ScoredContinuation) -> float:
 
 @_query(
     "PF301",
-    "the answer merges with the prompt, leaving no token to score",
+    "the answer merges with the prompt, so no token is left to score",
     severity=Severity.ERROR,
     name="nothing-left-to-score",
 )
@@ -214,7 +214,7 @@ def _nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     end of the prompt and the answer form one token (`:A`, `(A`), no token is left. The run stops with an assertion
     error.
 
-    Fix: move the character that merges with the answer from the end of the prompt to the start of the answers.
+    Fix: move the last character of the prompt to the start of the answers.
 
     Real: lm-evaluation-harness #1297, #3336 and PR #4055; lighteval PR #354.
     """
@@ -246,9 +246,10 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         if scored.pair.merged:
             cut = len(scored.pair.context_ids)
             around = slice(max(0, cut - 3), cut + 3)
-            what = "is split" if is_same_text else "splitting it changes the text"
-            message = f"a token crosses the boundary between prompt and answer, and {what}"
-            saw = f"{shown_tokens(tokenizer, given[around])} instead of {shown_tokens(tokenizer, whole[around])}"
+            what = "and is split" if is_same_text else "and splitting it changes the text"
+            message = f"a token spans prompt and answer, {what}"
+            scored_tokens, together = (shown_tokens(tokenizer, each[around]) for each in (given, whole))
+            saw = f"scored: {scored_tokens}; encoded together: {together}"
             severity = Severity.INFO if is_same_text else Severity.WARNING
             yield finding(message, saw, _boundary_key(view), scored.instance, severity=severity)
         elif given != whole:
@@ -269,7 +270,7 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     another token with no space, one space or two spaces before it. The finding is an info for built-in approximations
     of a tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
-    Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
+    Fix: remove the spaces around the choices. Without a chat template, `target_delimiter` adds one.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """

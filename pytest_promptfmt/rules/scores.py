@@ -292,9 +292,12 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         rows = [*zip(asked, signed, reached.get(name, ()), strict=False)]
         lost = [trial for trial, each, own in rows if each <= 0 and own < max(reached[name])]
         if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
-            message = "the gold answer of some docs does not score better than a wrong one"
+            message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
-            saw, severity = f"{lost[0].gold[:_LONG]!r} does not, {won[:_LONG]!r} does", Severity.WARNING
+            saw, severity = (
+                f"gold {lost[0].gold[:_LONG]!r} scores no better, gold {won[:_LONG]!r} does",
+                Severity.WARNING,
+            )
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
 
 

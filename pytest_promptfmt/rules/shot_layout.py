@@ -75,7 +75,7 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     labels = [label.name.casefold() for label in layout_of(tail).labels]
     for label, where in ((written.question, "before"), (written.answer, "after")):
         if label.casefold() not in labels:
-            message = f"the label {where} the question is missing, which the examples in the prompt have"
+            message = f"few-shot examples have a label {where} the question, but the last question has none"
             yield finding(message, f"the examples have {label}, but the prompt ends without it: {tail[-60:]}")
 
 
@@ -107,7 +107,7 @@ def _shot_answer_not_a_choice(page: Page) -> Iterator[str]:
         yield f"the answer is {other[:40]!r}, but {', '.join(sorted(set(map(repr, page.scored))))} are scored"
 
 
-@error_query("PF807", "examples in the prompt have answers that are not choices", task)
+@error_query("PF807", "few-shot examples have answers that are not choices", task)
 def _written_answers_not_scored(study: Study) -> Iterator[Finding]:
     choices = study.written.doc_to_choice
     scored = {str(one).strip().casefold() for one in choices} if isinstance(choices, list) else set()

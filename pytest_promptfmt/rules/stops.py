@@ -109,7 +109,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
             yield finding("a stop sequence contains a literal backslash escape", stop, (*UNTIL, number))
 
 
-@query("PF902", "a stop sequence has no effect: it contains another one", generating)
+@query("PF902", "a stop sequence has no effect, because it contains a shorter one", generating)
 def _shadowed_stop(study: Study) -> Iterator[Finding]:
     stops = study.stop_texts
     for number, stop in enumerate(stops):

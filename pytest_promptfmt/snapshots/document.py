@@ -195,7 +195,7 @@ class _Reader:
 
     def _check_integrity(self) -> None:
         if self.text.startswith("\ufeff"):
-            raise self._error("the file begins with a byte order mark", hint="an editor put it there; " + _REWRITE)
+            raise self._error("the file begins with a byte order mark")
         if "\r" in self.text:
             self.number = self.text.count("\n", 0, self.text.index("\r")) + 1
             raise self._error(

@@ -97,7 +97,7 @@ def _class_file(path: Path, file: YamlFile, notes: tuple[str, ...], class_reader
         raise SourceError(
             "a Python task class needs a name: the key `task` is missing",
             position=file.locate(("class",)),
-            hint="lm-eval 0.4.13 silently drops the file",
+            hint="lm-eval 0.4.13 ignores the file",
         )
     check_name(name, file.locate(("task",)))
     untested = {name: OwnPromptsError.of(name, file.config["class"])}

@@ -196,7 +196,7 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
         raise SourceError(
             f"include must be a path or a list of paths, not {what}",
             position=position,
-            hint="remove the key, or name the file to include; lm-eval 0.4.13 silently drops the whole file",
+            hint="name the file to include, or remove the key. Until then, lm-eval 0.4.13 ignores the whole file",
         )
     # lm-eval expands `~` only after joining, which never applies: the path is relative to the including file.
     try:

@@ -68,7 +68,7 @@ def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> N
     assert run_of(project) == 0
     assert (
         promptfmt(project, "accept").stderr
-        == "the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again\n"
+        == "nothing to accept or reject: the last run found no changes. After a change, run the tests again\n"
     )
 
 
@@ -141,7 +141,7 @@ def test_the_run_of_a_review_is_the_last_run_without_what_the_review_settled(pro
     assert promptfmt(project, "accept").stderr == "7 of 7 snapshots accepted\n"
     assert (
         promptfmt(project, "accept").stderr
-        == "the last run found no snapshot to accept or reject; after a change, run `promptfmt check` again\n"
+        == "nothing to accept or reject: the last run found no changes. After a change, run the tests again\n"
     )
 
 
@@ -161,7 +161,7 @@ def test_a_wrong_name_and_an_unknown_run_are_one_message(project: Path, tmp_path
         unknown = promptfmt(tmp_path, command)
         assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
             2,
-            "no earlier run in this folder or a folder above",
+            "no earlier run was found in this folder or its parents",
         )
 
 

@@ -132,5 +132,5 @@ def test_bump_needs_the_work_tree(repository: Path) -> None:
     done = promptfmt(repository, "diff", "HEAD", "HEAD", "--bump")
     assert (done.returncode, done.stderr) == (
         2,
-        "--bump changes the work tree, so it does not work with two revisions\n  hint: leave out the second revision\n",
+        "--bump changes the work tree, so it needs one revision, not two\n  hint: leave out the second revision\n",
     )

@@ -505,7 +505,7 @@ def test_what_looks_like_a_slip_of_a_prompt_is_left_alone(tmp_path: Path, messag
 def test_letters_of_full_width_are_those_that_are_scored(tmp_path: Path) -> None:
     listed = 'doc_to_text: "{{question}}\\nＡ．{{choices[0]}}\\nＢ．{{choices[1]}}\\n答え："\n'
     found = reported_in(tmp_path, listed + "doc_to_choice: [A, B]\ndoc_to_target: 0")
-    assert [each.severity for each in found if "not those of the listed options" in each.message] == ["warning"]
+    assert [each.severity for each in found if "from the labels of the listed options" in each.message] == ["warning"]
 
 
 @pytest.mark.parametrize("label", ["Текст", "Дан текст", "Нетрудный текст"])

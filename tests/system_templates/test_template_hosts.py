@@ -200,7 +200,7 @@ def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) ->
     end = "'<|end|>' + ('' if message.role == 'assistant' else '\\n')"
     changed = template().replace("'</call>'", "' </call>'").replace("'<|end|>\\n'", end)
     (tmp_path / "chat_template_training.jinja").write_text(changed, "utf-8")
-    about = "the training template writes another prompt than the inference template in a conversation with "
+    about = "the prompts for training and inference differ in a conversation with "
     assert set(severities(check_template(tmp_path / "chat_template.jinja"), "PF454")) == {
         f"{about}a finished answer",
         f"{about}a tool call",

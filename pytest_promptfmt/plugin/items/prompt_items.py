@@ -240,7 +240,7 @@ def open_model_run(config: pytest.Config) -> OpenModel | None:
         return None
     if record is not None and model.startswith("replay:"):
         raise SettingsError(
-            "--promptfmt-record cannot record a replayed recording",
+            "--promptfmt-record needs a running model, not a recording",
             hint="copy the recording, or choose another --promptfmt-model",
         )
     try:

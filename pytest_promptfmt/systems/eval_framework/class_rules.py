@@ -199,7 +199,7 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
     Why: both metrics treat the last candidate as "I don't know", even if it is an answer. Without an abstention,
     choosing the last option costs nothing, even if it is wrong.
 
-    Fix: add ` I don't know.` as the last of `_get_possible_completions`, or use another metric.
+    Fix: let ` I don't know.` be the last candidate of `_get_possible_completions`, or use another metric.
 
     Real: the formulas of both metrics in eval-framework 0.15.4.
     """
@@ -244,7 +244,7 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
         quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
         if quoted is not None and quoted[1] != last:
             yield finding(
-                "the answer that means 'cannot tell' differs between prompt and scored candidate",
+                "the prompt quotes the abstention differently from the scored candidate",
                 f"{quoted[1]!r} is quoted, but {candidates[-1]!r} is scored",
                 found.line_of("_get_initial_prompt_text"),
                 instance,

@@ -179,7 +179,7 @@ def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     Real: a format for data providers derived from HELM's.
     """
     if file.first.has_nested_results:
-        yield finding("results are inside `request`, but HELM reads them next to it", at=(_STATES,))
+        yield finding("results are inside `request`, where HELM does not read them", at=(_STATES,))
 
 
 @_helm_rule("PF156", "helm-labels-run-out", severity=Severity.ERROR)
@@ -220,7 +220,7 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
     Why: The first letter or digit of the prefix is the label of the first reference. For the other references, HELM
     replaces this character everywhere: `Answer A: ` becomes `Bnswer B: `.
 
-    Fix: remove words from the prefix: its first letter or digit must be the label, and must appear only once.
+    Fix: remove words from the prefix. Its first letter or digit must be the label, and may occur only once.
 
     Real: HELM #2809 (other reference prefixes).
     """
@@ -318,7 +318,7 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
         for prompt in instance.prompts:
             if prompt.spans and prompt.spans[-1].origin.key == CUT:
                 yield finding(
-                    "the prompt is too long for the window, which cuts off the end of the question",
+                    "the prompt is longer than the window, so the end of the question is lost",
                     f"…{prompt.text[-_SHOWN:]}",
                     ("metadata", "promptfmt", "window"),
                     instance,
@@ -347,7 +347,7 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     ):
         if is_odd:
             yield finding(
-                f"because of {key}, HELM scores other tokens than those of the reference",
+                f"with this {key}, HELM does not score exactly the tokens of the reference",
                 repr(getattr(spec, key)),
                 (_SPEC, key),
                 do=do,

@@ -173,7 +173,7 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
         return
     given, whole = as_read(answer.message, tools), as_read(read, tools)
     differences = list(given.differences(whole, answer.text))
-    yield from (Loss("read whole", f"{what} is not read back", saw) for what, saw in differences)
+    yield from (Loss("read whole", f"the parser changes {what}", saw) for what, saw in differences)
     for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
         yield Loss("read in pieces", f"{what} is read differently when the answer arrives in pieces", saw)
     is_whole = as_read(answer.message, None) == as_read(read, None)
@@ -181,7 +181,7 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
     if again is not None and again != answer.text:
         at = first_difference(answer.text, again)
         saw = f"{excerpt(answer.text, at)!r} becomes {excerpt(again, at)!r}"
-        yield Loss("rendered again", "the parsed answer is rendered as another text than the original", saw)
+        yield Loss("rendered again", "the template renders the parsed answer differently", saw)
 
 
 def loop_lines(trial: TemplateTrial, conversation: Conversation) -> Iterator[str]:

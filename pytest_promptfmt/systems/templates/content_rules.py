@@ -168,7 +168,7 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The order of turns and results is part of the meaning of a conversation.
 
-    Fix: write messages in the order in which they come.
+    Fix: write the messages in their order.
 
     Real: Gemma 4, which writes the text of a tool call after the result.
     """
@@ -177,9 +177,9 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
         return frozenset() if each.name == "parallel-reversed" else disordered(trial, each)
 
     for conversation, kind in trial.attributed(faults):
+        what = _NAMES.get(kind, f"the {kind} text")
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} is written before a message that precedes it, in a"
-            f" conversation with {conversation.about}",
+            f"{what} is written out of order in a conversation with {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
             None if is_for_chat(trial) else Severity.INFO,
@@ -243,15 +243,16 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
     lost. It is an info if nothing reads a variable: often it was part of a removed condition.
 
-    Fix: keep the value in a `namespace`, or use a filter such as `selectattr`. Remove what is not read.
+    Fix: keep the value in a `namespace`, or use a filter such as `selectattr`.
 
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
     for name, line, conversation in lost_assignments(trial):
-        message = f"after the loop that sets it, the variable {name} has its old value again"
+        message = f"the loop sets the variable {name}, but its new value is lost after the loop"
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
     for name, line in dict(unread_names(trial.nodes)).items():
-        yield info(f"the template sets {name}, but never reads the variable", "", trial.place(line))
+        message = f"the template sets {name}, but never reads the variable"
+        yield info(message, "", trial.place(line), do="remove the variable")
 
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)
@@ -260,7 +261,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: All text around the tags of a template is printed. A space between an answer and its end token is an info.
 
-    Fix: remove the text or space, or use `{%-` and `-%}`.
+    Fix: remove this text.
 
     Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
     """
@@ -271,13 +272,15 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
         yield finding("the whole prompt is in quotes", f"{text[:20]} … {text[-20:]}", trial.place(1))
     if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
-        yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1))
+        do = "remove it, or trim it with {%- and -%}"
+        yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1), do=do)
     ended = text.partition(ANSWER)[2]
     if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):
         yield info(
             "there is a space between an answer and its end token",
             excerpt(text, len(text) - len(ended)),
             trial.place_of("eos_token", ended.strip()),
+            do="remove the space",
         )
     asked = trial.text("question") or ""
     prose = [line for line in asked.partition("Which metal")[0].splitlines() if len(line.split()) > 4]
@@ -287,4 +290,5 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
             "the prompt mentions tools although none are given",
             excerpt(found),
             trial.place_of(found[:30]),
+            do="write this text only if tools are given",
         )

@@ -81,8 +81,8 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
         if not _is_served(trial, construct) or _is_named(construct, found):
             continue
         yield info(
-            f"{construct} is unknown to other engines",
-            f"tried in {data_table('engines/minijinja')['version']}",
+            f"some engines do not know {construct}",
+            f"for example {data_table('engines/minijinja')['version']}",
             trial.place(line),
         )
 

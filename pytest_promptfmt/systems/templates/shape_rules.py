@@ -130,7 +130,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. It is an info
     if the template writes JSON text unchanged, outside of other JSON.
 
-    Fix: treat both shapes alike, for instance with one macro that writes contents.
+    Fix: write both forms with the same macro.
 
     Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
@@ -148,8 +148,8 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text, other = trial.whole(conversation) or "", twin(conversation)
         is_space, at = _spaceless(text) == _spaceless(other), first_difference(text, other)
         yield conversation.finding(
-            f"a conversation with {conversation.about} gives other {'whitespace' if is_space else 'text'} than an"
-            " equivalent one",
+            f"two equivalent conversations give different {'whitespace' if is_space else 'text'}; one has"
+            f" {conversation.about}",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
             trial.place(),
             Severity.INFO

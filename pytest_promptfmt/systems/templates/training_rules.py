@@ -38,7 +38,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     only add `{% generation %}`. With any other difference, the model is trained on prompts that it never sees later.
     Reasoning that is kept for training may be intended, so it is an info.
 
-    Fix: copy the template and add `{% generation %}`, nothing else.
+    Fix: copy the inference template, and add only `{% generation %}` and `{% endgeneration %}`.
 
     Real: TRL's templates (GLM-4 MoE, Qwen3) and the models' own.
     """
@@ -88,9 +88,8 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
         state, ours, theirs = next(each for each in differing(conversation) if _change(*each[1:]) == change)
         at = first_difference(ours, theirs)
         yield conversation.finding(
-            "the training template writes another prompt than the inference template in a conversation with"
-            f" {conversation.about}",
-            f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
+            f"the prompts for training and inference differ in a conversation with {conversation.about}",
+            f"for training {excerpt(theirs, at)!r}, for inference {excerpt(ours, at)!r}",
             training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
             Severity.INFO if conversation.has_reasoning else None,
         )
@@ -144,7 +143,7 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
     model continues right after the generation prompt. If the mask begins one space or line break later, the model never
     learned to write it; this is a warning.
 
-    Fix: put content, tool calls and the end token inside the tags.
+    Fix: put content, tool calls and the end token between `{% generation %}` and `{% endgeneration %}`.
 
     Real: marin #7237 (masks of zeros only); arcee-ai's Trinity Large Preview (a line break before the mask).
     """
@@ -227,7 +226,7 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
     Why: If the mask ends too early, the model never learns to stop. If it ends too late, the model learns text that it
     never generates, because a server stops at the token. This is a warning, or an info for a line break.
 
-    Fix: end the tag right after the token that closes the answer.
+    Fix: write `{% endgeneration %}` right after the token that closes the answer.
 
     Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756; LLaVA-NeXT (a space after the token).
     """
@@ -270,7 +269,7 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
     tokenizers drop the first character of a mask: transformers then leaves the rest of the conversation out of all
     masks.
 
-    Fix: begin and end the tag at control tokens, after the line break of the header.
+    Fix: write `{% generation %}` after the line break of the header, and `{% endgeneration %}` after a control token.
 
     Real: transformers' `return_assistant_tokens_mask`, which stops at a character without a token (5.23).
     """

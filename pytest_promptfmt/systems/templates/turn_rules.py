@@ -86,7 +86,7 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     is an info, because a server can refuse control tokens in texts. If only words separate turns, no server can tell
     them apart.
 
-    Fix: separate turns with control tokens, and encode texts without them (`split_special_tokens=True`).
+    Fix: separate turns with control tokens, and encode contents with `split_special_tokens=True`.
 
     Real: transformers #29279 and PR #47386; the papers ChatBug and ChatInject.
     """
@@ -94,8 +94,8 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     if found:
         first = next(iter(found.values()))
         yield finding(
-            f"{' or '.join(found)} can contain text that looks like whole turns",
-            f"{excerpt(first)!r} in such a text ends the turn and begins another one",
+            f"{' or '.join(found)} can contain the text of whole turns",
+            f"{excerpt(first)!r} in a message ends its turn and begins another one",
             trial.place_of("content"),
         )
 
@@ -124,7 +124,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     Why: Generation stops at the tokenizer's end token. A model that was trained to write another token does not stop
     there, and continues with turns of the user. The generation settings may list both tokens.
 
-    Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
+    Fix: set `eos_token` to the token that closes an answer, or add it to `eos_token_id` in `generation_config.json`.
 
     Real: Phi-3's tokenizer (`<|endoftext|>`) with a template that ends answers with `<|end|>`.
     """
@@ -156,7 +156,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. If the last answer loses its
     reasoning, a model cannot learn it. Empty blocks in earlier answers teach a model not to reason. Both are an info.
 
-    Fix: split the content at the closing tag before a block of reasoning is written.
+    Fix: split the content at the closing tag, and write one block of reasoning.
 
     Real: TRL's Qwen3 templates (an empty block before a completion that only closes its reasoning).
     """
@@ -204,6 +204,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
             "an empty block of reasoning is written into earlier answers",
             excerpt(history, empty.start(), empty.end()),
             trial.place_of(empty[0][:7]),
+            do="write the block only if the answer has reasoning",
         )
 
 
@@ -223,7 +224,7 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     }
     for message in (each for each, is_so in found.items() if is_so):
         place, saw = trial.place_of("enable_thinking", "reasoning_content", "</think>"), excerpt(header.strip())
-        yield info(message, saw, place, do="compare the prompt with those that the model was trained with")
+        yield info(message, saw, place, do="compare it with the prompts that the model was trained on")
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:

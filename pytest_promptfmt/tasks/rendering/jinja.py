@@ -197,7 +197,7 @@ def _compiled(source: str) -> JinjaTemplate:
         return _ENVIRONMENT.from_string(source)
     except (RecursionError, MemoryError, SyntaxError) as error:
         # Jinja and Python parse nested code recursively, each to a different depth.
-        raise TemplateSyntaxError("the template is nested too deeply, or has too long an expression", 1) from error
+        raise TemplateSyntaxError("the template is nested too deeply, or an expression is too long", 1) from error
 
 
 @lru_cache(maxsize=_CACHED_TEMPLATES)
