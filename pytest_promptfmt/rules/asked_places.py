@@ -48,7 +48,8 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
         for form in study.contract.wrapped or study.contract.of("letter") or study.contract.of("number"):
             alone = form.written(gold)
             is_drafted = form.form == "number" or first_text(trial.instance).count(form.said) >= _ASKED_TWICE
-            draft = f"{form.written(other)}\nNo, not so." if is_drafted else "One of them fits."
+            thought = "I took a look: one of them fits." if study.own_text.isascii() else "One of them fits."
+            draft = f"{form.written(other)}\nNo, not so." if is_drafted else thought
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
                 saw = f"the prompt requests the {place} answer, but no filter reads {gold!r} from {longer!r}"

@@ -6,11 +6,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from jinja2 import Environment, nodes
+
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query, own, query, task
+from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
 from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
@@ -64,16 +67,11 @@ def meant(name: str, known: Collection[str] = COMMON) -> str | None:
 
 
 def _is_misspelling(written: str, other: str) -> bool:
-    start = next((at for at, (a, b) in enumerate(zip(written, other, strict=False)) if a != b), None)
-    if start is None or start == 0:
+    start = shared_start(written, other)
+    if not 0 < start < min(len(written), len(other)):
         return False  # one begins with the other, or they differ from the first letter on: separate names
-    if len(written) == len(other):
-        swapped = other[:start] + other[start + 1 : start + 2] + other[start] + other[start + 2 :]
-        return written == swapped
-    if len(written) + 1 == len(other):
-        return written == other[:start] + other[start + 1 :]
-    doubled = len(written) == len(other) + 1 and written[start] == written[start - 1]
-    return doubled and other == written[:start] + written[start + 1 :]
+    begin, letter, rest = other[:start], other[start], other[start + 1 :]
+    return written in (begin + rest[:1] + letter + rest[1:], begin + rest, begin + begin[-1] + letter + rest)
 
 
 @also("PF702", severity=Severity.ERROR)
@@ -147,6 +145,20 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
     pairs = [(one.context or "", str(one.continuation).strip()) for one in several if one.prompt is not None]
     if pairs and all(text.count(" ") > 1 and text in prompt for prompt, text in pairs):
         yield f"{pairs[0][0][-40:]!r} contains {pairs[0][1][:30]!r}"
+
+
+@query("PF242", "a loop prints a column of the doc, although each element has its own", lambda study: own(study)[:1])
+def _column_in_loop(page: Page) -> Iterator[Finding]:
+    spec, doc = page.study.written.doc_to_text, page.instance.doc
+    tree = Environment().parse(spec) if isinstance(spec, str) and "for" in spec else nodes.Template([])
+    for loop in tree.find_all(nodes.For):
+        items = doc.get(getattr(loop.iter, "name", ""))
+        rows = [one for one in items if isinstance(one, Mapping)] if isinstance(items, list) else []
+        body = [node for part in loop.body for node in part.find_all((nodes.Name, nodes.Getattr, nodes.Const))]
+        used = {str(getattr(node, "attr", getattr(node, "value", ""))) for node in body}
+        for name in sorted({node.name for node in body if isinstance(node, nodes.Name)} & doc.keys() - used):
+            if rows and all(name in row for row in rows) and any(row[name] != doc[name] for row in rows):
+                yield finding("", f"{{{{{name}}}}} is {doc[name]!r}, the element has {rows[0][name]!r}", field=name)
 
 
 def _joined_in_template(study: Study) -> Iterator[Finding]:

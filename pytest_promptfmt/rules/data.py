@@ -32,6 +32,9 @@ _ROWS: Final = 500
 _WORDS: Final = re.compile(r"[^\W_]+")
 NOT_ASKED: Final = pattern("data", "not_asked")
 _QUESTION: Final = pattern("shot_layout", "question")
+_KEY: Final = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
+"""A name of words, such as `world_history`, which code makes readable."""
+
 _GAP: Final = re.compile(r"(?<!\w)_+(?!\w)")
 """A place to fill in, at which a text is cut."""
 
@@ -204,7 +207,7 @@ def changed_text(study: Study) -> Iterator[Finding]:
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
         texts = [(name, value.strip()) for name, value in _texts(instance.doc) if len(value) <= _MOST]
         left = [(name, value) for name, value in texts if len(value) >= _SOME and value not in whole]
-        left = [(name, value) for name, value in left if not _GAP.search(value)]
+        left = [(name, value) for name, value in left if not _GAP.search(value) and not _KEY.fullmatch(value)]
         if left:
             yield from _changed(left, {_bare(value) for _, value in texts if value in whole}, whole, instance.index)
 

@@ -279,8 +279,8 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
 # -- once --------------------------------------------------------------------------------------------------------------
 
 
-@query("PF242", "the description is repeated in the question", task, name="repeated-text")
-def _repeated_description(study: Study) -> Iterator[str]:
+@query("PF242", "the description is repeated in the question", asked_first, name="repeated-text")
+def _repeated_description(page: Page) -> Iterator[str]:
     """Report a text that the prompt shows twice, for example in the description and in the question.
 
     Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
@@ -289,9 +289,10 @@ def _repeated_description(study: Study) -> Iterator[str]:
 
     Real: 45 kmmlu_cot_hard tasks of lm-evaluation-harness 0.4.13.
     """
-    description, text = study.written.description, study.written.doc_to_text
-    lead = " ".join(description.split()) if isinstance(description, str) else ""
-    if len(lead) >= _LEAD and COLUMN not in skeleton(lead) and isinstance(text, str) and lead in " ".join(text.split()):
+    described = [span for span in page.instance.prompts[0].spans if span.origin.part == "description"]
+    lead = " ".join("".join(span.text for span in described).split())
+    own = sum(len(span.text) for span in described if span.origin.field is None)
+    if own >= _LEAD and lead in " ".join(page.text.split()):
         yield lead
 
 
@@ -408,17 +409,14 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
 
 
 @query("PF235", "a tag is opened but not closed")
-def _open_tag(page: Page) -> Iterator[str]:
+def _open_tag(page: Page) -> Iterator[str | Finding]:
     if "[INST]" in page.constant and "[/INST]" not in page.constant:
         yield part_of(page.constant, page.constant.index("[INST]"), 8, 24)
     closed = set(re.findall(r"</(\w+)>", page.constant))
     for tag in re.finditer(r"<([a-z_]{3,})>(?=[^<]*\0)", page.constant) if closed else ():
         if tag[1] not in closed:
             yield part_of(page.constant, tag, 8, 24)
-
-
-@query("PF235", "a code fence is opened but never closed", asked_first)
-def _open_fence(page: Page) -> Iterator[str]:
     pieces = page.constant.split("```")
     if len(pieces) % 2 == 0 and COLUMN in pieces[-1] and pieces[0].strip():
-        yield page.text[page.text.rfind("```") :][:60]
+        saw = page.text[page.text.rfind("```") :][:60]
+        yield finding("a code fence is opened but never closed", saw)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,28 +18,17 @@ from pytest_promptfmt.rules.page import (
     query,
     shown,
     task,
-    with_shots,
 )
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     compares_whole,
     finding,
     has_given_shots,
-    scores_exact_match,
     severity_of_shots,
     shots_of,
     warning,
 )
-from pytest_promptfmt.rules.shot_layout import ANNOUNCED
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.tasks import leaves_evaluated_doc_out, looks_for_answers
-
-_STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
-_PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
-"""A `doc_to_target` that is one column."""
-
-_FEW: Final = 3
-"""Words of an answer without any reasoning."""
 
 _FEWEST_ALIKE: Final = 2
 
@@ -108,18 +96,6 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         severity, at = (None, "num_fewshot") if task.num_fewshot else (Severity.INFO, "test_split")
         message, saw = f"few-shot examples come from the test split, {how}", f"split {data.test_split!r}"
         yield finding(message, saw, at, severity=severity)
-
-
-@query(
-    "PF803",
-    "lm-eval draws one extra few-shot example: test_split and fewshot_split are missing",
-    task,
-    severity=Severity.INFO,
-)
-def _extra_shot_drawn(study: Study) -> Iterator[Finding]:
-    written = study.written
-    if leaves_evaluated_doc_out(written) and written.dataset.test_split is None and written.num_fewshot != 0:
-        yield finding("", at="num_fewshot" if written.num_fewshot else "validation_split")
 
 
 @error_query(
@@ -308,25 +284,3 @@ def _first_label(message: Message) -> tuple[str, str] | None:
             return (label.name + label.colon, label.space) if label is not None else None
         constant += span.text
     return None
-
-
-@query(
-    "PF807",
-    "few-shot examples show only the answer, but the prompt requests reasoning",
-    lambda study: with_shots(study) if looks_for_answers(study.task) else (),
-    at="doc_to_target",
-)
-def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
-    study, target, shots = page.study, page.study.written.doc_to_target, page.study.task.fewshot
-    if not study.generates or study.has_own_scorer or not scores_exact_match(study):
-        return
-    if shots.samples is not None or shots.doc_to_target:
-        return
-    if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
-        return
-    if any(len(str(instance.target).split()) > _FEW for instance in study.real_instances):
-        return
-    if _STEPS.search(page.text.rstrip()) and any(shot.answer for shot in page.shots):
-        is_shown = study.shots or ANNOUNCED.search(page.instance.prompts[0].text)
-        saw = f"the prompt ends with {page.text.rstrip()[-40:]!r}, but the target is {target.strip()!r}"
-        yield finding("", saw, severity=None if is_shown else Severity.INFO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     without_delimiter,
 )
+from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
@@ -37,6 +39,9 @@ _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 """A word or two with a full stop, which are no sentence, or anything in bold."""
 
 _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label|target|answer)s?", re.IGNORECASE)
+_FEWEST_ALIKE: Final = 3
+"""Docs whose right options do not have one position by chance."""
+
 _FEW_OF_RESULT: Final = 5
 """Words and signs of an equation that is no more than a result."""
 
@@ -91,6 +96,20 @@ def _later_golds(study: Study) -> Iterator[Finding]:
         if is_lost or target == [] or (isinstance(target, str) and target not in texts):
             yield _not_a_choice(target, texts, number)
             return
+
+
+@error_query("PF701", "the gold answer of some docs is a label, but that of another is taken as an index", own)
+def _label_and_index(page: Page) -> Iterator[Finding]:
+    """Report a column of labels in which some are digits: lm-eval takes a text of digits as the index of a choice."""
+    local = local_questions(page.study).questions if page.study.has_choices else ()
+    places = {type(one.target): number for number, one in enumerate(local)}
+    if {*places} != {int, str} or not isinstance(page.study.written.doc_to_target, str):
+        return
+    taken, named = local[places[int]], local[places[str]]
+    are_labels = all(one.target in one.choices for one in local if isinstance(one.target, str))
+    if are_labels and 0 <= taken.target < len(taken.choices) and taken.choices[taken.target] != str(taken.target):
+        saw = f"{taken.target} is {taken.choices[taken.target]!r}, but another doc has {named.target!r}"
+        yield finding("", saw, "doc_to_target", places[int])
 
 
 def _has_lost(target: Any, choices: Sequence[str]) -> bool:
@@ -397,6 +416,23 @@ def _gold_in_one_place(page: Page) -> Iterator[str]:
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
         yield str(target)
+
+
+@query("PF706", "code shuffles every doc with the same seed, and the right option stays in one position", task)
+def _same_seed_for_all(study: Study) -> Iterator[Finding]:
+    golds = [tuple(request.gold for request in instance.requests) for instance in study.real_instances]
+    is_one_place = study.has_choices and len(golds) >= _FEWEST_ALIKE and len(set(golds)) == 1
+    for node in definitions(study.config.get("process_docs")) if is_one_place else ():
+        inner = (part for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.For) and part is not node)
+        seeded = next((call for part in inner for call in ast.walk(part) if _is_seeded(call)), None)
+        if seeded is not None:
+            yield finding("", ast.unparse(seeded), "process_docs", 0)
+
+
+def _is_seeded(node: ast.AST) -> bool:
+    """Return whether code begins the same row of random numbers: `random.seed(0)`."""
+    is_seed = isinstance(node, ast.Call) and re.search(r"(?i)\b(?:seed|random|default_rng)$", ast.unparse(node.func))
+    return bool(is_seed) and isinstance(node, ast.Call) and any(isinstance(one, ast.Constant) for one in node.args)
 
 
 @error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)

@@ -21,7 +21,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.elements import uneven_labels
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
-from pytest_promptfmt.rules.page import drawn
+from pytest_promptfmt.rules.page import drawn, own
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
@@ -51,6 +51,7 @@ _ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
 _VALUE: Final = "\N{REPLACEMENT CHARACTER}"
 _TWO_SPACES: Final = re.compile(rf"(?<=[^\s.!?])(?<!{_VALUE})  (?=\S)|(?<={_VALUE})  (?=[^\s{_VALUE}])")
+_TWO_BETWEEN_WORDS: Final = re.compile(r"(?<=[a-z])  (?=[a-z])")
 _MANY_SPACES: Final = re.compile(r" {3}|\t")
 _MOST_DOUBLED: Final = 3
 """Double spaces of a template that does not align with them."""
@@ -380,15 +381,19 @@ def _is_wordy(value: object) -> bool:
 
 
 def _words(study: Study) -> Iterator[Join]:
-    for template in study.templates:
-        if template.keys[-1] not in ("doc_to_text", "description", "gen_prefix"):
-            continue
-        text = _MARKUP.sub(lambda match: _VALUE if match[0].startswith("{{") else "", template.source)
-        found = list(_TWO_SPACES.finditer(text))
+    written = [
+        (template.keys, _MARKUP.sub(lambda match: _VALUE if match[0].startswith("{{") else "", template.source))
+        for template in study.templates
+        if template.keys[-1] in ("doc_to_text", "description", "gen_prefix")
+    ]
+    pages = [page for page in own(study)[:1] if study.asks_by_code and "  " not in str(page.instance.doc)]
+    made = [(("doc_to_text",), page.constant.replace(COLUMN, _VALUE)) for page in pages]
+    for keys, text in written + made:
+        found = list((_TWO_SPACES if (keys, text) not in made else _TWO_BETWEEN_WORDS).finditer(text))
         if 0 < len(found) <= _MOST_DOUBLED and not _MANY_SPACES.search(text) and "```" not in text:
             at = found[0].start()
             saw = around(text, at, 16).replace(_VALUE, "{{…}}")
-            yield Join(text[:at], text[at:], template.keys, saw=saw)
+            yield Join(text[:at], text[at:], keys, saw=saw)
 
 
 def _literals(study: Study) -> Iterator[Join]:

@@ -256,17 +256,13 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
     if path is None:
         return
     known = {word.lower() for part in (*path.parts[-3:-1], path.stem) for word in _WORD.findall(part)}
-    letters = {_letters(word): word for word in sorted(known)}
+    letters = {"".join(sorted(word)): word for word in sorted(known)}
     for word in _WORD.findall(study.task.name):
-        twin = letters.get(_letters(word.lower()))
+        twin = letters.get("".join(sorted(word.lower())))
         if twin is not None and word.lower() not in known:
             yield finding(
                 "a word of the name has swapped letters", word, "task", do=f"did you mean {twin!r}, as in the path?"
             )
-
-
-def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
-    return len(word), tuple(sorted(Counter(word).items()))
 
 
 @also("PF131", scope="file")

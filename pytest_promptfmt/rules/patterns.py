@@ -89,8 +89,9 @@ def word_stripped(study: Study) -> Iterator[Finding]:
 
 
 def _is_word(letters: str) -> bool:
-    """Return whether letters are more than the beginning of the alphabet, which means single characters."""
-    return not (string.ascii_lowercase * 2).startswith(letters.casefold())
+    """Return whether letters are neither the beginning of the alphabet nor the vowels, which mean single ones."""
+    folded = letters.casefold()
+    return not (string.ascii_lowercase * 2).startswith(folded) and not set(folded) <= set("aeiouy")
 
 
 @lru_cache(maxsize=64)

@@ -13,13 +13,14 @@ from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, t
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, did_you_mean, is_misspelt
 from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import finding, words
+from pytest_promptfmt.rules.rule_views import compares_whole, finding, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
-from pytest_promptfmt.study.gold import gold_kind
+from pytest_promptfmt.study.gold import accepted_texts, gold_kind
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
@@ -51,9 +52,19 @@ def empty_gold(study: Study) -> Iterator[Finding]:
     Real: test splits without labels, such as those of GLUE.
     """
     is_judged_by_code = study.has_own_scorer and not str(study.written.doc_to_target).strip()
-    for trial in trials_of(study).answers if not is_judged_by_code else ():
+    for trial in trials_of(study).answers if not is_judged_by_code and not compares_whole(study) else ():
         if not trial.gold.strip():
             yield finding("the gold answer is empty", repr(trial.gold), "doc_to_target", trial.instance)
+
+
+@error_query("PF601", "the gold answer is empty", task, at="doc_to_target", scores=True)
+def _compared_with_nothing(study: Study) -> Iterator[Finding]:
+    golds = [(one, texts[0]) for one in study.real_instances if (texts := accepted_texts(one.target))]
+    empty = next((one for one, gold in golds if not gold.strip()), None)
+    if empty is not None and compares_whole(study):
+        is_code = isinstance(study.written.doc_to_target, FunctionRef)
+        some = Severity.WARNING if is_code else Severity.INFO  # in data, there may be nothing to find
+        yield finding("", "''", doc=empty, severity=some if any(gold.strip() for _, gold in golds) else None)
 
 
 @error_query("PF601", "exact_match ignores all characters of an answer", task, scores=True)
@@ -349,7 +360,8 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
         gold = str(trial.answers.labels[trial.answers.gold]).strip()
         for miss in _near_misses(gold) if trial.beats_nonsense and _counts(trials.chain, trial, gold) else ():
             if _counts(trials.chain, trial, miss):
-                how = "contains the gold answer" if gold in miss else "is a part of the gold answer"
+                how = "contains the gold answer" if gold in miss else "has only the digits of the gold answer"
+                how = "is a part of the gold answer" if miss in gold and gold.isalnum() else how
                 saw = f"{miss!r} for {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
@@ -359,6 +371,19 @@ def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     """Return whether a completion counts as right by all pipelines."""
     doc = trial.instance.doc
     return bool(chain.pipelines) and all(chain.reads_right(one, text, trial.question, doc) for one in chain.pipelines)
+
+
+@error_query("PF615", "exact_match is higher than f1: each is returned under the other's name", task, scores=True)
+def _measures_exchanged(study: Study) -> Iterator[Finding]:
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
+    for trial in trials.answers if trials is not None else ():
+        gold = trial.gold.split()
+        part = " ".join(gold[: len(gold) // 2])
+        values = (_values(trials, trial, part) if part else None) or {}
+        exact, overlap = (_number(values.get(name)) for name in ("exact_match", "f1"))
+        if exact is not None and overlap is not None and exact > overlap:
+            saw = f"{part!r} for {trial.gold!r}: exact_match is {exact:g}, f1 is {overlap:g}"
+            yield finding("", saw, "process_results", trial.instance)
 
 
 @error_query("PF605", "an empty completion counts as right", task, scores=True)
@@ -389,6 +414,8 @@ def _near_misses(gold: str) -> tuple[str, ...]:
     """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
     if re.fullmatch(r"\d{1,6}", gold):
         return (f"{gold}0", f"1{gold}", *((gold[:-1],) if len(gold) > 1 else ()))
+    if re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
+        return (gold.replace(".", "").removeprefix("-"),)
     if gold.casefold() in ("true", "correct", "valid", "likely"):
         return (f"not {gold}",)
     if gold.casefold() == "no":

@@ -14,6 +14,7 @@ from jinja2 import TemplateSyntaxError
 from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.data import NOT_ASKED
@@ -36,7 +37,7 @@ _FEW_WORDS: Final = 4
 _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; a single one may be a part of the question."""
 
-ANNOUNCED: Final = pattern("shot_layout", "announced")
+_ANNOUNCED: Final = pattern("shot_layout", "announced")
 
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -86,8 +87,9 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     at=("fewshot_config", "doc_to_text"),
 )
 def _other_options(page: Page) -> Iterator[Finding]:
-    own = page.listed[:2]
-    for shot in page.shots if own else ():
+    own, fewshot = page.listed[:2], page.study.written.fewshot
+    is_by_data = fewshot.samples is None and isinstance(fewshot.doc_to_text, Unset) and not page.study.asks_by_code
+    for shot in page.shots if own and not is_by_data else ():
         other = [option.label for option in layout_of(shot.question).listed[:2]]
         if min(len(other), len(own)) > 1 and other != own:  # one line may hold all options
             saw = f"{', '.join(other)} in a few-shot example, {', '.join(own)} in the question"
@@ -141,7 +143,7 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
     Real: the few-shot prompts of GPQA's own code, which lost their examples (idavidrein/gpqa #22).
     """
     text = join(span for span in page.instance.prompts[0].spans if span.origin.field is None)
-    found = ANNOUNCED.search(text)
+    found = _ANNOUNCED.search(text)
     labels = Counter(label.name.casefold() for label in layout_of(text).labels)
     solved = sum(labels[word] for word in _ANSWERS) + labels["example"] + labels["examples"]
     if found is not None and not page.shots and solved < _LEAST_WRITTEN and len(text) - found.end() < _MUCH:
