@@ -42,6 +42,7 @@ _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label
 _FEWEST_ALIKE: Final = 3
 """Docs whose right options do not have one position by chance."""
 
+_SEEDED: Final = re.compile(r"[\w.]*(?:\bseed|\bRandom|\bdefault_rng)\(\d+\)")
 _FEW_OF_RESULT: Final = 5
 """Words and signs of an equation that is no more than a result."""
 
@@ -70,24 +71,8 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
     """
-    if not study.has_choices or gold_kind(study) == "nothing":
-        return
-    is_clean = True
-    for instance in study.real_instances:
-        if len(instance.prompts) != 1:
-            continue
-        choices = choices_of(study, instance)
-        lost = _has_lost(instance.target, choices)
-        if choices and (lost or not any(request.gold for request in instance.requests)):
-            is_clean = False
-            yield _not_a_choice(instance.target, choices, instance.index)
-    if is_clean and study.real_instances and len(study.real_instances[0].prompts) == 1:
-        yield from _later_golds(study)
-
-
-def _later_golds(study: Study) -> Iterator[Finding]:
-    """Yield the first doc after those that are rendered whose gold answer is not a choice."""
-    for number, question in enumerate(local_questions(study).questions):
+    is_judged = study.has_choices and gold_kind(study) != "nothing"
+    for number, question in enumerate(local_questions(study).questions if is_judged else ()):
         choices, target = question.choices, question.target
         if not isinstance(choices, list | tuple) or question.has_several_inputs or isinstance(target, bool):
             return
@@ -95,7 +80,8 @@ def _later_golds(study: Study) -> Iterator[Finding]:
         is_lost = _has_lost(target, texts) or (isinstance(target, int) and not 0 <= target < len(texts))
         if is_lost or target == [] or (isinstance(target, str) and target not in texts):
             yield _not_a_choice(target, texts, number)
-            return
+            if number >= len(study.real_instances):
+                return  # one of those that are not rendered
 
 
 @error_query("PF701", "the gold answer of some docs is a label, but that of another is taken as an index", own)
@@ -424,15 +410,9 @@ def _same_seed_for_all(study: Study) -> Iterator[Finding]:
     is_one_place = study.has_choices and len(golds) >= _FEWEST_ALIKE and len(set(golds)) == 1
     for node in definitions(study.config.get("process_docs")) if is_one_place else ():
         inner = (part for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.For) and part is not node)
-        seeded = next((call for part in inner for call in ast.walk(part) if _is_seeded(call)), None)
+        seeded = next(filter(None, (_SEEDED.search(ast.unparse(part)) for part in inner)), None)
         if seeded is not None:
-            yield finding("", ast.unparse(seeded), "process_docs", 0)
-
-
-def _is_seeded(node: ast.AST) -> bool:
-    """Return whether code begins the same row of random numbers: `random.seed(0)`."""
-    is_seed = isinstance(node, ast.Call) and re.search(r"(?i)\b(?:seed|random|default_rng)$", ast.unparse(node.func))
-    return bool(is_seed) and isinstance(node, ast.Call) and any(isinstance(one, ast.Constant) for one in node.args)
+            yield finding("", seeded[0], "process_docs", 0)
 
 
 @error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)

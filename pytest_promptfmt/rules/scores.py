@@ -20,7 +20,7 @@ from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import compares_whole, finding, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
-from pytest_promptfmt.study.gold import accepted_texts, gold_kind
+from pytest_promptfmt.study.gold import accepted_texts, gold_kind, has_constant_target
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
@@ -61,7 +61,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 def _compared_with_nothing(study: Study) -> Iterator[Finding]:
     golds = [(one, texts[0]) for one in study.real_instances if (texts := accepted_texts(one.target))]
     empty = next((one for one, gold in golds if not gold.strip()), None)
-    if empty is not None and compares_whole(study):
+    if empty is not None and compares_whole(study) and not has_constant_target(study):
         is_code = isinstance(study.written.doc_to_target, FunctionRef)
         some = Severity.WARNING if is_code else Severity.INFO  # in data, there may be nothing to find
         yield finding("", "''", doc=empty, severity=some if any(gold.strip() for _, gold in golds) else None)

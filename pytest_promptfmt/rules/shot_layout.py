@@ -142,9 +142,8 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
 
     Real: the few-shot prompts of GPQA's own code, which lost their examples (idavidrein/gpqa #22).
     """
-    text = join(span for span in page.instance.prompts[0].spans if span.origin.field is None)
+    text, labels = _constant_labels(page)
     found = _ANNOUNCED.search(text)
-    labels = Counter(label.name.casefold() for label in layout_of(text).labels)
     solved = sum(labels[word] for word in _ANSWERS) + labels["example"] + labels["examples"]
     if found is not None and not page.shots and solved < _LEAST_WRITTEN and len(text) - found.end() < _MUCH:
         yield finding("", around(text, found, 10, 30), instruction_key(page.study))
@@ -154,19 +153,18 @@ def _announced_examples(page: Page) -> Iterator[Finding]:
     "PF812", "the prompt states a wrong number of examples", lambda study: shown(study) if study.shots else first(study)
 )
 def _number_of_examples(page: Page) -> Iterator[Finding]:
-    text = join(span for span in page.instance.prompts[0].spans if span.origin.field is None)
-    found, labels = _EXAMPLES.search(text), Counter(one.name.casefold() for one in layout_of(text).labels)
-    written = max(
-        (
-            count - (page.cue is not None and page.cue.name.casefold() == name)
-            for name, count in labels.items()
-            if name in _ANSWERS
-        ),
-        default=0,
-    )
-    count = len(page.shots) or written
+    text, labels = _constant_labels(page)
+    found = _EXAMPLES.search(text)
+    labels -= Counter([page.cue.name.casefold()] if page.cue is not None else ())
+    count = len(page.shots) or max((labels[name] for name in _ANSWERS), default=0)
     if found is not None and count and count != number_of_word(found[1]):
         yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
+
+
+def _constant_labels(page: Page) -> tuple[str, Counter[str]]:
+    """Return the text of the prompt that is the same for every doc, and how often it has each label."""
+    text = join(span for span in page.instance.prompts[0].spans if span.origin.field is None)
+    return text, Counter(label.name.casefold() for label in layout_of(text).labels)
 
 
 @query("PF812", "the prompt mentions a passage that it does not show")
