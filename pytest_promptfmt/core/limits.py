@@ -18,7 +18,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
@@ -120,16 +120,19 @@ def time_limit(
     """
     if seconds <= 0 or math.isinf(seconds) or not are_applied():
         return nullcontext()
-    said = f"{what} did not finish within {seconds:g} s of processor time"
-    return _Limit(seconds, error(said, position=position, hint=hint))
+
+    def exceeded() -> LimitExceededError:  # made where it is raised: there are many limits, and few errors
+        return error(f"{what} did not finish within {seconds:g} s of processor time", position=position, hint=hint)
+
+    return _Limit(seconds, exceeded)
 
 
 class _Limit:
-    """One limit: `error` is raised once processor time has come to `deadline`."""
+    """One limit: what `exceeded` returns is raised once processor time has come to `deadline`."""
 
-    def __init__(self, seconds: float, error: LimitExceededError) -> None:
+    def __init__(self, seconds: float, exceeded: Callable[[], LimitExceededError]) -> None:
         self._seconds = seconds
-        self.error = error
+        self._exceeded = exceeded
         self.deadline = math.inf
         self.is_over = False
 
@@ -143,7 +146,7 @@ class _Limit:
         _wind()
         # Also when the block swallowed the interruption or turned it into another error.
         if self.is_over and not isinstance(raised, KeyboardInterrupt):
-            raise self.error from (None if isinstance(raised, _TimeUp) else raised)
+            raise self._exceeded() from (None if isinstance(raised, _TimeUp) else raised)
 
 
 def _wind() -> None:

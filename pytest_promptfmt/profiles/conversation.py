@@ -19,7 +19,7 @@ _MARKER: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
 """The names under which templates read the reasoning of an answer."""
 
-_MASK: Final = ("\ufdd0", "\ufdd1")  # noncharacters, which no text contains
+_MASK, _PROMPT = ("\ufdd0", "\ufdd1"), "\ufdd2"  # noncharacters, which no text contains
 _AT_MASK: Final = re.compile(f"([{''.join(_MASK)}])")
 _TEMPLATE_SECONDS: Final = 10.0
 
@@ -95,18 +95,20 @@ def plain_chat(messages: Iterable[Mapping[str, Any]], *, keep_null: bool = False
 
 def render_masked(
     profile: Profile, messages: Sequence[Mapping[str, Any]], **options: Any
-) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the text, and the begin and end (characters) of each part inside `{% generation %}`.
+) -> tuple[str, tuple[tuple[int, int], ...], int | None]:
+    """Return the text, the begin and end (characters) of each part inside `{% generation %}`, and of what it ends with.
 
+    That is where a generation prompt begins; None if there is none, or if it is not known from the template's end.
     Options and errors are those of `render_messages`.
     """
-    token = generation_marks.set(_MASK)
+    token = generation_marks.set((*_MASK, _PROMPT))
     try:
-        marked = render_messages(profile, messages, **options)
+        before, mark, after = render_messages(profile, messages, **options).partition(_PROMPT)
     finally:
         generation_marks.reset(token)
+    marked, prompt = before + after, len(before) - sum(map(before.count, _MASK)) if mark else None
     if _MASK[0] not in marked:
-        return marked, ()
+        return marked, (), prompt
     spans: list[tuple[int, int]] = []
     pieces: list[str] = []
     length, begun = 0, 0
@@ -118,7 +120,7 @@ def render_masked(
         else:
             pieces.append(piece)
             length += len(piece)
-    return "".join(pieces), tuple(spans)
+    return "".join(pieces), tuple(spans), prompt
 
 
 def described(error: Exception) -> str:

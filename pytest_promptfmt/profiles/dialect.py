@@ -19,9 +19,15 @@ from jinja2.utils import Namespace, internal_code
 
 from pytest_promptfmt.core.sandbox import LimitedSandbox
 
-generation_marks: Final[ContextVar[tuple[str, str]]] = ContextVar("generation_marks", default=("", ""))
-"""The texts that `{% generation %}` prints around its body; empty where no mask is needed."""
+generation_marks: Final[ContextVar[tuple[str, str, str]]] = ContextVar("generation_marks", default=("", "", ""))
+"""The texts that `{% generation %}` prints around its body, then that before a generation prompt; usually empty."""
 
+ASKED: Final = "add_generation_prompt"
+
+_HARMLESS: Final = (
+    *(nodes.Output, nodes.TemplateData, nodes.Const, nodes.Name, nodes.Concat),
+    *(nodes.If, nodes.CondExpr, nodes.And, nodes.Or, nodes.Not, nodes.Test, nodes.Compare, nodes.Operand),
+)
 _CACHED_TEMPLATES: Final = 512
 
 
@@ -58,6 +64,33 @@ def changed_template(source: str, change: Callable[[Environment, nodes.Template]
     return _loaded(environment, environment.compile(tree))
 
 
+@lru_cache(maxsize=8)
+def generation_prompt_of(source: str) -> nodes.If | None:
+    """Return the condition at the end of a template that writes the generation prompt, if that is all it changes."""
+    body = template_tree(source).body
+    last = body[-1] if body else None  # of comments only
+    if not isinstance(last, nodes.If) or last.elif_ or last.else_:
+        return None
+    conditions = [last.test]
+    for each in conditions:
+        conditions += [each.left, each.right] if isinstance(each, nodes.And) else []
+    asks = [each for each in last.find_all(nodes.Name) if each.name == ASKED]
+    has_default = body[0] == _default().body[0]
+    is_all = source.count(ASKED) == len(asks) + (2 if has_default else 0)
+    return last if is_all and any(each in conditions for each in asks) else None
+
+
+@cache
+def _default() -> nodes.Template:
+    return parsed_template(f"{{% if not {ASKED} is defined %}}{{% set {ASKED} = false %}}{{% endif %}}")
+
+
+@lru_cache(maxsize=8)
+def can_fail(node: nodes.Node) -> bool:
+    """Return whether a part of a template, which is given all that it reads, may raise an error."""
+    return any(not isinstance(each, _HARMLESS) for each in node.find_all(nodes.Node))
+
+
 class _Generation(Extension):
     """`{% generation %}`: marks the assistant's text; it prints its body, between the marks where those are set."""
 
@@ -70,8 +103,11 @@ class _Generation(Extension):
 
     @pass_eval_context
     def _body(self, _: nodes.EvalContext, caller: Macro) -> str:
-        begin, end = generation_marks.get()
+        begin, end, _prompt = generation_marks.get()
         return f"{begin}{caller()}{end}" if begin else caller()
+
+    def _mark(self) -> str:
+        return generation_marks.get()[2]
 
 
 class _TemplateDict:
@@ -128,7 +164,12 @@ def _loaded(environment: Environment, code: CodeType) -> JinjaTemplate:
 
 @lru_cache(maxsize=8)
 def _code_of(source: str) -> CodeType:
-    return _environment().compile(template_tree(source))
+    tree, prompt = template_tree(source), generation_prompt_of(source)
+    if prompt is not None:
+        mark = nodes.Call(nodes.ExtensionAttribute(_Generation.identifier, "_mark"), [], [], None, None)
+        marked = nodes.If(prompt.test, [nodes.Output([mark]), *prompt.body], [], []).set_lineno(prompt.lineno)
+        tree = nodes.Template([*tree.body[:-1], marked], lineno=1, environment=tree.environment)
+    return _environment().compile(tree)
 
 
 @cache

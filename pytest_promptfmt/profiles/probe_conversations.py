@@ -124,6 +124,11 @@ class Conversation:
         return (*turns, State(count=count, generation_prompt=asks, continues=self.continue_final_message))
 
     @cached_property
+    def finished(self) -> State:
+        """Return the whole conversation without what opens another answer."""
+        return State(count=len(self.messages), generation_prompt=False)
+
+    @cached_property
     def digests(self) -> tuple[bytes, ...]:
         """Return a digest of the first messages as a template gets them, for each number of messages (from 0)."""
         states = [sha256()]

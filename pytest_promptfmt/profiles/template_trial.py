@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -19,7 +19,14 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.conversation import Renderer, described, render_masked
-from pytest_promptfmt.profiles.dialect import compiled_template, line_of, template_tree
+from pytest_promptfmt.profiles.dialect import (
+    ASKED,
+    can_fail,
+    compiled_template,
+    generation_prompt_of,
+    line_of,
+    template_tree,
+)
 from pytest_promptfmt.profiles.probe_conversations import (
     MARKER,
     Conversation,
@@ -40,7 +47,6 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {
 }
 """The special tokens of a template that comes without a tokenizer."""
 
-_ASKED: Final = "add_generation_prompt"
 _PARTS: Final = "user-parts"
 _COMMENT: Final = re.compile(r"\{#.*?#\}", re.S)
 _REPR: Final = re.compile(r"[\[{]['\"]type")
@@ -49,7 +55,8 @@ _REPR: Final = re.compile(r"[\[{]['\"]type")
 class Rendering(NamedTuple):
     """The result for one state: its text with the mask, the message of a refusal, or an error.
 
-    `line` is the line of the template at which it stopped.
+    `line` is the line of the template at which it stopped, `prompt` the place in the text where a generation prompt
+    begins that is known to be all that was added.
     """
 
     text: str | None = None
@@ -57,6 +64,13 @@ class Rendering(NamedTuple):
     refusal: str | None = None
     error: str | None = None
     line: int | None = None
+    prompt: int | None = None
+
+    def without_generation_prompt(self) -> Rendering:
+        """Return the same text up to its generation prompt."""
+        if self.prompt is None or self.text is None:
+            return self
+        return Rendering(self.text[: self.prompt], tuple(span for span in self.mask if span[0] < self.prompt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +112,7 @@ class TemplateTrial:
         settings = (repr(sorted(each.items())) for each in (profile.special_tokens, profile.template_args))
         # Without conversations of its own a trial is for docs, of which there may be any number.
         self._made = _renderings(self.source, *settings, profile.clock) if self.given else {}
+        self._reads = cache(self.source.__contains__)
         self._seen: dict[tuple[int, State], tuple[Conversation, Rendering]] = {}
         self.limit: Rendering | None = None
         """The first rendering that exceeded a limit: nothing is rendered after it."""
@@ -196,6 +211,10 @@ class TemplateTrial:
         return template_tree(self.source)
 
     @cached_property
+    def _prompt(self) -> nodes.If | None:
+        return None if self.syntax_error is not None else generation_prompt_of(self.source)
+
+    @cached_property
     def nodes(self) -> tuple[nodes.Node, ...]:
         """Return all nodes below the root of the syntax tree; raises TemplateSyntaxError."""
         found, waiting = list[nodes.Node](), list[nodes.Node]([self.tree])
@@ -226,36 +245,20 @@ class TemplateTrial:
 
     def _made_of(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state, which is rendered once for all that a template cannot tell apart."""
-        if state.generation_prompt and self._asking is not None and not (state.continues and self._asking):
-            plain = self.render(conversation, state._replace(generation_prompt=False))
-            return plain if plain.text is None else plain._replace(text=plain.text + self._asking)
-        named = (each for each in conversation.named.items() if each[0] in self.source)
-        key = conversation.digests[state.count], tuple(named), state, self.takes_only_parts
+        prompt = self._prompt if not (state.generation_prompt or state.continues) else None
+        if prompt is not None:
+            asked = self.render(conversation, state._replace(generation_prompt=True))
+            if asked.text is not None or not can_fail(prompt):
+                return asked.without_generation_prompt()
+        named = tuple(each for each in conversation.named.items() if self._reads(each[0]))
+        asks = state.generation_prompt and (state.continues or self._reads(ASKED))
+        key = conversation.digests[state.count], named, asks, state.continues, self.takes_only_parts
         made = self._made.get(key)
         if made is None:
             made = self.limit or self.syntax_error or self._rendered(conversation, state)
             if self.limit is None:
                 self._made[key] = made
         return made
-
-    @cached_property
-    def _asking(self) -> str | None:
-        """Return the text that a generation prompt adds to any prompt; None where that depends on the conversation.
-
-        It depends on nothing where the template ends with `{% if add_generation_prompt %}` and a text.
-        """
-        if _ASKED not in self.source or self.syntax_error is not None:
-            return None if _ASKED in self.source else ""
-        last = self.tree.body[-1] if self.tree.body else None  # of comments only
-        readers = [each for each in self.nodes if isinstance(each, nodes.Name) and each.name == _ASKED]
-        if not isinstance(last, nodes.If) or readers != [last.test] or last.elif_ or last.else_:
-            return None
-        written = [part for each in last.body for part in (each.nodes if isinstance(each, nodes.Output) else (each,))]
-        texts = [
-            part.data if isinstance(part, nodes.TemplateData) else part.value if isinstance(part, nodes.Const) else None
-            for part in written
-        ]
-        return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None
 
     def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
         """Return what became of a whole conversation, as it is or with or without generation prompt."""
@@ -286,7 +289,7 @@ class TemplateTrial:
 
     def finished(self, conversation: Conversation) -> str | None:
         """Return the text of a whole conversation without what opens another answer."""
-        return self.without_generation_prompt(conversation, conversation.states[-1])
+        return self.render(conversation, conversation.finished).text
 
     def markers(self, text: str) -> list[str]:
         """Return the markers of a text in order, the end token among them."""
@@ -360,7 +363,7 @@ class TemplateTrial:
             functions = [tool.get("function", tool) for tool in conversation.tools]
             profile = replace(profile, template_args={"functions": functions, **profile.template_args})
         try:
-            text, mask = render_masked(
+            text, mask, prompt = render_masked(
                 profile,
                 messages,
                 add_generation_prompt=state.generation_prompt,
@@ -379,11 +382,11 @@ class TemplateTrial:
             if type(error) is TemplateError:
                 return Rendering(refusal=str(error), line=line)
             return Rendering(error=described(error)[:300], line=line)
-        return Rendering(text=text, mask=mask)
+        return Rendering(text=text, mask=mask, prompt=prompt)
 
 
 @lru_cache(maxsize=16)
-def _renderings(*_settings: Hashable) -> dict[tuple[bytes, tuple[tuple[str, str], ...], State, bool], Rendering]:
+def _renderings(*_settings: Hashable) -> dict[Hashable, Rendering]:
     """Return where the renderings of a template with these settings are kept, for all its trials."""
     return {}
 

@@ -20,9 +20,12 @@ PYTHON: Final = {
     MAPPING: re.compile(r"[\[{]'|': ['\[{]"),
 }
 """Python's notation in a prompt, by what it is; what precedes is looked at last, for the sake of speed."""
+_SIGNS: Final = {"None": ("None",), BOOLEAN: ("True", "False"), MAPPING: ("'",)}
+"""Texts that are in each notation, which are found faster."""
 _THINK: Final = re.compile(r"<(/?)((?:[a-z_]+:)?(?:think|thinking|reasoning|thought)[a-z_]*)>")
 
 
+@lru_cache(maxsize=1024)
 def variants(text: str) -> tuple[str, ...]:
     """Return the ways in which a text may be written into a prompt: as it is, in JSON, in Python, in HTML."""
     plain, quoted = json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
@@ -74,7 +77,9 @@ def doubled(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     units = [unit for unit in conversation.units if unit.kind not in ("call", "argument")]
     given = [unit.text for unit in conversation.units]
     return frozenset(
-        unit.kind for unit in units if text.count(unit.text) > sum(each.count(unit.text) for each in given)
+        unit.kind
+        for unit in units
+        if (count := text.count(unit.text)) > 1 and count > sum(each.count(unit.text) for each in given)
     )
 
 
@@ -142,4 +147,6 @@ def python_in(trial: TemplateTrial, conversation: Conversation) -> frozenset[str
 
 @lru_cache(maxsize=256)
 def _counts_of_python(text: str) -> tuple[int, ...]:
-    return tuple(len(pattern.findall(text)) for pattern in PYTHON.values())
+    return tuple(
+        len(PYTHON[name].findall(text)) if any(map(text.__contains__, signs)) else 0 for name, signs in _SIGNS.items()
+    )

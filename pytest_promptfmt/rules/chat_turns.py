@@ -112,9 +112,10 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
 
     def unpaired(conversation: Conversation) -> str | None:
         """Return the text, without generation prompt or as it is sent, whose markers do not alternate."""
-        for text in (trial.finished(conversation) or "", trial.whole(conversation) or ""):
+        for text in dict.fromkeys((trial.finished(conversation) or "", trial.whole(conversation) or "")):
+            markers = trial.markers(text) if pairs else []
             for one, other in pairs:
-                only = turns_of(trial.markers(text), one, other, plain)
+                only = turns_of(markers, one, other, plain)
                 ends = last_answer(conversation) is not None or not only or only[-1] == other
                 if not alternates(only if ends else only[:-1], one, other):
                     return text
@@ -430,7 +431,8 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     saw = f"generation prompt {excerpt(opened, at)!r}, but finished answer {excerpt(begun, at)!r}"
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
-        how = "with more text than" if _begins(plain, finished) else "differently from"
+        is_more = plain.startswith(finished) or finished.startswith(plain)
+        how = "with more text than" if is_more else "differently from"
         less = Severity.WARNING if how == "differently from" and is_for_chat(trial) else Severity.INFO
         yield finding(
             f"finished answers begin {how} the generation prompt",
@@ -444,7 +446,3 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
         # The line break of a header such as `<|im_start|>assistant`; some models write more after the role.
         is_header = opened[-1:].isalpha() and begun[len(opened) :][:1] == "\n" and not trial.mentions("think")
         yield finding(_SPACE, saw, place, severity=Severity.WARNING if is_header and is_added else Severity.INFO)
-
-
-def _begins(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)

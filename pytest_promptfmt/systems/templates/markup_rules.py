@@ -64,11 +64,11 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
 
 def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, str]]:
     """Yield tools and calls that begin as JSON and do not parse, the place, and the message of the parser."""
-    calls = [unit for unit in conversation.units if unit.kind == "call"]
+    calls = (unit.text for unit in conversation.units if unit.kind == "call")
     asked = next((unit.text for unit in conversation.units if unit.kind == "user"), "")
     said = text.find(asked)
-    names = {f'"{unit.text}"' for unit in calls}
-    names |= {f'"{each["function"]["name"]}"' for each in conversation.tools or ()}
+    tools = (each["function"]["name"] for each in conversation.tools or ())
+    names = {quoted for name in (*calls, *tools) if (quoted := f'"{name}"') in text}
     at = 0
     while names and (found := _JSON.search(text, at)) is not None:
         try:
@@ -95,7 +95,11 @@ def _broken_calls(text: str, conversation: Conversation) -> Iterator[tuple[int, 
     for call in [call for message in conversation.messages for call in message.get("tool_calls") or ()]:
         name, given = str(call["function"].get("name")), call["function"].get("arguments")
         texts = {key: each for key, each in given.items() if isinstance(each, str)} if isinstance(given, dict) else {}
-        begins = re.compile(rf"\b{re.escape(name)}\(\s*{re.escape(next(iter(given)))}\s*=") if texts else None
+        begins = (
+            re.compile(rf"\b{re.escape(name)}\(\s*{re.escape(next(iter(given)))}\s*=")
+            if texts and f"{name}(" in text
+            else None
+        )
         found = begins.search(text, at) if begins is not None else None
         if found is not None:
             at, written = found.end(), text[found.start() :]
