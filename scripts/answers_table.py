@@ -13,10 +13,12 @@ import ast
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answer_parsers import parser_of
@@ -54,20 +56,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--parsers", type=Path, required=True)
     given = parser.parse_args()
-    parsers, totals = response_templates(given.parsers), Counter[str]()
+    totals = Counter[str]()
     by_parser: dict[str, Counter[str]] = defaultdict(Counter)
     causes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for file in sorted(given.folder.glob("*.jinja")):
-        trial = TemplateTrial(lone_profile(file.read_text("utf-8")))
-        if trial.syntax_error is not None or "assay_metal" not in (trial.text("call-finished") or ""):
-            continue
-        name, lost, count = best(trial, parsers)
-        stays = all(cells[-1] in ("-", "ok") for _, _, cells, _ in loop_table(trial)["rows"])
-        totals.update({"count": 1, "kept": stays, "alike": any(calls_look_alike(trial))})
-        if name:
-            by_parser[name].update({"templates": 1, "answers": count, "back": count - len(lost), "whole": not lost})
-            for each in (loss for losses in lost.values() for loss in losses):
-                causes[each.what][name].add(file.stem)
+    with ProcessPoolExecutor() as pool:
+        for each in filter(None, pool.map(partial(tried, given.parsers), sorted(given.folder.glob("*.jinja")))):
+            totals.update({"count": 1, "kept": each.stays, "alike": each.alike})
+            if each.parser:
+                back = each.answers - each.lost
+                by_parser[each.parser].update(templates=1, answers=each.answers, back=back, whole=not each.lost)
+                for cause in each.causes:
+                    causes[cause][each.parser].add(each.name)
     for of_one in by_parser.values():
         totals.update({"read": of_one["templates"], "answers": of_one["answers"], "back": of_one["back"]})
     PAGE.write_text(
@@ -81,6 +80,29 @@ def main() -> None:
         ),
         "utf-8",
     )
+
+
+class Tried(NamedTuple):
+    """A template that writes calls: its best parser with the answers that it loses and why, and two more facts."""
+
+    name: str
+    parser: str
+    answers: int
+    lost: int
+    causes: Set[str]
+    stays: bool
+    alike: bool
+
+
+def tried(parsers: Path, file: Path) -> Tried | None:
+    """Return what was found about a template; None for one that writes no calls."""
+    trial = TemplateTrial(lone_profile(file.read_text("utf-8")))
+    if trial.syntax_error is not None or "assay_metal" not in (trial.text("call-finished") or ""):
+        return None
+    name, lost, count = best(trial, response_templates(parsers))
+    stays = all(cells[-1] in ("-", "ok") for _, _, cells, _ in loop_table(trial)["rows"])
+    why = {loss.what for losses in lost.values() for loss in losses}
+    return Tried(file.stem, name, count, len(lost), why, stays, any(calls_look_alike(trial)))
 
 
 def cause_row(cause: str, by_parser: Mapping[str, set[str]]) -> tuple[int, str]:
