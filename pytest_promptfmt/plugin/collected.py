@@ -153,7 +153,7 @@ def settings_around(path: Path, options: Sequence[str]) -> Settings:
 
 
 class _Refusal:
-    """A plugin that takes the reason why pytest refuses to run: a message, or a conftest that cannot be imported."""
+    """A plugin that takes the reason why pytest refuses to run: a message, or a conftest that cannot be loaded."""
 
     message = conftest = ""
 
@@ -161,9 +161,11 @@ class _Refusal:
     def pytest_load_initial_conftests(self) -> Generator[None, object, object]:
         try:
             return (yield)
-        except Exception as error:  # pytest's class of it is private
+        except pytest.UsageError:
+            raise
+        except Exception as error:  # pytest's class of one that cannot be imported is private
             path, cause = getattr(error, "path", None), getattr(error, "cause", None)
-            self.conftest = f"{display_path(path)}: {cause}" if path is not None and cause is not None else ""
+            self.conftest = f"{display_path(path)}: {cause}" if path is not None and cause is not None else str(error)
             raise
 
     @pytest.hookimpl(wrapper=True)
@@ -178,7 +180,7 @@ class _Refusal:
 def start(arguments: Sequence[str], plugin: object) -> int:
     """Return the exit status of pytest for task files only, with a plugin that takes the result; nothing is shown.
 
-    Where a conftest cannot be imported, it runs without conftests, unless it updates snapshots. Raises SettingsError if
+    Where a conftest cannot be loaded, it runs without conftests, unless it updates snapshots. Raises SettingsError if
     pytest refuses to start, or ends by an error that is not of a test.
     """
     refusal, before = _Refusal(), dict(os.environ)
@@ -186,11 +188,15 @@ def start(arguments: Sequence[str], plugin: object) -> int:
     os.environ.update(isolated(before))
     try:
         status = pytest.main([*ISOLATED, "-p", "no:terminal", *arguments], plugins=[plugin, refusal])
+    except Exception:
+        if not refusal.conftest:
+            raise
+        status = pytest.ExitCode.USAGE_ERROR
     finally:
         os.environ.clear()
         os.environ.update(before)
     if refusal.conftest and "--snapshot-update" not in arguments:
-        sys.stderr.write(f"tested without conftest.py, because one cannot be imported: {refusal.conftest}\n")
+        sys.stderr.write(f"tested without conftest.py, because one cannot be loaded: {refusal.conftest}\n")
         return start(["--noconftest", "--promptfmt-no-cache", *arguments], plugin)
     if status == pytest.ExitCode.USAGE_ERROR:
         raise _refused(_in_words_of_command(refusal.message, arguments))

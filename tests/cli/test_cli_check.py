@@ -206,13 +206,24 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
     assert "there is no snapshot yet" in again.stdout
 
 
-def test_tasks_are_tested_without_a_conftest_that_cannot_be_imported(tasks: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import a_module_that_is_missing\n", "conftest.py: No module named"),
+        (
+            'def pytest_addoption(parser):\n    parser.addoption("--update-snapshots")\n',
+            "option dest 'update_snapshots'",
+        ),
+    ],
+    ids=["missing", "option of syrupy"],
+)
+def test_tasks_are_tested_without_a_conftest_that_cannot_be_loaded(tasks: Path, code: str, said: str) -> None:
     edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
-    (tasks.parent / "conftest.py").write_text("import a_module_that_is_missing\n", "utf-8")
+    (tasks.parent / "conftest.py").write_text(code, "utf-8")
     for _ in range(2):  # outcomes without it are not cached
         found = promptfmt(tasks.parent, "check")
         assert (found.returncode, "PF201" in found.stdout) == (1, True)
-        assert "without conftest.py, because one cannot be imported: conftest.py: No module named" in found.stderr
+        assert f"without conftest.py, because one cannot be loaded: {said}" in found.stderr
 
 
 def test_statistics_count_what_each_rule_reported(tasks: Path) -> None:
