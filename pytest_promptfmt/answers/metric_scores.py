@@ -216,8 +216,9 @@ class MetricScores:
     def is_right(self, question: Question, doc: Doc, extracted: Any) -> bool:
         """Return whether an extraction scores as the gold answer itself does.
 
-        Where that scores as nonsense does, a function of the task has to like the extraction better than nonsense, and
-        by other metrics texts are compared. Raises what the metric raises.
+        Where that scores as nonsense does, a function of the task has to like the extraction better than nonsense. By
+        other metrics texts are compared, unless one that reads an answer itself likes a text better that holds it.
+        Raises what the metric raises.
         """
         score = self.score(question, doc, extracted)
         gold = _gold_text(question)
@@ -226,9 +227,10 @@ class MetricScores:
             return str(extracted).strip() == gold.strip()
         if best > worst:
             return math.isclose(score, best, abs_tol=1e-9) or score > best
-        if callable(self.task.process_results):
+        text = str(extracted).strip()
+        if callable(self.task.process_results) or (score > worst and gold.strip() in text):
             return score > worst
-        return str(extracted).strip() == gold.strip()
+        return text == gold.strip()
 
     def _count_of(self, extracted: Any) -> int:
         return len(extracted) if self._has_code and isinstance(extracted, list | tuple) else 0

@@ -258,7 +258,9 @@ def _unquoted(text: str) -> Iterator[AskedForm]:
 @cache
 def _cues() -> re.Pattern[str]:
     words = "|".join(map(re.escape, data_table("phrasings")["answer_words"].values()))
-    return re.compile(rf"(?i)(?:\bthe (?:\w+ ){{0,2}})?(?:\banswer|{words})(?: is)?[:：]? ?")
+    return re.compile(
+        rf"(?i)(?:\bthe (?:\w+ ){{0,2}}|\b(?:final|correct|best|short) )?(?:\banswer|{words})(?: is)?[:：]? ?"
+    )
 
 
 @cache

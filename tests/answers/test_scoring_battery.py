@@ -290,6 +290,16 @@ def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pyt
         matrix({"function": "custom", "filter_fn": work_on_everything})
 
 
+def test_a_metric_that_reads_the_requested_form_itself_likes_it_better_than_a_bare_answer() -> None:
+    def exact(references: Any, predictions: Any) -> float:
+        found = re.search("Final Answer: (.+)$", predictions[0])
+        return float(found is not None and found[1] == references[0])
+
+    text = f"{TEXT.removesuffix('Answer:')}End with Final Answer: <answer>"
+    result = matrix(text=text, metric_list=[{"metric": exact, "aggregation": "mean"}])
+    assert row(result, "asked-for").verdicts == ("OK",)
+
+
 def test_code_that_filters_reads_the_phrasings_together() -> None:
     calls: list[int] = []
 
