@@ -47,6 +47,8 @@ class Release:
     """Keys that stop a task, and that 0.4.13 takes."""
     keeps_newline: bool = True
     """Whether templates keep a newline at their end."""
+    renders_description: bool = True
+    """Whether a description is a template, so that a newline at its end is one of those that templates drop."""
     delimits_empty: bool = False
     """Whether delimiters surround the answer of a shot that is empty."""
     chat_arguments: int = 2

@@ -395,9 +395,8 @@ class Task:
             ignored["doc_to_choice"] = UNSET  # null is not written
         kept: dict[str, Any] = {}
         if not release.keeps_newline:
-            specs = {
-                name: getattr(self, name) for name in ("doc_to_text", "doc_to_target", "doc_to_choice", "description")
-            }
+            names = ["doc_to_text", "doc_to_target", "doc_to_choice", *["description"] * release.renders_description]
+            specs = {name: getattr(self, name) for name in names}
             kept = {name: type(each)(each.removesuffix("\n")) for name, each in specs.items() if isinstance(each, str)}
         return replace(self, release=release, fewshot=replace(self.fewshot, **ignored), **kept)
 

@@ -169,7 +169,14 @@ class Harness:
 
     def has_output_type(self, name: object) -> bool:
         """Return whether its tasks may have an output type."""
-        source = self._read(self.folder / _CONFIGS[1])
+        return self._quotes(name, _CONFIGS[1])
+
+    def has_sampler(self, name: str) -> bool:
+        """Return whether it may have a sampler of few-shot examples."""
+        return self._quotes(name, "api/samplers.py")
+
+    def _quotes(self, name: object, file: str) -> bool:
+        source = self._read(self.folder / file)
         return any(f"{quote}{name}{quote}".encode() in source for quote in "'\"")
 
     def digest(self, paths: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, is_misspelt, named_value
 from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionRef, Locate, Task, nearest
-from pytest_promptfmt.tasks.harness import harness_of
+from pytest_promptfmt.tasks.harness import Harness, harness_of
 from pytest_promptfmt.tasks.yaml_file import read_yaml
 
 MAPPINGS: Final = ("doc_to_text", "doc_to_choice", "doc_to_target", "gen_prefix")
@@ -121,8 +121,17 @@ class _Where:
 
     def knows(self, key: Any) -> bool:
         """Return whether the harness of the file has a key of tasks."""
-        harness = harness_of(self._path.parent.resolve()) if self._path is not None else None
+        harness = self._harness
         return harness is not None and key in harness.task_keys
+
+    def has_sampler(self, name: str) -> bool:
+        """Return whether the harness of the file has a sampler."""
+        harness = self._harness
+        return harness is not None and harness.has_sampler(name)
+
+    @property
+    def _harness(self) -> Harness | None:
+        return harness_of(self._path.parent.resolve()) if self._path is not None else None
 
     def error(self, message: str, *keys: str | int, hint: str | None = None) -> SourceError:
         """Return the error about a key, or about the file."""
@@ -266,7 +275,11 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
 
 
 def _check_sampler(sampler: Any, where: _Where) -> None:
-    if sampler in SAMPLERS if isinstance(sampler, str) else _KINDS["a !function"](sampler):
+    if (
+        sampler in SAMPLERS or where.has_sampler(sampler)
+        if isinstance(sampler, str)
+        else _KINDS["a !function"](sampler)
+    ):
         return
     hint = did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or use a !function with a sampler class"
     message = f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}"

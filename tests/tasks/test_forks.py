@@ -39,9 +39,10 @@ from pytest_promptfmt.rules import config, names
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, render_task, unknown_keys
 from pytest_promptfmt.tasks.harness import found_release, harness_around, installed_harness
+from pytest_promptfmt.tasks.rendering.sampling import ForkSamplerError, make_sampler
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 from pytest_promptfmt.tasks.task_file import TaskFile
@@ -459,6 +460,28 @@ def test_a_checkout_is_followed_as_its_code_is(
         (tmp_path / "lm_eval" / path).write_text(code, "utf-8")
     place = "in this checkout" if stated == expected else f"in this checkout (by its code, although it states {stated})"
     assert found_release(tmp_path) == (expected, place)
+
+
+def test_a_sampler_of_a_fork_is_not_available_and_any_other_unknown_one_is_an_error(tmp_path: Path) -> None:
+    tasks = fork(tmp_path)
+    (tmp_path / "lm_eval/api/samplers.py").write_text('REGISTRY = {"nearest": Nearest}\n', "utf-8")
+    for name in ("nearest", "farthest"):
+        write(tasks, **{name: f"task: {name}\nfewshot_config: {{sampler: {name}}}\nnum_fewshot: 1\n{TASK}"})
+    (task,) = read(tasks / "nearest.yaml").tasks
+    with pytest.raises(ForkSamplerError, match="the sampler of 'nearest' is 'nearest'"):
+        make_sampler(task, [])
+    with pytest.raises(SourceError, match="unknown sampler 'farthest'"):
+        read(tasks / "farthest.yaml")
+
+
+def test_before_0_4_2_a_description_is_no_template_and_keeps_its_newline() -> None:
+    (task,) = load_tasks({"task": "t", "description": "Add.\n", "doc_to_text": "{{q}}\n", "doc_to_target": "{{a}}"})
+    read_as = {version: task.following(release_of(version)) for version in ("0.4.1", "0.4.2", "0.4.4")}
+    assert {version: (each.description, each.doc_to_text) for version, each in read_as.items()} == {
+        "0.4.1": ("Add.\n", "{{q}}"),
+        "0.4.2": ("Add.", "{{q}}"),
+        "0.4.4": ("Add.\n", "{{q}}\n"),
+    }
 
 
 def test_a_release_with_what_later_ones_changed_renders_as_both() -> None:

@@ -41,13 +41,14 @@ def leaves_evaluated_doc_out(task: Task) -> bool:
 def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     """Return the task's sampler, freshly seeded: its draws depend on those before.
 
-    Raises RenderError when the sampler is not known.
+    Raises RenderError when the sampler is not known, ForkSamplerError when only the harness of its file has it.
     """
     sampler = task.fewshot.sampler
     if isinstance(sampler, str):
         if sampler not in _SAMPLERS:
             message = f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}"
-            error = task.error(RenderError, message, *_SAMPLER, hint=did_you_mean(sampler, _SAMPLERS))
+            kind = RenderError if task.path is None else ForkSamplerError
+            error = task.error(kind, message, *_SAMPLER, hint=did_you_mean(sampler, _SAMPLERS))
             raise error.naming(repr(task.name)) from KeyError(sampler)
         return _SAMPLERS[sampler](pool, task.release)
     if callable(sampler) or isinstance(sampler, FunctionRef):
@@ -121,6 +122,12 @@ def _first_sampler(pool: Sequence[Doc], release: Release) -> Draw:
 
 
 _SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
+
+
+class ForkSamplerError(UnavailableError):
+    """A sampler that a fork has under a name of its own."""
+
+    reason = "samplers of a fork of lm-eval: install it, and set `renderer: installed`"
 
 
 class EarlySamplerError(UnavailableError):
