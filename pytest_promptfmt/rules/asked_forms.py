@@ -304,17 +304,12 @@ def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
 def _outside_range(study: Study, scored: Sequence[str], count: int | None = None) -> Iterator[Finding]:
     """Yield a number that is scored, outside of the range that the prompt requests, of so many numbers."""
     limits = _LIMITS.search(study.own_text)
-    if limits is not None and count not in (None, int(limits[2]) - int(limits[1]) + 1):
-        return
-    outside = [gold for gold in scored if limits is not None and not _is_within(gold, int(limits[1]), int(limits[2]))]
-    if limits is not None and outside:
+    least, most = map(int, limits.groups()) if limits is not None else (0, 0)
+    outside = [gold for gold in scored if gold.lstrip("-").isdigit() and not least <= int(gold) <= most]
+    if limits is not None and outside and count in (None, most - least + 1):
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
         at = "doc_to_target" if study.generates else "doc_to_choice"
         yield finding("a gold answer is outside the range that the prompt requests", saw, at)
-
-
-def _is_within(gold: str, least: int, most: int) -> bool:
-    return not gold.lstrip("-").isdigit() or least <= int(gold) <= most
 
 
 def _may_translate(study: Study) -> bool:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.rules import Finding, Study
@@ -51,7 +50,8 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
             thought = "I took a look: one of them fits." if study.own_text.isascii() else "One of them fits."
             draft = f"{form.written(other)}\nNo, not so." if is_drafted else thought
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
-            if _is_right(chain, trial, alone) and not _is_right(chain, trial, longer):
+            asked = trial.question, trial.instance.doc
+            if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
                 saw = f"the prompt requests the {place} answer, but no filter reads {gold!r} from {longer!r}"
                 yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
 
@@ -64,11 +64,6 @@ def _other(trial: AnswerTrial) -> str | None:
     if answers.kind == "choice":
         return next((one for at, one in enumerate(answers.labels) if at != answers.gold), None)
     return next((one for one in _NUMBERS if one != trial.gold), None) if answers.kind == "number" else None
-
-
-def _is_right(chain: Chain, trial: AnswerTrial, text: str) -> bool:
-    """Return whether one of the pipelines makes a right answer of a completion."""
-    return any(chain.reads_right(one, text, trial.question, trial.instance.doc) for one in chain.pipelines)
 
 
 @query("PF525", "the prompt requests a longer answer than the token budget allows", generating, at="generation_kwargs")

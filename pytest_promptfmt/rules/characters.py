@@ -113,18 +113,13 @@ def damaged_text(study: Study) -> Iterator[Finding]:
                 saw = around(text, found, 16)[:SHOWN]
                 yield finding("a template has HTML entities or text in the wrong encoding", saw, template.keys)
                 return
-    for instance in study.real_instances:
-        for span in own_spans(study, instance):
-            damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
-            if damaged is not None and span.origin.field is not None and not _CODE.search(span.text):
-                yield finding(
-                    "the data have HTML entities or text in the wrong encoding",
-                    around(span.text, damaged, 16)[:SHOWN],
-                    span,
-                    instance,
-                    do="convert the column before it is printed",
-                )
-                return
+    printed = [(each, span) for each in study.real_instances for span in own_spans(study, each) if span.origin.field]
+    for instance, span in printed:
+        damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
+        if damaged is not None and not _CODE.search(span.text):
+            message, do = "the data have HTML entities or text in the wrong encoding", "convert the column first"
+            yield finding(message, around(span.text, damaged, 16)[:SHOWN], span, instance, do=do)
+            return
 
 
 @query("PF247", "a Latin letter is glued to a word of another script", task)

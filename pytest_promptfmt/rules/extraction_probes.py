@@ -127,11 +127,7 @@ def _prefix_sought_again(study: Study) -> Iterator[Finding]:
     chain, trials = (scored_answers(study) if prefix and looks_for_answers(study.task) else None) or (None, ())
     for trial in trials[:1] if chain is not None else ():
         forms = (f"{trial.gold}", f" {trial.gold}", f" {trial.gold}.", f"\n{trial.gold}")
-        if chain is None or any(
-            chain.reads_right(one, form, trial.question, trial.instance.doc)
-            for one in chain.pipelines
-            for form in forms
-        ):
+        if chain is None or any(chain.counts(form, trial.question, trial.instance.doc) for form in forms):
             return
         for number, pipeline in enumerate(chain.pipelines):
             whole = chain.reads_right(pipeline, f"{prefix} {trial.gold}", trial.question, trial.instance.doc)
