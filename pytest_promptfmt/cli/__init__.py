@@ -100,6 +100,7 @@ def _as_message() -> Iterator[None]:
 def _usage_error(error: Any) -> SettingsError:
     """Return click's error as one of ours, with the closest option; click suggests several."""
     path = error.ctx.command_path if error.ctx is not None else "promptfmt"
+    path += f" {sys.argv[1]}" if path == "promptfmt" and sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
     hint = f"`{path} --help` describes the command"
     name = getattr(error, "option_name", None)
     if name is None or not hasattr(error, "possibilities"):

@@ -99,6 +99,9 @@ def init(
     """
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))
+    if action is not None and not _PINNED.fullmatch(action):
+        hint = "write OWNER/NAME@COMMIT; `git ls-remote` prints commit ids"
+        raise SettingsError(f"--action {action!r} has no full commit id", hint=hint)
     with gate.limited_to([folder]):
         options = pytest_options(no_code=no_code)
         _init(folder, kind, options, action, example=example, workflow=workflow, baseline=baseline, editor=editor)
@@ -143,7 +146,10 @@ def _init(
         for name in _EXAMPLE:
             _write(folder / "tasks" / name, _shipped(name))
     if editor:
-        _write_editor_files(folder / ".vscode", _tops(folder, tasks) or ["tasks"])
+        globs = [f"{top}/**/*.yaml" for top in _tops(folder, tasks)] or [
+            file.name for file in tasks if file.parent == folder
+        ]
+        _write_editor_files(folder / ".vscode", globs or ["tasks/**/*.yaml"])
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
     if workflow and action is None:
@@ -210,9 +216,9 @@ def _tops(folder: Path, files: Iterable[Path]) -> list[str]:
     return sorted(os.path.commonpath(parents) for parents in by_top.values())
 
 
-def _write_editor_files(folder: Path, tops: Iterable[str]) -> None:
+def _write_editor_files(folder: Path, tasks: Sequence[str]) -> None:
     """Write the schemas of task files and settings with VS Code's settings for them, and a task that runs the check."""
-    globs = {"task": [f"{top}/**/*.yaml" for top in tops], "settings": ["**/promptfmt.yaml", "promptfmt.yaml"]}
+    globs = {"task": [*tasks], "settings": ["**/promptfmt.yaml", "promptfmt.yaml"]}
     for kind, schema in (("task", task_schema()), ("settings", settings_schema())):
         _write(folder / f"promptfmt-{kind}.schema.json", json.dumps(schema, indent=1, ensure_ascii=False) + "\n")
     schemas = {f".vscode/promptfmt-{kind}.schema.json": paths for kind, paths in globs.items()}
@@ -234,11 +240,6 @@ def _workflow(action: str | None, packages: Sequence[str], arguments: Sequence[s
         if lines
     )
     name, _, revision = action.partition("@")
-    if not _PINNED.fullmatch(action):
-        raise SettingsError(
-            f"--action {action!r} has no full commit id",
-            hint="write OWNER/NAME@COMMIT; `git ls-remote` prints commit ids",
-        )
     text = _shipped("workflow.yaml").replace(" # INPUTS", inputs).replace("PYTHON", python)
     return text.replace("ACTION", action).replace("COMMENT", f"{name}/comment@{revision}")
 

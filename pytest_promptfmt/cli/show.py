@@ -22,6 +22,7 @@ from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.formats.apply import declared_formats
+from pytest_promptfmt.formats.format_registry import known_formats
 from pytest_promptfmt.results.item_views import scored_pairs
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -186,8 +187,11 @@ def unknown_task(task: str, names: Collection[str], files: Sequence[Path] = ()) 
         for file in files:
             with suppress(PromptfmtError):
                 named += [each for known in load_tasks(file) if known.name == name for each in declared_formats(known)]
-        lists = f"its formats are {', '.join(named)}" if named else f"use `promptfmt show {name} --format {wanted}`"
-        return SettingsError(f"task {name!r} has no format {wanted!r}", hint=did_you_mean(wanted, named) or lists)
+        known = known_formats()
+        use = f"use `promptfmt show {name} --format {wanted}`" if wanted in known else "`promptfmt formats` lists all"
+        lists = f"its formats are {', '.join(named)}" if named else use
+        hint = did_you_mean(wanted, named or (known if wanted not in known else ()))
+        return SettingsError(f"task {name!r} has no format {wanted!r}", hint=hint or lists)
     here = f"the tasks here are {', '.join(sorted(names))}" if 0 < len(names) <= _MOST_NAMES else ""
     hint = did_you_mean(name, names) or here or "name the files or folders to search, or a glob"
     return SettingsError(f"no task matches {task!r}", hint=hint)

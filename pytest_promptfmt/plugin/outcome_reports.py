@@ -249,7 +249,7 @@ class Closing:
         # Without pytest's cache nothing is kept, unless a review shows the result.
         is_kept = getattr(run.config, "cache", None) is not None or any(name == "pending" for name, _ in outputs.files)
         is_run = found.has_items and exit_status != pytest.ExitCode.USAGE_ERROR and not run.config.option.collectonly
-        if is_run and is_kept:
+        if is_run and is_kept and (outcomes or not found.unmatched):
             keep_last_run(last_run_of(result.rootdir, outcomes, run.settings.repeat))
         return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))
 

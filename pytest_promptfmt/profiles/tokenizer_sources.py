@@ -75,8 +75,13 @@ class Source:
 
     @property
     def place(self) -> Path:
-        """The path for messages about it: its file, or its folder where several files decide."""
-        return self.folder if self.layout == "folder" else self.files[0]
+        """The path for messages about it: its file, or its folder where several files decide.
+
+        Of the working directory it is a file, as a message that begins with `.` names nothing.
+        """
+        if self.layout == "folder" and self.folder.resolve() != Path.cwd():
+            return self.folder
+        return next((file for file in self.files if file.name.startswith("tokenizer")), self.files[0])
 
     def digest(self) -> str:
         """Return the SHA-256 of names and contents of the files, in hexadecimal digits."""

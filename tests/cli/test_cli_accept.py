@@ -58,7 +58,7 @@ def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> N
     rest = promptfmt(project, "accept")
     assert rest.returncode == 1
     assert rest.stderr.splitlines() == [
-        "boolq [plain] has changed since the last run; run the tests again",
+        "boolq [plain] has changed since the last run. Run the tests again",
         "2 of 3 snapshots accepted",
     ]
     assert snapshots(project).keys() == {"arc/arc/plain.txt", "boolq/boolq/plain.txt", "dream/dream/plain.txt"}

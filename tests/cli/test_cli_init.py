@@ -277,3 +277,13 @@ def test_an_editor_gets_schemas_and_a_task_that_reads_the_lines_of_check(tmp_pat
     assert found is not None
     parts = [found[pattern[name]] for name in ("file", "line", "severity", "code")]
     assert parts == ["tasks/old.yaml", "4", "error", "PF201"]
+
+
+def test_the_schema_covers_tasks_in_the_top_folder_and_an_action_needs_a_commit(tmp_path: Path) -> None:
+    write_task(tmp_path, "old", "Q: {{question}}\\nA:").rename(tmp_path / "old.yaml")
+    refused = promptfmt(tmp_path, "init", "--action", "somebody/pytest-promptfmt@v1.2.3")
+    assert refused.returncode == 2
+    assert not (tmp_path / "promptfmt.yaml").exists()
+    assert promptfmt(tmp_path, "init", "--no-workflow", "--editor").returncode == 0
+    settings = json.loads((tmp_path / ".vscode/settings.json").read_text("utf-8"))
+    assert settings["yaml.schemas"][".vscode/promptfmt-task.schema.json"] == ["old.yaml"]

@@ -118,6 +118,7 @@ def test_what_cannot_be_shown_is_one_message_and_an_exit_code(folder: Path, args
         ("{mcqa: null, cloze: null}", "mcqq", "did you mean 'mcqa'?"),
         ("{mcqa: null, cloze: null}", "nope", "its formats are mcqa, cloze"),
         ("null", "mcqa", "use `promptfmt show arc --format mcqa`"),
+        ("null", "mcqq", "did you mean 'mcqa'?"),
     ],
 )
 def test_a_format_that_a_task_does_not_name_is_told_with_those_it_names(
