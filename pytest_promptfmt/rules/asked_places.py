@@ -52,7 +52,8 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             asked = trial.question, trial.instance.doc
             if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
-                saw = f"the prompt requests the {place} answer, but no filter reads {gold!r} from {longer!r}"
+                where = "at the beginning" if place == "first" else "at the end"
+                saw = f"the prompt requests the answer {where}, but no filter reads {gold!r} from {longer!r}"
                 yield finding("", saw, "filter_list" if study.task.filter_list else "process_results", trial.instance)
 
 

@@ -441,7 +441,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
             severity=None if is_added and less is Severity.WARNING else less,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield info("the reasoning tags of the generation prompt and of finished answers differ", saw, place)
+        yield info("finished answers and the generation prompt have different reasoning tags", saw, place)
     else:
         # The line break of a header such as `<|im_start|>assistant`; some models write more after the role.
         is_header = opened[-1:].isalpha() and begun[len(opened) :][:1] == "\n" and not trial.mentions("think")

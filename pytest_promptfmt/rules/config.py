@@ -111,6 +111,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
             saw=str(overwritten.written),
             keys=(overwritten.key,),
             position=overwritten.position,
+            do="remove the key, or set it inside the format",
         )
     template = getattr(study.task, "template", None)
     written = study.given.config.get("doc_to_text")

@@ -173,7 +173,7 @@ def _uneven_options(text: Text) -> Iterator[str]:
     for before, after in pairwise(listed):
         follow = ord(after.label.upper()) == ord(before.label.upper()) + 1
         if follow and (before.style != after.style or before.label.isupper() != after.label.isupper()):
-            yield f"{before.lead}… and {after.lead}…"
+            yield f"{before.lead!r} and {after.lead!r}"
 
 
 @query(
@@ -415,7 +415,7 @@ def _open_tag(page: Page) -> Iterator[str | Finding]:
     closed = set(re.findall(r"</(\w+)>", page.constant))
     for tag in re.finditer(r"<([a-z_]{3,})>(?=[^<]*\0)", page.constant) if closed else ():
         if tag[1] not in closed:
-            yield part_of(page.constant, tag, 8, 24)
+            yield finding("", part_of(page.constant, tag, 8, 24), do=f"write </{tag[1]}> after the column")
     pieces = page.constant.split("```")
     if len(pieces) % 2 == 0 and COLUMN in pieces[-1] and pieces[0].strip():
         saw = page.text[page.text.rfind("```") :][:60]

@@ -69,7 +69,7 @@ def _first_two(study: Study) -> Sequence[Page]:
 
 @error_query(
     "PF249",
-    "option labels are not consecutive, or do not start with the first label",
+    "option labels are not consecutive, or do not start with A or 1",
     _first_two,
     name="uneven-labels-and-options",
 )
@@ -167,7 +167,8 @@ def _options_in_other_order(page: Page) -> Iterator[Finding]:
     indices = list(dict.fromkeys(one.index for one in shown))
     if page.listing is not None and len(indices) > 1 and indices != sorted(indices) and not page.listing.missing:
         column = page.listing.column
-        saw = f"{shown[0].label} shows element {shown[0].index} of {column}, but {place} is an index into {column}"
+        first = f"the label {shown[0].label} stands before {column}[{shown[0].index}]"
+        saw = f"{first}, but {place} is an index into {column}"
         message = "the options are listed in another order than in their column"
         yield finding(message, saw, "doc_to_text", field=column)
 

@@ -257,7 +257,7 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
 
     Why: rules about scoring and runs with a model only use metrics that this plugin knows by name.
 
-    Fix: ignore this rule if the metric is your own; its scores are left out.
+    Fix: ignore this rule if the metric is your own: only you can compute it.
 
     Real: metrics that run code or ask a judge.
     """

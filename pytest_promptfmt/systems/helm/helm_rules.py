@@ -347,7 +347,7 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     ):
         if is_odd:
             yield finding(
-                f"with this {key}, HELM does not score exactly the tokens of the reference",
+                f"with this {key}, HELM scores other tokens than those of the reference",
                 repr(getattr(spec, key)),
                 (_SPEC, key),
                 do=do,

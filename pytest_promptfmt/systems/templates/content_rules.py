@@ -224,7 +224,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
-            f"{name} is printed into the prompt of a conversation with {conversation.about}",
+            f"{name} is printed as Python writes it in a conversation with {conversation.about}",
             excerpt(text, found.start(), found.end()),
             trial.place_of("arguments", "content"),
             Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,

@@ -175,10 +175,10 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
         )
     if unrecorded:
         yield finding(
-            f"some prompts of {renderer.name} are not recorded",
+            f"the recording of {renderer.name} lacks some prompts",
             f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
-            do="on the machine of the server, record them again with promptfmt record",
+            do="on the machine of the server, record all of them with promptfmt record",
         )
 
 
