@@ -13,7 +13,7 @@ from itertools import islice
 from types import BuiltinMethodType
 from typing import Any, Final
 
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -70,13 +70,15 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Return the result of a call; what cannot do harm is called without the checks of Jinja, which take long.
 
-        Those are namespaces, and methods of texts and mappings: others than reading ones are refused when looked up.
+        Those are macros, namespaces, and methods of texts and mappings: others than reading ones are refused when
+        looked up.
         """
+        is_macro = __obj.__class__ is Macro
         is_method = __obj.__class__ is BuiltinMethodType and __obj.__self__.__class__ in (str, dict)
-        if is_method or (__obj.__class__ is type and issubclass(__obj, Namespace)):
-            # Inside loops and blocks Jinja adds its own arguments.
-            own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
-            return __obj(*args, **own)
+        if is_macro or is_method or (__obj.__class__ is type and issubclass(__obj, Namespace)):
+            for name in ("_loop_vars", "_block_vars"):  # Jinja's own arguments inside loops and blocks
+                kwargs.pop(name, None)
+            return __obj(__context.eval_ctx, *args, **kwargs) if is_macro else __obj(*args, **kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:

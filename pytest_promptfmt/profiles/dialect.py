@@ -201,14 +201,13 @@ class _ChatSandbox(LimitedSandbox):
 
 def line_of(error: BaseException) -> int | None:
     """Return the line of the chat template that raised, None where it is not known."""
-    line, traceback = None, error.__traceback__
+    template, line, traceback = None, 0, error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        template = frame.f_globals.get("__jinja_template__")
-        if template is not None and frame.f_code not in internal_code:
-            line = template.get_corresponding_lineno(traceback.tb_lineno or 0)
+        if "__jinja_template__" in frame.f_globals and frame.f_code not in internal_code:
+            template, line = frame.f_globals["__jinja_template__"], traceback.tb_lineno or 0
         traceback = traceback.tb_next
-    return line
+    return None if template is None else template.get_corresponding_lineno(line)
 
 
 class _ChatTemplate(JinjaTemplate):
