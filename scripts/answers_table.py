@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,6 +113,7 @@ def cause_row(cause: str, by_parser: Mapping[str, set[str]]) -> tuple[int, str]:
     return -sum(count for _, count in counts), f"| {cause} | {parsers} | {example} |\n"
 
 
+@cache
 def response_templates(file: Path) -> Mapping[str, Mapping[str, Any]]:
     """Return the response templates that a module of TRL assigns to names such as `qwen3_template`."""
     names: dict[str, Any] = {"re": re, "_SUPPORTS_PARSE_RESPONSE_TOOLS": True}

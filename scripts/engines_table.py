@@ -103,7 +103,7 @@ def _cause(message: str) -> str:
     cause = message.partition(": ")[2]
     if cause.startswith(JINJA_STOPS):
         cause = "the engine continues where Jinja stops with an error"
-    cause = re.sub(r"[|`*<>]", " ", cause.splitlines()[0][:80]).strip()
+    cause = re.sub(r"[|`*<>]", " ", cause.splitlines()[0][:100]).strip()
     return re.sub(r"(?<=unknown statement )\w+", r"`\g<0>`", cause)
 
 

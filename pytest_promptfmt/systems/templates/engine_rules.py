@@ -144,14 +144,15 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
 def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     unrecorded = []
     fates = Counter[str]()
-    made: dict[int, Rendering] = {}  # by the rendering of Jinja, which is one for all that a template cannot tell apart
+    made: dict[tuple[int, bool], Rendering] = {}  # Jinja's rendering is one for all that a template cannot tell apart
     for conversation in trial.given.values():
         fate = "same"
         for state in conversation.states:
             ours = trial.render(conversation, state)
-            theirs = made.get(id(ours)) or trial.rendered_by(renderer, conversation, state)
+            key = id(ours), state.generation_prompt
+            theirs = made.get(key) or trial.rendered_by(renderer, conversation, state)
             if ours.text is not None:
-                made[id(ours)] = theirs
+                made[key] = theirs
             if renderer.is_server:
                 theirs = _with_begin_token(trial, ours, theirs)
             if ours.text == theirs.text or (renderer.is_server and _reads_clock(trial, conversation, state)):
