@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answer_parsers import recorded_line
-from pytest_promptfmt.systems.templates.answers_read_back import ReadMessage, pieces_of, written_answers
+from pytest_promptfmt.systems.templates.answers_read_back import ReadMessage, lost_parts, pieces_of, written_answers
 from pytest_promptfmt.systems.templates.server_engines import write_recording
 
 TEMPLATE = """{%- for message in messages %}
@@ -99,3 +99,22 @@ def test_a_run_shows_what_was_recorded(project: Project) -> None:
     changed.stdout.fnmatch_lines(["*PF467 the parser changes a tool call*"])
     recording.write_text("{}\n", "utf-8")
     project.run("-q").stdout.fnmatch_lines(["*chat_template.answers.jsonl:1: not a line of recorded prompts*"])
+
+
+class PlainParser:
+    """Takes the whole answer for its content."""
+
+    version = "1"
+
+    def read(self, pieces: Sequence[str], prompt: str, conversation: Conversation) -> Mapping[str, Any]:
+        return {"content": "".join(pieces).removesuffix("<|end|>\n")}
+
+
+def test_reasoning_left_in_the_content_is_a_loss_if_no_other_parser_may_read_it() -> None:
+    source = TEMPLATE.replace("(message.content or '')", "('<think>' + message.reasoning_content + '</think>' + BODY)")
+    source = source.replace("BODY", "message.content if message.reasoning_content else (message.content or '')")
+    for parser, expected in (({}, {"the parser leaves the reasoning in the content"}), ("vllm/hermes", set())):
+        trial = TemplateTrial(lone_profile(source), options=TrialOptions(parser=parser))
+        answers = [each for each in written_answers(trial) if set(each.message) >= {"content", "reasoning_content"}]
+        texts = [each for each in answers if "tool_calls" not in each.message]
+        assert {loss.what for each in texts for loss in lost_parts(trial, PlainParser(), each)} == expected

@@ -76,11 +76,16 @@ def as_read(message: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | Non
     """
     content = message.get("content")
     text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
-    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key)), "")
+    reasoning = _reasons(message)
     if not reasoning and text.lstrip().startswith("<think>"):
         reasoning, _, text = text.lstrip().removeprefix("<think>").partition("</think>")
     calls = tuple(_call(call.get("function") or call, tools) for call in message.get("tool_calls") or ())
-    return ReadMessage(content=text.strip(), reasoning=str(reasoning).strip(), calls=calls)
+    return ReadMessage(content=text.strip(), reasoning=reasoning.strip(), calls=calls)
+
+
+def _reasons(message: Mapping[str, Any]) -> str:
+    """Return the reasoning of a message under any of its names, without that in its content."""
+    return str(next((message[key] for key in REASONING_KEYS if message.get(key)), ""))
 
 
 def _call(function: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, str]:
@@ -148,6 +153,7 @@ def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[st
 
 
 NOT_RECORDED: Final = "the recording lacks an answer"
+REASONING_LEFT: Final = "the parser leaves the reasoning in the content"
 
 Step = Literal["read whole", "read in pieces", "rendered again"]
 """What is done with an answer that the template has written."""
@@ -174,6 +180,9 @@ def lost_parts(trial: TemplateTrial, reader: AnswerParser, answer: WrittenAnswer
     given, whole = as_read(answer.message, tools), as_read(read, tools)
     differences = list(given.differences(whole, answer.text))
     yield from (Loss("read whole", f"the parser changes {what}", saw) for what, saw in differences)
+    separates = isinstance(trial.options.parser, Mapping)  # servers may have another parser for reasoning
+    if separates and whole.reasoning and _reasons(answer.message) and not _reasons(read):
+        yield Loss("read whole", REASONING_LEFT, f"{answer.text!r} was read as {read.get('content')!r}")
     for what, saw in list(whole.differences(as_read(in_pieces, tools), answer.text))[:1]:
         yield Loss("read in pieces", f"{what} is read differently when the answer arrives in pieces", saw)
     is_whole = as_read(answer.message, None) == as_read(read, None)

@@ -12,7 +12,12 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.answer_parsers import WrittenAnswer, parser_of
-from pytest_promptfmt.systems.templates.answers_read_back import NOT_RECORDED, lost_parts, written_answers
+from pytest_promptfmt.systems.templates.answers_read_back import (
+    NOT_RECORDED,
+    REASONING_LEFT,
+    lost_parts,
+    written_answers,
+)
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _MOST_SHOWN: Final = 160
@@ -54,7 +59,8 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
             elif what not in seen:
                 seen.add(what)
                 built_in = answer.conversation.name in builtin_conversations()
-                severity = Severity.WARNING if step == "rendered again" or not built_in else Severity.ERROR
+                is_mild = step == "rendered again" or what == REASONING_LEFT or not built_in
+                severity = Severity.WARNING if is_mild else Severity.ERROR
                 severity = Severity.INFO if answer.conversation.name == _LIKE_CALL else severity
                 yield answer.conversation.finding(
                     f"{what} in a conversation with {answer.conversation.about}",
