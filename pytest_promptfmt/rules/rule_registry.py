@@ -178,6 +178,17 @@ def known_rules(files: Iterable[Path] = ()) -> Mapping[str, Rule]:
     _load_installed()
     for file in files:
         _load_file(file)
+    return _registered()
+
+
+def rules_in(modules: Iterable[str]) -> Mapping[str, Rule]:
+    """Return the rules of some modules by code, as `known_rules`; others are there if they have been imported."""
+    for module in modules:
+        import_module(module)
+    return _registered()
+
+
+def _registered() -> Mapping[str, Rule]:
     for code, parts in _parts.items():
         head = _rules[code]
         if all(part.name == head.name for part in parts):

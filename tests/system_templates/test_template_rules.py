@@ -16,9 +16,9 @@ from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State, builtin_conversations
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, lone_profile
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
-from pytest_promptfmt.rules import rule_registry
-from pytest_promptfmt.rules.rule_registry import find_rule
-from pytest_promptfmt.systems.templates import SYSTEM
+from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.systems.templates import SYSTEM, template_check
 
 TURN = "{{ '<|begin|>' + message.role + '\\n' + message.content + '<|end|>\\n' }}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"
@@ -68,8 +68,9 @@ def test_a_rule_that_raises_is_one_finding_and_ends_nothing(monkeypatch: pytest.
     def raising(trial: TemplateTrial) -> Iterator[Finding]:
         raise KeyError(trial.source)
 
-    broken = replace(find_rule("PF440"), function=wraps(find_rule("PF440").function)(raising))
-    monkeypatch.setitem(rule_registry._rules, "PF440", broken)
+    rule = find_rule("PF440")
+    selection = Selection(rules={**known_rules(), rule.code: replace(rule, function=wraps(rule.function)(raising))})
+    monkeypatch.setattr(template_check, "_selection", lambda: selection)
     findings = check_template(PLAIN)
     (crash,) = [each for each in findings if each.code == "PF003"]
     assert "PF440" in crash.message + crash.saw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, Rendering, TemplateTrial, TrialOptions
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.linter import check_subjects
-from pytest_promptfmt.rules.rule_registry import Scope, known_rules
+from pytest_promptfmt.rules.rule_registry import Scope, rules_in
 from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings.profiles import known_host
 from pytest_promptfmt.systems import known_systems
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _SYSTEM: Final = "templates"
+_GENERAL_RULES: Final = tuple(f"pytest_promptfmt.rules.chat_{about}" for about in ("templates", "tokens", "turns"))
 
 
 @applied()
@@ -113,19 +114,18 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
     subjects: dict[Scope, object] = {"task": trial}
     if trial.syntax_error is None:
         subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer, tested=trial)
-    selection = _selection(tuple(map(id, known_rules().values())))
     path = trial.profile.template_file or Path()
-    checked = check_subjects(subjects, selection, name=name, path=path, system=_SYSTEM)
+    checked = check_subjects(subjects, _selection(), name=name, path=path, system=_SYSTEM)
     first: dict[tuple[str, str], Reported] = {}
     for finding in checked.findings:
         first.setdefault((finding.code, finding.message), finding)
     return first.values()
 
 
-@lru_cache(maxsize=1)
-def _selection(_rules: tuple[int, ...]) -> Selection:
-    """Return the selection of all rules, which finds once those about templates; it holds the rules of these ids."""
-    return Selection(rules=known_rules())
+@cache
+def _selection() -> Selection:
+    """Return the rules about templates; to import those about tasks takes longer than a template."""
+    return Selection(rules=rules_in((*known_systems()[_SYSTEM].rules, *_GENERAL_RULES)))
 
 
 def written_template(template: str | Path) -> WrittenChatTemplate:
