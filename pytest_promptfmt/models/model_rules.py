@@ -39,7 +39,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         meant = (*ask.context_ids, *ask.continuation_ids)
         if meant and reply.sent is not None and reply.sent != digest_of(meant):
             yield finding(
-                "the model received other token ids than those of the prompt",
+                "the model received token ids that differ from those of the prompt",
                 f"received ids and the {len(meant)} ids of the prompt have different digests",
                 "doc_to_text",
                 reply.asked.doc,
@@ -47,7 +47,7 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
             )
         if judged.shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in judged.shown:
             yield finding(
-                "the model received other token ids than the snapshot shows",
+                "the model received token ids that differ from those in the snapshot",
                 f"digest {digest_of(ask.context_ids)}",
                 "doc_to_text",
                 reply.asked.doc,

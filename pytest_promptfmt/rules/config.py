@@ -101,7 +101,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. Next to
     `template:`, `doc_to_text` overrides the template.
 
-    Fix: remove the key, or set it inside the format; keep either `template:` or `doc_to_text`.
+    Fix: remove the key, or set it inside the format.
 
     Real: the proposal for formats in lm-evaluation-harness does not define which of the two wins.
     """
@@ -369,8 +369,9 @@ def early_yaml(view: FileView) -> Iterator[Finding]:
         message = "lm-eval 0.4.12 and later drop a task file that includes the same file twice"
         yield finding(message, "", position, severity=severity)
     for each in dict.fromkeys(paths):
-        message = "lm-eval 0.4.12 and later do not find a `!function` that names a path instead of a module"
-        yield finding(message, str(each), each.position, severity=severity)
+        message = "lm-eval 0.4.12 and later do not find a `!function` that names a path"
+        do = "copy the module into the folder of the task"
+        yield finding(message, str(each), each.position, severity=severity, do=do)
 
 
 def _severity(harness: Harness | None) -> Severity | None:

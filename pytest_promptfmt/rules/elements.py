@@ -348,7 +348,7 @@ def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
     Why: a typo such as `Answer with "yes or no.` is in every prompt. Nothing is reported if the prompt ends with the
     open quotation: the answer is expected to close it.
 
-    Fix: close the quotation or the bold text.
+    Fix: close it.
 
     Real: open-compass/opencompass #2129 (an instruction with an unclosed quotation).
     """

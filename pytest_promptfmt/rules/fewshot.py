@@ -167,7 +167,7 @@ def _unlike_question(page: Page) -> Iterator[Finding]:
     elif not other.strip() or not cue.strip():
         message = "only the question has an answer cue" if cue.strip() else "only few-shot examples have an answer cue"
     else:
-        message = "few-shot examples have another answer cue than the question"
+        message = "few-shot examples and the question have different answer cues"
     yield finding(message, f"{other!r} in a few-shot example, {cue!r} in the question")
 
 

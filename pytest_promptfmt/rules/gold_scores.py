@@ -56,7 +56,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                     f"{name} is {best:g}",
                     scored_by(trials),
                     choice.instance,
-                    do="give 1 to the choice that the target names, by its index or its text",
+                    do="score 1 if the most likely choice is the one that the target names",
                 )
 
 

@@ -188,7 +188,7 @@ def _numbered_otherwise(study: Study) -> Iterator[Finding]:
     is_swapped = len(places) > 1 and {number for number, _ in places} == {place for _, place in places}
     if is_swapped and target.strip("{} -").isidentifier() and all(number != place for number, place in places):
         saw = f"{', '.join(f'{number} is {text}' for number, text in legend)}; choices are {', '.join(texts)}"
-        yield finding("the prompt numbers the choices in another order than doc_to_choice", saw, "doc_to_choice", 0)
+        yield finding("the prompt does not number the choices in the order of doc_to_choice", saw, "doc_to_choice", 0)
 
 
 def _only_column(study: Study) -> str | None:
@@ -298,7 +298,7 @@ def _index_shifted(study: Study) -> Iterator[Finding]:
     lists = [len(each) for doc in study.local_docs for each in doc.values() if isinstance(each, list)]
     is_after_one = len(choices) - 1 in lists or str(choices[0]) == "0"  # of which the options are the others
     if 0 in values and not is_after_one and all(isinstance(each, int) and each >= 0 for each in values):
-        yield finding("", f"{shifted[1]}, but the column is 0 in doc {values.index(0)}", field=shifted[1])
+        yield finding("", f"{shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1])
 
 
 @error_query("PF701", "the filter int turns every text of the column into 0", task, at="doc_to_target", scores=True)

@@ -162,14 +162,14 @@ def _options_in_other_order(page: Page) -> Iterator[Finding]:
     for name, values in lists.items() if page.scored not in lists.values() else ():
         if len(set(values)) > 1 and sorted(page.scored) == sorted(values):
             saw = f"{', '.join(page.scored)[:60]} are scored, but {name} has {', '.join(values)[:60]}"
-            yield finding("the choices are scored in another order than in their column", saw, field=name)
+            yield finding("the choices are not scored in the order of their column", saw, field=name)
     shown = [one for one in page.listing.options if one.is_printed] if page.listing is not None else []
     indices = list(dict.fromkeys(one.index for one in shown))
     if page.listing is not None and len(indices) > 1 and indices != sorted(indices) and not page.listing.missing:
         column = page.listing.column
-        first = f"the label {shown[0].label} stands before {column}[{shown[0].index}]"
+        first = f"the label {shown[0].label} is before {column}[{shown[0].index}]"
         saw = f"{first}, but {place} is an index into {column}"
-        message = "the options are listed in another order than in their column"
+        message = "the options are not listed in the order of their column"
         yield finding(message, saw, "doc_to_text", field=column)
 
 

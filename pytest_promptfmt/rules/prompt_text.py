@@ -200,7 +200,7 @@ def _description_for_readers(study: Study) -> Iterator[str]:
         yield found[0][:80]
 
 
-@query("PF280", "the description names another subject or language than the task", task, at="description")
+@query("PF280", "the description names a subject or language that is not the task's", task, at="description")
 def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
     name, description = study.config.get("dataset_name") or study.task.name, study.written.description
     description, named_task = description if isinstance(description, str) else "", study.task.name.casefold()
@@ -218,7 +218,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         message, saw = (
-            "the subset of the data is in another language than the task",
+            "the subset of the data and the task differ in language",
             f"the subset is {name}, but the task is {study.task.name}",
         )
         yield finding(message, saw, "dataset_name")

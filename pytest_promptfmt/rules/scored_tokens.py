@@ -70,7 +70,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
             yield finding("", f"{one.continuation} | {other.continuation}", doc=one.instance)
 
 
-@_query("PF309", "a choice never wins, because its tokens begin with all tokens of another choice")
+@_query("PF309", "a choice never wins, because its tokens begin with those of a shorter choice")
 def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     metrics = view.study.metrics
     is_normed = not metrics or any(metric in _NORMED for metric in metrics)
@@ -294,7 +294,7 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
         )
 
 
-@_query("PF304", "a choice begins with another token than in a few-shot example", name="tokens-unlike-shots")
+@_query("PF304", "a choice and a few-shot answer begin with different tokens", name="tokens-unlike-shots")
 def _tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
     """Report a choice that begins with another token than the same answer in a few-shot example.
 

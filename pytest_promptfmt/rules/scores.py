@@ -306,7 +306,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
             saw, severity = (
-                f"gold {lost[0].gold[:_LONG]!r} scores no better, gold {won[:_LONG]!r} does",
+                f"gold {lost[0].gold[:_LONG]!r} scores no better; gold {won[:_LONG]!r} scores better",
                 Severity.WARNING,
             )
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)

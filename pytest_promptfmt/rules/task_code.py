@@ -104,7 +104,7 @@ def missing_package(study: Study) -> Iterator[Finding]:
     found = next(filter(None, map(missing_for, functions_of(study.given))), None)
     if found is not None:
         yield finding(
-            "a package that the code of the task imports is not installed",
+            "the code of the task imports a package that is not installed",
             found.cause or found.message,
             "doc_to_text",
             do=found.hint or "",

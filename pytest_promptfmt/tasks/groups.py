@@ -253,7 +253,9 @@ class GroupTasks:
         self._add(spot.name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
 
     def _included(self, member: str, written: Any, place: _Origins) -> YamlFile:
-        self.notes[f"lm-eval 0.4.13 refuses the member {member!r}: it does not support `include` inside a group"] = True
+        self.notes[
+            f"lm-eval 0.4.13 refuses the member {member!r}, because members of a group cannot have `include`"
+        ] = True
         return read_include(written, (*place.prefix, "include"), place.locate, self.path)
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:

@@ -351,7 +351,7 @@ SHOTS = """metadata:
     [
         ("Question: {{question}}\\nAnswer: ", "spaces around the answer cue differ"),
         ("Question: {{question}}\\n", "only the question has an answer cue"),
-        ("Question: {{question}}\\nReply:", "another answer cue"),
+        ("Question: {{question}}\\nReply:", "different answer cues"),
     ],
 )
 def test_the_end_of_shots_is_compared_with_the_end_of_the_question(tmp_path: Path, shown: str, message: str) -> None:
@@ -476,7 +476,7 @@ DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' +
         ("a letter of a label", docs(r'{question: "Hm.\nAnwser: no", choices: [a, b], answer: 0}')),
         ("should be above", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
         ("should be above", 'doc_to_text: "Passage above the line.\\nPassage: {{question}}\\nAnswer:"'),
-        ("in another order", f"doc_to_choice: [a, b]\nfewshot_config: {{doc_to_choice: [b, a], samples: [{SAMPLE}]}}"),
+        ("in the order of", f"doc_to_choice: [a, b]\nfewshot_config: {{doc_to_choice: [b, a], samples: [{SAMPLE}]}}"),
         (
             "the same answer",
             f"num_fewshot: 3\ndoc_to_choice: [a, b]\nfewshot_config: {{samples: [{', '.join([SAMPLE] * 4)}]}}",

@@ -222,7 +222,7 @@ MISTAKES = {
         "call.function.arguments | tojson",
         "call.function.arguments | tojson(sort_keys=true)",
         "PF435",
-        "arguments of a tool call are written in another order than given",
+        "arguments of a tool call are not written in the given order",
     ),
 }
 

@@ -36,7 +36,7 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
     Why: the shots show `Answer:B`, but `Answer: B` is scored. They teach the model to answer without the space, which
     makes every candidate less likely. A template that strips every turn hides the difference.
 
-    Fix: return exactly the candidate's text from `_get_fewshot_target_text`.
+    Fix: let `_get_fewshot_target_text` return exactly the candidate's text.
 
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
     """
@@ -173,7 +173,7 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
     Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run stops
     with an AssertionError after the model has answered.
 
-    Fix: return a list with the text from `_get_ground_truth`, and define `_get_fewshot_target_text`.
+    Fix: let `_get_ground_truth` return a list with the text, and define `_get_fewshot_target_text`.
 
     Real: the guide of eval-framework recommends the two together.
     """
@@ -199,7 +199,7 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
     Why: both metrics treat the last candidate as "I don't know", even if it is an answer. Without an abstention,
     choosing the last option costs nothing, even if it is wrong.
 
-    Fix: let ` I don't know.` be the last candidate of `_get_possible_completions`, or use another metric.
+    Fix: add the abstention as the last candidate in `_get_possible_completions`, or use another metric.
 
     Real: the formulas of both metrics in eval-framework 0.15.4.
     """

@@ -254,7 +254,7 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     spec = file.spec
     if spec.stop_sequences and (spec.is_joint or spec.is_separate):
         yield finding(
-            f"the method {spec.method} sends no stop sequences",
+            f"HELM does not send the stop sequences with the method {spec.method}",
             repr(list(spec.stop_sequences)),
             (_SPEC, "stop_sequences"),
             do="" if spec.is_joint else "remove them",
@@ -268,7 +268,7 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
     Why: the quasi metrics drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix
     of every completion; `-5` and `5` become equal.
 
-    Fix: give each answer a number or a word that is not an article, or score only by exact_match.
+    Fix: use answers with a number, or with a word other than an article. Otherwise score only by exact_match.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
     """

@@ -187,7 +187,7 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     for name, (what, first, last) in _ORDERED.items():
         text = trial.text(name) or ""
         if 0 <= text.find(last) < text.find(first):
-            message, place = f"{what} are written in another order than given", trial.place_of("sort", "reverse")
+            message, place = f"{what} are not written in the given order", trial.place_of("sort", "reverse")
             yield trial.conversations[name].finding(message, f"{last} before {first}", place, Severity.INFO)
 
 
@@ -206,7 +206,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
     because parsers of servers read them as booleans.
 
-    Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
+    Fix: write mappings, lists, booleans and null with `tojson`. Leave out contents that are null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
@@ -248,7 +248,7 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
     for name, line, conversation in lost_assignments(trial):
-        message = f"the loop sets the variable {name}, but its new value is lost after the loop"
+        message = f"a loop sets {name!r}, but the new value is lost after the loop"
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
     for name, line in dict(unread_names(trial.nodes)).items():
         message = f"the template sets {name}, but never reads the variable"
@@ -269,7 +269,8 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     if text is None:
         return
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        yield finding("the whole prompt is in quotes", f"{text[:20]} … {text[-20:]}", trial.place(1))
+        saw, do = f"{text[:20]} … {text[-20:]}", "remove the quotes"
+        yield finding("the whole prompt is in quotes", saw, trial.place(1), do=do)
     if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
         do = "remove it, or trim it with {%- and -%}"
