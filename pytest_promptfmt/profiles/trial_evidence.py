@@ -5,13 +5,19 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, Unit
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 _AROUND: Final = 28
+_LINE: Final = re.compile("\ue000([0-9]+)\ue001")
+"""A line of the template before what it prints."""
+
 MAPPING: Final = "a Python mapping or list"
 BOOLEAN: Final = "True or False"
 PYTHON: Final = {
@@ -106,6 +112,34 @@ def excerpt(text: str, at: int = 0, end: int | None = None) -> str:
     end = at if end is None else end
     start = max(at - _AROUND, 0)
     return f"{'…' if start else ''}{text[start : end + _AROUND]}{'…' if end + _AROUND < len(text) else ''}"
+
+
+def place_printed(trial: TemplateTrial, conversation: Conversation, at: int, *texts: str) -> Position | None:
+    """Return the line of the template that prints the character `at` a place of a whole conversation.
+
+    Where that is unknown, because lines would change the prompt, it is the first line that holds one of the texts.
+    """
+    marked = trial.rendered_by(_WithLines(trial.source), conversation, conversation.states[-1]).text or ""
+    first, *rest = _LINE.split(marked)
+    lines, written, end = rest[::2], rest[1::2], len(first)
+    if first + "".join(written) == trial.whole(conversation):
+        for line, text in zip(lines, written, strict=True):
+            end += len(text)
+            if end > at:
+                return trial.place(int(line))
+    return trial.place_of(*texts)
+
+
+class _WithLines:
+    """A template that writes, before each text and value, the line at which that is printed."""
+
+    def __init__(self, source: str) -> None:
+        self._template = compiled_template(source)
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        pieces: Any = self._template.root_render_func(self._template.new_context(dict(variables)))
+        line_of = self._template.get_corresponding_lineno
+        return "".join(f"\ue000{line_of(pieces.gi_frame.f_lineno)}\ue001{piece}" for piece in pieces)
 
 
 def first_difference(one: str, other: str) -> int:

@@ -12,7 +12,7 @@ from jinja2 import nodes
 
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt
+from pytest_promptfmt.profiles.trial_evidence import excerpt, place_printed
 from pytest_promptfmt.profiles.turn_layout import INSTRUCTION, QUESTION, is_for_chat
 from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding, info
@@ -240,12 +240,13 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     for conversation in trial.simplest(
         lambda each: printed and each.is_regular and printed.search(trial.whole(each) or "")
     ):
-        text, place = trial.whole(conversation) or "", loaded.place_of("\n    {{ ")
-        at = printed.search(text) if printed is not None else None
+        text = trial.whole(conversation) or ""
+        found = printed.search(text) if printed is not None else None
+        at = found.start() if found else 0
         yield conversation.finding(
             f"{message} in a conversation with {conversation.about}",
-            excerpt(text, at.start() if at else 0),
-            place,
+            excerpt(text, at),
+            place_printed(trial, conversation, at, "\n    {{ "),
             Severity.WARNING,
         )
 

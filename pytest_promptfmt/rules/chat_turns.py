@@ -336,7 +336,8 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     twice = (trial.text("two-users") or "").partition(_BEFORE)[2].partition(QUESTION)
     is_each = len(trial.markers(between)) > 1 and twice[0].startswith(between) and twice[2] == between
     if is_each and is_for_chat(trial):
-        yield finding("a generation prompt follows each user message, even before another user message", between, place)
+        message = "a generation prompt follows each user message, even before another user message"
+        yield finding(message, between, place, severity=Severity.WARNING)  # one that an answer follows is right
     elif (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield finding(
             "a generation prompt is written although none is requested",

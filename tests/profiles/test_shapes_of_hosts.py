@@ -38,8 +38,9 @@ PARTS: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "a
         ("{{ functions }}", {"tools", "functions"}),
         ("{{ functions }}{{ tools }}", {"tools"}),
         ("{{ m.tools }}", set()),
-        ("{{ 'image_url' }}", {"image_url"}),
-        ("{{ 'image' }}", set()),
+        ("{{ 'image_url' }}", {"images", "image_url"}),
+        ("{{ 'image' }}", {"images"}),
+        ("<image>", {"images"}),
     ],
 )
 def test_kinds_of_a_template_follow_from_its_nodes(source: str, kinds: set[str]) -> None:

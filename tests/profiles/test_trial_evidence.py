@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     holds,
     last_answer,
     missing,
+    place_printed,
     python_in,
     think_balance,
 )
@@ -174,3 +176,20 @@ def test_an_excerpt_has_dots_only_where_something_is_left_out() -> None:
     assert excerpt(long, 0) == f"{long[:around]}…"
     assert excerpt(long, len(long)) == f"…{long[-around:]}"
     assert excerpt(long, around, len(long) - around) == long, "nothing is left out at the very ends"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("{# arguments #}\n{% for m in messages %}\n{{ m.content }}\n{% endfor %}", 3),
+        ("{% macro say(m) %}\n{{ m.content }}{% endmacro %}\n{% for m in messages %}{{ say(m) }}{% endfor %}", 3),
+        ("{% set all %}\n{{ messages[-1].content }}{% endset %}\n\n{{ all }}", 4),
+        ("{{ messages[0].content }}\n{{ messages[-1].content -}}\n", 2),
+    ],
+)
+def test_a_place_in_a_prompt_has_the_line_that_prints_it(tmp_path: Path, source: str, line: int) -> None:
+    _, conversation = tried(source, USER, ANSWER)
+    trial = TemplateTrial(lone_profile(source, tmp_path / "a.jinja"), {"whole": conversation})
+    place = place_printed(trial, conversation, (trial.whole(conversation) or "").index("iron"))
+    assert place is not None
+    assert place.line == line

@@ -241,10 +241,6 @@ MISTAKES = {
         "Today is {{ strftime_now('%Y-%M-%d') }}.\n" + template(),
         ("PF402", "minutes and months are mixed up: %M is the minute, %m the month"),
     ),
-    "each user message opens an answer": (
-        GLUED,
-        ("PF442", "a generation prompt follows each user message, even before another user message"),
-    ),
     "the file was indented within quotes": (
         template().replace("assistant\\n' }}", "assistant\n        ' }}").replace("<|end|>\\n", "<|end|>\n        "),
         ("PF408", "the chat template prints the indentation of its own file"),
@@ -274,6 +270,11 @@ def test_what_every_host_sends_is_an_error_where_it_is_lost(name: str) -> None:
     source, (code, message) = MISTAKES[name]
     assert severities(check_template(source), code)[message] == "error"
     assert message not in severities(check_template(template()), code)
+
+
+def test_a_generation_prompt_after_each_user_message_is_a_warning() -> None:
+    message = "a generation prompt follows each user message, even before another user message"
+    assert severities(check_template(GLUED), "PF442")[message] == "warning"
 
 
 def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_read() -> None:

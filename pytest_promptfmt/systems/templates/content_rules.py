@@ -20,6 +20,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     excerpt,
     lost_units,
     missing,
+    place_printed,
     python_in,
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
@@ -145,10 +146,11 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, kind in trial.attributed(lambda each: doubled(trial, each)):
         text = trial.whole(conversation) or ""
         unit = next(unit for unit in conversation.units if unit.kind == kind and text.count(unit.text) > 1)
+        at = text.rfind(unit.text)
         yield conversation.finding(
             f"{_NAMES.get(kind, f'the {kind} text')} is written twice in a conversation with {conversation.about}",
-            excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text)),
-            trial.place_of(f"'{kind}'", f'"{kind}"'),
+            excerpt(text, at, at + len(unit.text)),
+            place_printed(trial, conversation, at, f"'{kind}'", f'"{kind}"'),
             conversation.mildest(),
         )
 
@@ -226,7 +228,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         yield conversation.finding(
             f"{name} is printed as Python writes it in a conversation with {conversation.about}",
             excerpt(text, found.start(), found.end()),
-            trial.place_of("arguments", "content"),
+            place_printed(trial, conversation, found.start(), "arguments", "content"),
             Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,
         )
 

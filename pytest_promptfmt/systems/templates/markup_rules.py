@@ -14,7 +14,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt
+from pytest_promptfmt.profiles.trial_evidence import excerpt, place_printed
 from pytest_promptfmt.profiles.turn_layout import is_for_chat
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
@@ -210,7 +210,7 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
         yield conversation.finding(
             f"{'braces' if name == '{' else 'tags'} are not balanced in a conversation with {conversation.about}",
             f"{shown} in {excerpt(text, at)!r}",
-            trial.place_of("tool_calls") if name == "{" else trial.place_of(f"/{shown}", shown),
+            place_printed(trial, conversation, at, "tool_calls" if name == "{" else shown),
             conversation.mildest(),
         )
 

@@ -9,7 +9,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, missing, python_in
+from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, missing, place_printed, python_in
 from pytest_promptfmt.profiles.turn_layout import is_for_chat
 from pytest_promptfmt.rules.chat_templates import trial_of
 from pytest_promptfmt.rules.rule_registry import rule
@@ -189,10 +189,11 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     """
     for conversation in list(trial.simplest(lambda each: _is_encoded_twice(trial, each)))[:1]:
         text = trial.whole(conversation) or ""
+        at = text.find(chr(92) + chr(34))
         yield conversation.finding(
             "arguments given as JSON text are encoded a second time",
-            excerpt(text, text.find(chr(92) + chr(34))),
-            trial.place_of("arguments"),
+            excerpt(text, at),
+            place_printed(trial, conversation, at, "arguments"),
         )
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
@@ -207,7 +208,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         yield conversation.finding(
             f"{what} are encoded as JSON twice in a conversation with {conversation.about}",
             excerpt(text, at),
-            trial.place_of("tojson", "arguments"),
+            place_printed(trial, conversation, at, "tojson", "arguments"),
             Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
         )
 
