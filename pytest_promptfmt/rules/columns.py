@@ -9,7 +9,6 @@ from typing import Final
 from jinja2 import Environment, nodes
 
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
@@ -126,13 +125,9 @@ def _column_names_as_choices(study: Study) -> Iterator[Finding]:
         return
     for doc, instance in zip(study.real_docs[:1], study.real_instances, strict=False):
         named = all(isinstance(choice, str) and choice in doc for choice in choices)
-        if named and not all(_is_shown(instance, str(choice)) for choice in choices):
+        text = first_text(instance)  # which shows a name itself as the label of an option or in an instruction
+        if named and not all(re.search(rf"(?<!\w){re.escape(str(one))}(?!\w)", text) for one in choices):
             yield finding("", ", ".join(choices), doc=0)
-
-
-def _is_shown(instance: Instance, name: str) -> bool:
-    """Return whether the prompt shows a name itself, as the label of an option or in an instruction."""
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", first_text(instance)) is not None
 
 
 @error_query("PF242", "the scored text is already in the prompt", task, at="doc_to_target")

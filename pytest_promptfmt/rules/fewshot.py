@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
+from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
@@ -29,6 +32,14 @@ from pytest_promptfmt.rules.rule_views import (
     warning,
 )
 from pytest_promptfmt.study.layout import layout_of
+
+_NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?)"
+_CALCULATED: Final = re.compile(
+    rf"[-+*/×÷x] ?\d[\d.,]* ?= ?{_NUMBER}(?: [^\W\d_]+){{0,2}}[.\n][^\d.=\n]{{0,30}}"
+    rf"(?:answer|{'|'.join(map(re.escape, answer_words().values()))})(?: [^\W\d_]{{1,4}}){{0,2}}[:：]? ?{_NUMBER}\.?$",
+    re.IGNORECASE,
+)
+"""A calculation, at most two words after its result, and a last sentence that states a number as the answer."""
 
 _FEWEST_ALIKE: Final = 2
 
@@ -223,6 +234,16 @@ def _one_answer_for_all(page: Page) -> Iterator[str]:
         yield answers[0]
 
 
+@query("PF807", "the answer of a few-shot example differs from its own calculation", given_shots, at="fewshot_config")
+def _other_than_calculated(page: Page) -> Iterator[str]:
+    """Report an example that calculates `6 x 5 = 30`, and then ends with another number as its answer."""
+    for shot in page.shots:
+        found = _CALCULATED.search((shot.answer or "").strip())
+        result, stated = (float(one.replace(",", "")) for one in found.groups()) if found is not None else (0, 0)
+        if found is not None and abs(stated - result) >= 1 and stated != 100 * result:  # else it is rounded
+            yield found[0][-60:]
+
+
 def _compared(study: Study) -> Sequence[Page]:
     """Return the page with few-shot examples of a task whose whole completions are compared with the user's golds."""
     return demonstrated(study) if study.has_real_docs and compares_whole(study) else ()
@@ -263,24 +284,18 @@ def _differs(one: Any, other: Any) -> bool:
     return None not in (one, other) and one != other and "" not in (one, other)
 
 
-@query("PF807", "", shown, at=("fewshot_config", "doc_to_text"))
+@query(
+    "PF807",
+    "few-shot examples begin with another label than the question, or with other spaces after it",
+    shown,
+    at=("fewshot_config", "doc_to_text"),
+)
 def _other_labels(page: Page) -> Iterator[Finding]:
-    """Report few-shot examples that begin with another label than the question, or with other spaces after it."""
-    own = _first_label(page.message)
-    for other in (_first_label(shot.messages[0]) for shot in page.shots):
-        if own is not None and other is not None and own != other:
-            what = "labels" if own[0] != other[0] else "the space after the label"
-            saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
-            severity = severity_of_shots(page.study)
-            yield finding(f"few-shot examples and the question differ in {what}", saw, severity=severity)
-
-
-def _first_label(message: Message) -> tuple[str, str] | None:
-    """Return the label before the first column of a question, and the space after it."""
-    constant = ""
-    for span in message.content:
-        if span.origin.field is not None:
-            label = layout_of(constant).cue
-            return (label.name + label.colon, label.space) if label is not None else None
-        constant += span.text
-    return None
+    asked = [page.message.content, *(shot.messages[0].content for shot in page.shots)]
+    asked = [spans for spans in asked if any(span.origin.field for span in spans)]
+    begun = [layout_of(join(takewhile(lambda span: not span.origin.field, spans))).cue for spans in asked]
+    leads = [f"{one.name}{one.colon}{one.space}" for one in begun if one is not None]
+    other = next((lead for lead in leads if lead != leads[0]), None)
+    if len(leads) == len(asked) == len(page.shots) + 1 and other is not None:
+        saw = f"{other!r} in a few-shot example, {leads[0]!r} in the question"
+        yield finding("", saw, severity=severity_of_shots(page.study))

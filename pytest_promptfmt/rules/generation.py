@@ -22,6 +22,7 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
     first_text,
+    question_layout,
     scores_exact_match,
     severity_of_shots,
     shots_of,
@@ -123,6 +124,15 @@ def _full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
         if stop and stop in data_table("rules")["reasoning"]:
             severity = Severity.WARNING if stop == "\n" else None
             yield finding("", stop, (*UNTIL, number), severity=severity)
+
+
+@query("PF903", "the prompt requests reasoning, but a stop sequence is a word that reasoning may contain", _reasoning)
+def _label_without_colon(study: Study) -> Iterator[Finding]:
+    """Report a stop sequence that is the label of the question without its colon, such as `Q` for `Q:`."""
+    names = {label.name for instance in study.instances[:1] for label in question_layout(instance).labels}
+    for number, stop in enumerate(study.stop_texts):
+        if stop in names and not any(other.startswith(stop) for other in study.stop_texts if other != stop):
+            yield finding("", f"{stop!r}, but the label is {stop + ':'!r}", (*UNTIL, number))
 
 
 @query("PF903", "the prompt requests reasoning, but generation stops at a blank line", _reasoning)

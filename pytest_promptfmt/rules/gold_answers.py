@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from pytest_promptfmt.rules.rule_views import (
     scores_exact_match,
     without_delimiter,
 )
-from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
@@ -39,10 +37,6 @@ _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
 """A word or two with a full stop, which are no sentence, or anything in bold."""
 
 _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label|target|answer)s?", re.IGNORECASE)
-_FEWEST_ALIKE: Final = 3
-"""Docs whose right options do not have one position by chance."""
-
-_SEEDED: Final = re.compile(r"[\w.]*(?:\bseed|\bRandom|\bdefault_rng)\(\d+\)")
 _FEW_OF_RESULT: Final = 5
 """Words and signs of an equation that is no more than a result."""
 
@@ -399,17 +393,6 @@ def _gold_in_one_place(page: Page) -> Iterator[str]:
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
         yield str(target)
-
-
-@query("PF706", "code shuffles every doc with the same seed, and the right option stays in one position", task)
-def _same_seed_for_all(study: Study) -> Iterator[Finding]:
-    golds = [tuple(request.gold for request in instance.requests) for instance in study.real_instances]
-    is_one_place = study.has_choices and len(golds) >= _FEWEST_ALIKE and len(set(golds)) == 1
-    for node in definitions(study.config.get("process_docs")) if is_one_place else ():
-        inner = (part for part in ast.walk(node) if isinstance(part, ast.FunctionDef | ast.For) and part is not node)
-        seeded = next(filter(None, (_SEEDED.search(ast.unparse(part)) for part in inner)), None)
-        if seeded is not None:
-            yield finding("", seeded[0], "process_docs", 0)
 
 
 @error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)

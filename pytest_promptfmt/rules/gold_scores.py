@@ -39,7 +39,8 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
     for trial in trials.answers if gold_kind(study) != "tests" else ():
         if "bleu" in study.metrics[:1] and len(trial.gold.split()) < _FEWEST_FOR_BLEU:
             continue  # alone it scores 0, among other docs it counts
-        if _is_scored(trial, trials) and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
+        is_scored = None not in (trial.best, trial.empty, trial.nonsense) and not trials.scoring.has_own_code
+        if is_scored and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
             yield finding(
                 "the gold answer scores no better than nonsense",
                 f"{trial.gold!r} scores {trial.best:g}",
@@ -119,12 +120,6 @@ def _normalise_alike(study: Study) -> Iterator[Finding]:
     for trial, texts in compared_by_exact_match(study):
         if _is_ambiguous(texts):
             yield finding("", repr(sorted(texts)), ("metric_list",), trial.instance)
-
-
-def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
-    """Return whether there are scores to compare; those of a task's own function may be on any scale."""
-    scores = (trial.best, trial.empty, trial.nonsense)
-    return None not in scores and not trials.scoring.has_own_code
 
 
 def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:

@@ -392,12 +392,9 @@ def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
     chain = trials.chain if trials is not None else None
     asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
     # where one doc has nothing to find, saying nothing is right
-    if trials is not None and chain is not None and asked and all(_empty_counts(chain, trial) for trial in asked):
+    counts = [trial.beats_nonsense and chain is not None and _counts(chain, trial, "") for trial in asked]
+    if trials is not None and asked and all(counts):
         yield finding("", f"'' for {asked[0].gold[:_LONG]!r}", scored_by(trials), asked[0].instance)
-
-
-def _empty_counts(chain: Chain, trial: AnswerTrial) -> bool:
-    return trial.beats_nonsense and _counts(chain, trial, "")
 
 
 @query("PF605", "a tie between all choices counts as right", task, scores=True)
