@@ -25,6 +25,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.engine.processes import on_sigterm
+from pytest_promptfmt.inputs.code_inputs import imported
 from pytest_promptfmt.plugin.collected import settings_around
 from pytest_promptfmt.results.baseline import counted_by_effect
 from pytest_promptfmt.results.wording import counted
@@ -102,70 +103,55 @@ def init(
     if action is not None and not _PINNED.fullmatch(action):
         hint = "write OWNER/NAME@COMMIT; `git ls-remote` prints commit ids"
         raise SettingsError(f"--action {action!r} has no full commit id", hint=hint)
+    options = pytest_options(no_code=no_code)
     with gate.limited_to([folder]):
-        options = pytest_options(no_code=no_code)
-        _init(folder, kind, options, action, example=example, workflow=workflow, baseline=baseline, editor=editor)
-
-
-def _init(
-    folder: Path,
-    kind: RepositoryKind | None,
-    options: Sequence[str],
-    action: str | None,
-    *,
-    example: bool | None,
-    workflow: bool,
-    baseline: bool | None,
-    editor: bool,
-) -> None:
-    tasks = list(_files(folder, ("*.yaml",), lambda path: looks_like_task(gate.read_bytes(path))))
-    templates = list(_files(folder, _TEMPLATES, lambda path: recognized(path) is not None))
-    harness = harness_around(folder.resolve())
-    if harness is not None:
-        say(f"a checkout of {harness.title}")
-    chosen = kind or _asked(_guessed(folder, tasks, templates, harness))
-    has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
-    wants_baseline = chosen in (RepositoryKind.FORK, RepositoryKind.TRAINING) if baseline is None else baseline
-    rootdir = settings_around(folder, ["--noconftest"]).rootdir
-    is_rootdir = rootdir == folder.resolve()
-    if not is_rootdir and chosen is RepositoryKind.TRAINING:
-        raise SettingsError(f"the rootdir of pytest is {rootdir}", hint="run `promptfmt init` there")
-    settings = list(_settings(folder, chosen, tasks, templates, is_rootdir=is_rootdir))
-    if wants_baseline and is_rootdir:
-        settings.append(f"baseline: {_BASELINE} # findings listed there do not fail")
-    if settings and not (folder / "promptfmt.yml").exists():
-        _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
-    file = find_settings_file(folder) if wants_baseline and is_rootdir else None
-    is_named = file is not None and "baseline" in read_settings_file(file, is_at_rootdir=True).values
-    arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline and not is_named else []
-    action = action or _action_reference()
-    if example is None:
-        others = _files(folder, ("*.json",), lambda path: recognized(path) is not None)  # such as runs of HELM
-        example = has_tasks and not tasks and not any(others)
-    if example:
-        for name in _EXAMPLE:
-            _write(folder / "tasks" / name, _shipped(name))
-    if editor:
-        globs = [f"{top}/**/*.yaml" for top in _tops(folder, tasks)] or [
-            file.name for file in tasks if file.parent == folder
-        ]
-        _write_editor_files(folder / ".vscode", globs or ["tasks/**/*.yaml"])
-    _add_line(folder / ".gitattributes", _ATTRIBUTES)
-    _add_line(folder / ".gitignore", _IGNORED)
-    if workflow and action is None:
-        say(f"the workflow uses the package index; to comment on pull requests, add --action {_address()}@COMMIT")
-    if wants_baseline:
-        arguments += _write_baseline(folder, options)
-    if workflow:
-        _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
-    if file is not None and not is_named:
-        say(f"to use it without an option, add to {display_path(file)}: baseline: {_BASELINE}")
-    _offer(folder)
-    tests = " ".join(["pytest --promptfmt", *arguments])
-    if chosen is RepositoryKind.FORK:
-        say(f"next: commit this. To adopt tasks: {tests} PATH --snapshot-update, then commit __prompts__")
-    else:
-        say(f"next: {tests} --snapshot-update, then review the files in __prompts__ and commit them")
+        tasks = list(_files(folder, ("*.yaml",), lambda path: looks_like_task(gate.read_bytes(path))))
+        templates = list(_files(folder, _TEMPLATES, lambda path: recognized(path) is not None))
+        harness = harness_around(folder.resolve())
+        if harness is not None:
+            say(f"a checkout of {harness.title}")
+        chosen = kind or _asked(_guessed(folder, tasks, templates, harness))
+        has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
+        wants_baseline = chosen in (RepositoryKind.FORK, RepositoryKind.TRAINING) if baseline is None else baseline
+        rootdir = settings_around(folder, ["--noconftest"]).rootdir
+        is_rootdir = rootdir == folder.resolve()
+        if not is_rootdir and chosen is RepositoryKind.TRAINING:
+            raise SettingsError(f"the rootdir of pytest is {rootdir}", hint="run `promptfmt init` there")
+        settings = list(_settings(folder, chosen, tasks, templates, is_rootdir=is_rootdir))
+        if wants_baseline and is_rootdir:
+            settings.append(f"baseline: {_BASELINE} # findings listed there do not fail")
+        if settings and not (folder / "promptfmt.yml").exists():
+            _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
+        file = find_settings_file(folder) if wants_baseline and is_rootdir else None
+        is_named = file is not None and "baseline" in read_settings_file(file, is_at_rootdir=True).values
+        arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline and not is_named else []
+        action = action or _action_reference()
+        if example is None:
+            others = _files(folder, ("*.json",), lambda path: recognized(path) is not None)  # such as runs of HELM
+            example = has_tasks and not tasks and not any(others)
+        if example:
+            for name in _EXAMPLE:
+                _write(folder / "tasks" / name, _shipped(name))
+        if editor:
+            tops = [f"{top}/**/*.yaml" for top in _tops(folder, tasks)]
+            files = [task.relative_to(folder).as_posix() for task in tasks]
+            _write_editor_files(folder / ".vscode", tops or files or ["tasks/**/*.yaml"])
+        _add_line(folder / ".gitattributes", _ATTRIBUTES)
+        _add_line(folder / ".gitignore", _IGNORED)
+        if workflow and action is None:
+            say(f"the workflow uses the package index; to comment on pull requests, add --action {_address()}@COMMIT")
+        if wants_baseline:
+            arguments += _write_baseline(folder, options)
+        if workflow:
+            _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
+        if file is not None and not is_named:
+            say(f"to use it without an option, add to {display_path(file)}: baseline: {_BASELINE}")
+        _offer(folder)
+        tests = " ".join(["pytest --promptfmt", *arguments])
+        if chosen is RepositoryKind.FORK:
+            say(f"next: commit this. To adopt tasks: {tests} PATH --snapshot-update, then commit __prompts__")
+        else:
+            say(f"next: {tests} --snapshot-update, then review the files in __prompts__ and commit them")
 
 
 def _asked(guess: RepositoryKind) -> RepositoryKind:
@@ -265,10 +251,7 @@ def _imports(file: Path) -> Iterator[str]:
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module]
-        yield from {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+        yield from {parts[0] for level, parts in imported(node) if not level} - sys.stdlib_module_names
 
 
 def _action_reference() -> str | None:
