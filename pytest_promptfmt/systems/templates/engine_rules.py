@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
+
+from jinja2.exceptions import TemplateSyntaxError
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import SettingsError, display_path
@@ -232,7 +235,9 @@ def _deviation(
         return None
     found, agreed = None, first_difference(ours, theirs)
     for name, each in DEVIATIONS.items():
-        if each.needs in trial.source and (engine in each.engines or engine not in ENGINES):
+        if each.needs not in trial.source or (engine in ENGINES and engine not in each.engines):
+            continue
+        with suppress(TemplateSyntaxError, RecursionError):  # the change nests too deeply
             made = trial.rendered_by(deviating(trial.source, name), conversation, state).text
             if made == theirs:
                 return name
