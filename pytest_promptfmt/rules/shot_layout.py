@@ -18,18 +18,31 @@ from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.data import NOT_ASKED
-from pytest_promptfmt.rules.page import Page, demonstrated, error_query, first, own, part_of, query, shown, task
+from pytest_promptfmt.rules.page import (
+    Page,
+    demonstrated,
+    error_query,
+    first,
+    own,
+    part_of,
+    query,
+    shown,
+    task,
+    with_shots,
+)
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     around,
     finding,
     instruction_key,
     pattern,
+    scores_exact_match,
     severity_of_shots,
     words,
 )
 from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import layout_of
+from pytest_promptfmt.tasks import looks_for_answers
 
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
 _MARKS: Final = "().[]*\"' "
@@ -38,6 +51,8 @@ _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; a single one may be a part of the question."""
 
 _ANNOUNCED: Final = pattern("shot_layout", "announced")
+_STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
+_ONE_COLUMN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
 
 
 @rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -159,6 +174,24 @@ def _number_of_examples(page: Page) -> Iterator[Finding]:
     count = len(page.shots) or max((labels[name] for name in _ANSWERS), default=0)
     if found is not None and count and count != number_of_word(found[1]):
         yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
+
+
+@query(
+    "PF807",
+    "few-shot examples show only the answer, but the prompt requests reasoning",
+    lambda study: with_shots(study) if study.generates and looks_for_answers(study.task) else (),
+    at="doc_to_target",
+)
+def _shots_without_reasoning(page: Page) -> Iterator[Finding]:
+    study, shots, text = page.study, page.study.task.fewshot, page.text.rstrip()
+    target = str(study.written.doc_to_target).strip()
+    is_column = _ONE_COLUMN.fullmatch(target) is not None and shots.samples is None and not shots.doc_to_target
+    are_short = all(len(str(instance.target).split()) < _FEW_WORDS for instance in study.real_instances)
+    is_judged = scores_exact_match(study) and not study.has_own_scorer
+    if is_column and are_short and is_judged and _STEPS.search(text) and any(shot.answer for shot in page.shots):
+        is_shown = study.shots or _ANNOUNCED.search(page.instance.prompts[0].text)
+        saw = f"the prompt ends with {text[-40:]!r}, but the target is {target!r}"
+        yield finding("", saw, severity=None if is_shown else Severity.INFO)
 
 
 def _constant_labels(page: Page) -> tuple[str, Counter[str]]:
