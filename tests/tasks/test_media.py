@@ -116,8 +116,11 @@ class Picture:
 def files(doc):
     return [FOLDER / doc["chart"], Picture()]
 
+def converted(doc):
+    return [doc["chart"].convert("RGB")]
+
 def fails(doc):
-    return doc["chart"].convert("RGB")
+    return doc["chart"].convert("RGB").size
 """
 
 
@@ -171,6 +174,8 @@ def test_functions_that_give_images_are_called_for_given_docs(seen: Project) -> 
     assert '"<image> 1: !function pictures.files: chart.png, sha256 a7937b64b8ca"' in text
     assert ": !function pictures.files: Picture (3, 2), sha256 " in text
     assert '"!function pictures.fails"' in text
+    seen.edit("seen.yaml", "pictures.fails", "pictures.converted")
+    assert '"!function pictures.converted: images/chart.png, sha256 a7937b64b8ca"' in shown(seen)
 
 
 def test_synthetic_docs_have_no_media(seen: Project) -> None:

@@ -34,6 +34,16 @@ LMMS_EVAL_KEYS: Final = (*MODEL_ARGUMENTS, _VISUAL, _MESSAGES)
 _LONGEST_NAME: Final = 200
 
 
+class _Picture(str):
+    """The name of an image file in a doc, for code that gets the image itself from a dataset, and converts it."""
+
+    __slots__ = ()
+
+    def convert(self, *_modes: object, **_more: object) -> _Picture:
+        """Return the same picture: what counts is which one is sent."""
+        return self
+
+
 def media_notes(task: Task, docs: TaskDocs, doc: Doc, text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the notes of an instance about its media, one for each key; none of synthetic docs.
 
@@ -116,13 +126,19 @@ def _called(key: str, function: Any, task: Task, doc: Doc) -> Sequence[Any] | No
     """Return what a function gives for a doc, None where it fails."""
     try:
         with OwnRandomness(task).used():
-            own = copy.deepcopy(dict(doc))
+            own = {name: _as_picture(value) for name, value in copy.deepcopy(dict(doc)).items()}
             given = call_function(function, own, key=key, where=f"of {task.id!r}", position=task.position(key))
             return [] if given is None else _listed(given)
     except LimitExceededError:
         raise
     except PromptfmtError:
         return None
+
+
+def _as_picture(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_as_picture, value)]
+    return _Picture(value) if isinstance(value, str) and _kind(value) == "image" else value
 
 
 def with_media_columns(task: Task, docs: TaskDocs) -> TaskDocs:
