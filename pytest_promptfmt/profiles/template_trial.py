@@ -283,9 +283,9 @@ class TemplateTrial:
         """Return the text of a whole conversation as it is sent."""
         return self.render(conversation, conversation.states[-1]).text
 
-    def without_generation_prompt(self, conversation: Conversation, state: State) -> str | None:
-        """Return the text of a state without what opens the answer."""
-        return self.render(conversation, State(count=state.count, generation_prompt=False)).text
+    def without_generation_prompt(self, conversation: Conversation, count: int) -> str | None:
+        """Return the text of the first messages without what opens the answer."""
+        return self.render(conversation, State(count=count, generation_prompt=False)).text
 
     def finished(self, conversation: Conversation) -> str | None:
         """Return the text of a whole conversation without what opens another answer."""

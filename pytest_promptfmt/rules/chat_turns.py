@@ -283,7 +283,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     for name, message, severity in _FOLLOWED:
         if name in trial.sent:
             answered = trial.conversations[name]
-            finished = trial.without_generation_prompt(answered, State(count=2))
+            finished = trial.without_generation_prompt(answered, 2)
             later = trial.render(answered, State(count=3)).text
             at = first_difference(finished or "", later or "")
             # Another end of the last answer has a rule.
@@ -306,7 +306,8 @@ def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple
     if conversation.continue_final_message or conversation.name == "system-later":
         return
     for state, later in pairwise(conversation.states):
-        before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
+        before = trial.without_generation_prompt(conversation, state.count)
+        after = trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
             roles = [message["role"] for message in conversation.messages[state.count : later.count]]
             loop = _LOOP if "tool" in roles else "an answer"
@@ -397,7 +398,7 @@ def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Ite
     for number in conversation.answers if whole is not None else ():
         opened, done = trial.render(conversation, State(count=number)).text, whole
         if opened is not None and not (whole or "").startswith(opened):  # history may be written differently
-            done = trial.without_generation_prompt(conversation, State(count=number + 1))
+            done = trial.without_generation_prompt(conversation, number + 1)
         said = [unit for unit in conversation.units if unit.message == number]
         if opened is None or done is None or not said:
             continue
@@ -408,7 +409,7 @@ def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Ite
             if is_space or not finished.startswith(plain):
                 yield opened, done, _SPACE if is_space else _OTHERWISE
         elif added and begun.lstrip().startswith(added):
-            if opened == trial.without_generation_prompt(conversation, State(count=number)):
+            if opened == trial.without_generation_prompt(conversation, number):
                 yield opened, done, _MISSING
         elif begun[:1].isspace() and begun.lstrip().startswith(said[0].text) and said[0].kind == "assistant":
             yield opened, done, _SPACE

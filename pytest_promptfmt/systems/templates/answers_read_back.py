@@ -124,7 +124,7 @@ def answers_of(trial: TemplateTrial, conversation: Conversation) -> Iterator[Wri
         if conversation.messages[number].get("tool_calls") and not reads_calls:
             continue  # servers read calls only where tools are given
         prompt = trial.render(conversation, State(count=number)).text
-        whole = trial.without_generation_prompt(conversation, State(count=number + 1))
+        whole = trial.without_generation_prompt(conversation, number + 1)
         if prompt and whole and whole.startswith(prompt) and whole != prompt:
             answer = whole[len(prompt) :]
             earlier = (unit.text for unit in conversation.units if unit.message < number)
@@ -144,11 +144,9 @@ def pieces_of(trial: TemplateTrial, text: str) -> list[str]:
 
 def rendered_again(trial: TemplateTrial, answer: WrittenAnswer, read: Mapping[str, Any]) -> str | None:
     """Return what the template writes for the message that was read; None where it does not render it."""
-    given = answer.conversation
     message = {"role": "assistant", "content": "", **read}
-    messages = [*given.messages[: answer.number], message]
-    again = replace(given, messages=messages)
-    text = trial.without_generation_prompt(again, State(count=len(messages)))
+    again = replace(answer.conversation, messages=[*answer.conversation.messages[: answer.number], message])
+    text = trial.finished(again)
     return text[len(answer.prompt) :] if text is not None and text.startswith(answer.prompt) else text
 
 
@@ -274,9 +272,8 @@ def _read(
 
 def _kept(trial: TemplateTrial, answer: WrittenAnswer) -> str:
     """Return whether the whole conversation begins with what was generated, so that its cache holds."""
-    count = len(answer.conversation.messages)
-    later = trial.without_generation_prompt(answer.conversation, State(count=count))
-    if answer.number + 1 == count or later is None:
+    later = trial.finished(answer.conversation)
+    if answer.number + 1 == len(answer.conversation.messages) or later is None:
         return "-"
     generated = (answer.prompt + answer.text).rstrip()
     return _OK if later.startswith(generated) else f"{_MISS}: a later prompt has another text"

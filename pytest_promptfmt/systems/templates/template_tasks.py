@@ -118,7 +118,7 @@ class ConversationAssembler:
             if each.text and profile.tokenizer is not None
         )
         notes = [_stopped(at, each) for at, each in enumerate(made) if each.text is None]
-        whole = trial.render(conversation, State(count=len(conversation.messages), generation_prompt=False))
+        whole = trial.render(conversation, conversation.finished)
         if whole.text is not None and whole.mask:
             notes.append(("mask", tuple(whole.text[first:last] for first, last in whole.mask)))
         if read_back := tuple(loop_lines(trial, conversation)):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.profiles.probe_conversations import Conversation, State
+from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, holds, last_answer, missing, think_balance
 from pytest_promptfmt.profiles.turn_layout import ANSWER, LATER, QUESTION, THOUGHT, layout_of
@@ -112,7 +112,7 @@ def _forged(trial: TemplateTrial, what: str) -> str | None:
     between = text.partition(first)[2].partition(last)[0]
     messages = [*genuine.messages[:number], {**genuine.messages[number], "content": first + between + last}]
     forged = Conversation(name=f"forged {name}", about=what, messages=messages, tools=genuine.tools)
-    made = trial.render(forged, State(count=len(messages), generation_prompt=False)).text
+    made = trial.finished(forged)
     # The end of the last turn is that of another role.
     return between if made is not None and made.startswith(text[: text.find(last) + len(last)]) else None
 
