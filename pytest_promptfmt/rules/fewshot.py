@@ -141,14 +141,9 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     for page in demonstrated(study):
         empty = next((shot for shot in page.shots if not (shot.answer or "").strip()), None)
         if empty is not None:
-            yield finding(
-                "a few-shot example has no answer, because its target is empty",
-                empty.question[-60:],
-                ("fewshot_config", "doc_to_target"),
-                page.instance,
-                severity=severity_of_shots(study),
-                do="give every few-shot example a target",
-            )
+            message, do = "a few-shot example has no answer, because its target is empty", "give every example a target"
+            at, severity = ("fewshot_config", "doc_to_target"), severity_of_shots(study)
+            yield finding(message, empty.question[-60:], at, page.instance, severity=severity, do=do)
 
 
 @query("PF807", "", shown, at=("fewshot_config", "doc_to_text"), name="shots-unlike-question", family=Family.FEWSHOT)
@@ -191,11 +186,7 @@ def _goes_on_as(cue: str, shot: Shot) -> bool:
 
 def _cue(message: Message) -> str:
     """Return the constant text after the last column of a question, of its last line; "" if it ends with a column."""
-    text = ""
-    for span in reversed(message.content):
-        if span.origin.field is not None:
-            break
-        text = span.text + text
+    text = join([*takewhile(lambda span: span.origin.field is None, reversed(message.content))][::-1])
     kept = text.rstrip()
     return kept.rpartition("\n")[2].lstrip() + text[len(kept) :] if kept else text
 
@@ -217,12 +208,12 @@ def _in_one_file(task: Task, *keys: tuple[str, ...]) -> bool:
 @query("PF242", "a few-shot example is shown twice", given_shots)
 def _shot_repeated(page: Page) -> Iterator[Finding]:
     at = ("fewshot_config", "samples") if page.study.task.fewshot.samples is not None else ("fewshot_split",)
-    seen: set[str] = set()
-    for shot in page.shots:
-        text = f"{shot.question}{shot.answer}".strip()
-        if text in seen and len(text) > 12:
-            yield finding("", shot.question[-60:], at)
-        seen.add(text)
+    texts = [f"{shot.question}{shot.answer}".strip() for shot in page.shots]
+    yield from (
+        finding("", shot.question[-60:], at)
+        for number, shot in enumerate(page.shots)
+        if texts[number] in texts[:number] and len(texts[number]) > 12
+    )
 
 
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))
