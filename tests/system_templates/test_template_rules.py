@@ -174,14 +174,19 @@ def test_an_endless_template_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> N
         "{% filter upper %}{% if add_generation_prompt %}a{% endif %}{% endfilter %}",
         "{% if add_generation_prompt %}{{ 'a' | upper }}{% if enable_thinking is false %}T{% endif %}{% endif %}",
         "{% if add_generation_prompt %}{% generation %}A{% endgeneration %}{% endif %}",
+        "{% if add_generation_prompt and messages[-1].role != 'assistant' %}{{ '<|begin|>' ~ bos_token }}{% endif %}",
+        "{% if add_generation_prompt %}{% if messages[1:] %}{{ raise_exception('long') }}{% endif %}A{% endif %}",
+        "{% if add_generation_prompt %}{{ messages[0].content + messages[1].content }}{% endif %}",
+        "{% if not messages[1:] or add_generation_prompt %}A{% endif %}",
         "{# add_generation_prompt #}",
     ],
 )
-def test_a_generation_prompt_is_appended_only_where_the_template_would_write_the_same(end: str) -> None:
-    for source in (end, PLAIN.removesuffix(PROMPT) + end):
+def test_a_generation_prompt_is_cut_off_only_where_the_template_would_write_the_same(end: str) -> None:
+    default = "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+    for source in (end, PLAIN.removesuffix(PROMPT) + end, default + end):
         trial = TemplateTrial(lone_profile(source))
         for conversation in trial.given.values():
-            for state in (*conversation.states, State(count=len(conversation.messages), generation_prompt=True)):
+            for state in (*conversation.states, conversation.finished, State(count=len(conversation.messages))):
                 assert trial.render(conversation, state) == trial.rendered_by(
                     compiled_template(source), conversation, state
                 )
