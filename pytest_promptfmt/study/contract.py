@@ -245,10 +245,8 @@ def _unquoted(text: str) -> Iterator[AskedForm]:
     for match in re.finditer(r"^[^\n]*$", text, re.MULTILINE):
         for cue in _cues().finditer(match[0]):
             place = _placeholder().match(match[0], cue.end())
-            lead = match[0][: cue.start()]  # a word such as `Final`, but no `Write`
-            begin = cue.start() if " " in lead.strip() or words_for("asking").search(lead) else 0
             if place is not None:
-                lines.append((match.start() + begin, match[0][begin : place.end()], place))
+                lines.append((match.start() + cue.start(), match[0][cue.start() : place.end()], place))
     for start, said, place in lines[-1:]:
         held = re.compile(re.escape(place[0])).search(said)
         if held is not None:
