@@ -224,7 +224,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
     is_named = holds(has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
     numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
     for form in fits or (numbers if is_named else sets)[:1]:
-        saw = f"{', '.join(form.labels)} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
+        saw = f"{', '.join(map(repr, form.labels))} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
         asked = {label.casefold() for label in form.labels}
         hidden = [one for one in folded - asked if not has_word(study.own_text, one)]
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1

@@ -277,7 +277,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 @query(
     "PF807",
-    "few-shot examples begin with another label than the question, or with other spaces after it",
+    "the label before few-shot examples, or the space after it, differs from that of the question",
     shown,
     at=("fewshot_config", "doc_to_text"),
 )

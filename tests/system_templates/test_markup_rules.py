@@ -386,9 +386,9 @@ def test_turns_separated_by_words_alone_can_be_forged_by_anyone() -> None:
     words = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
     found = [finding for finding in check_template(words) if finding.code == "PF460"]
     assert [(each.message, each.severity) for each in found] == [
-        ("a user message can contain the text of whole turns", "info")
+        ("a user message can forge the text of whole turns", "info")
     ]
-    assert messages(TEMPLATE, "PF460") == ["a user message or a tool result can contain the text of whole turns"]
+    assert messages(TEMPLATE, "PF460") == ["a user message or a tool result can forge the text of whole turns"]
     assert not messages(words.replace("m.content", "(m.content | tojson)"), "PF460")
 
 

@@ -94,7 +94,7 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     if found:
         first = next(iter(found.values()))
         yield finding(
-            f"{' or '.join(found)} can contain the text of whole turns",
+            f"{' or '.join(found)} can forge the text of whole turns",
             f"{excerpt(first)!r} in a message ends its turn and begins another one",
             trial.place_of("content"),
         )
