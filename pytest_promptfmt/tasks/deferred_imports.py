@@ -267,10 +267,17 @@ def functions_reached(function: object) -> Iterator[ReachedFunction]:
 # -- packages that are not installed -----------------------------------------------------------------------------------
 
 
+_FRAGILE: Final = ("pandas",)
+"""Packages that ask for others, fail if one has no version, and cannot be imported again in the same process."""
+
+
 @contextmanager
 def imported_without(names: Sequence[str]) -> Iterator[None]:
     """Let imports of these packages succeed inside the block; using anything of them fails."""
     packages = frozenset(name.partition(".")[0] for name in names)
+    for fragile in _FRAGILE:
+        with suppress(ImportError):
+            importlib.import_module(fragile)
     try:
         with _found_by(_Absent(packages, dict.fromkeys(packages, _AnyVersion("9999")))):
             yield
