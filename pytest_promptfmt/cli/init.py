@@ -138,12 +138,12 @@ def init(
             _write_editor_files(folder / ".vscode", tops or files or ["tasks/**/*.yaml"])
         _add_line(folder / ".gitattributes", _ATTRIBUTES)
         _add_line(folder / ".gitignore", _IGNORED)
-        if workflow and action is None:
-            say(f"the workflow uses the package index; to comment on pull requests, add --action {_address()}@COMMIT")
         if wants_baseline:
             arguments += _write_baseline(folder, options)
         if workflow:
             _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
+        if workflow and action is None:
+            say(f"the workflow uses the package index; to comment on pull requests, add --action {_address()}@COMMIT")
         if file is not None and not is_named:
             say(f"to use it without an option, add to {display_path(file)}: baseline: {_BASELINE}")
         _offer(folder)

@@ -224,7 +224,7 @@ def with_arguments(profile: Profile, written: str) -> Profile:
             )
         given[key], shown[key] = _argument(value), value
     if not profile.is_chat:
-        raise SettingsError(f"profile {profile.name!r} has no chat template, so it takes no template arguments")
+        raise SettingsError(f"profile {profile.name!r} has no chat template, so template arguments have no effect")
     name = ",".join([profile.name, *(f"{key}={shown[key]}" for key in sorted(shown))])
     return replace(profile, name=name, template_args=MappingProxyType({**profile.template_args, **given}))
 

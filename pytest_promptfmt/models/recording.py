@@ -164,8 +164,8 @@ class ReplayModel:
         found = self._entries.get(ask.key)
         if found is None or isinstance(found.answer, Likelihood) != (ask.kind == "loglikelihood"):
             raise ModelError(
-                f"no recording of this prompt in {self._path.name}: the prompt is new, or it changed after the "
-                f"recording with {self.recorded_by!r}",
+                f"no recording of this prompt in {self._path.name}: it is new, or has changed since "
+                f"{self.recorded_by!r} was recorded",
                 hint="on a machine that can run the model, record the prompt again with --promptfmt-record",
             )
         return found

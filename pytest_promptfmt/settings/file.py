@@ -102,8 +102,7 @@ def _converted(
             raise SettingsError(
                 f"{name!r} is read in the rootdir only",
                 position=position,
-                hint="this key allows code or the network, or is needed before any folder is read: "
-                f"move it to {FILE_NAMES[0]} in pytest's rootdir",
+                hint=f"move the key to {FILE_NAMES[0]} in pytest's rootdir",
             )
         try:
             yield name, key.kind.convert(value)

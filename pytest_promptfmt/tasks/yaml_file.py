@@ -226,8 +226,7 @@ def _second_visit(
     error = SourceError(
         message,
         position=parsed.locate(keys),
-        hint="lm-eval 0.4.12 and later silently drop a task that reads one file twice; "
-        "include the shared file in one place only",
+        hint="include the shared file in one place only. lm-eval 0.4.12 and later ignore a task that reads it twice",
     )
     error.cause = repeated
     return error
