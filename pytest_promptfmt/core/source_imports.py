@@ -42,6 +42,8 @@ class SourceLoader(SourceFileLoader):
 class _SourceFinder(MetaPathFinder):
     """Finds modules as the other finders do; those that do not belong to a library are loaded from their source."""
 
+    is_passing = True
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

@@ -171,7 +171,8 @@ def use_package(folder: Path) -> None:
 
 
 @contextmanager
-def _found_by(finder: MetaPathFinder) -> Iterator[None]:
+def _found_by(finder: _Absent) -> Iterator[None]:
+    finder.is_passing = True
     sys.meta_path.append(finder)
     try:
         yield
@@ -292,6 +293,9 @@ def imported_without(names: Sequence[str]) -> Iterator[None]:
 
 class _Absent(MetaPathFinder, Loader):
     """Finds packages that are not installed, and versions."""
+
+    is_passing = False
+    """Whether it is there for one import, so that what it finds is not installed."""
 
     def __init__(self, names: frozenset[str], versions: Mapping[str, str]) -> None:
         self._names = names

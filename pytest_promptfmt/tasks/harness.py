@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, distributions, version
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -416,8 +415,11 @@ def installed_harness() -> Harness | None:
 def _found_in(_path: tuple[str, ...]) -> Harness | None:
     """Return the lm-eval that is found with this search path of Python."""
     for name in PACKAGES:
+        # Not `find_spec`, which knows what is imported: code of a checkout imports that checkout.
+        finders = [each for each in sys.meta_path if not getattr(each, "is_passing", False)]
+        found_by = (getattr(each, "find_spec", lambda *_: None)(name, None, None) for each in finders)
         try:
-            spec = find_spec(name)
+            spec = next(filter(None, found_by), None)
         except (ImportError, ValueError):
             continue
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():

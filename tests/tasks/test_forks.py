@@ -7,6 +7,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +42,7 @@ from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, render_task, unknown_keys
-from pytest_promptfmt.tasks.harness import found_release, harness_around, installed_harness
+from pytest_promptfmt.tasks.harness import forget_places, found_release, harness_around, installed_harness
 from pytest_promptfmt.tasks.rendering.sampling import ForkSamplerError, make_sampler
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
 from pytest_promptfmt.tasks.scoring.registered import with_registered
@@ -472,6 +473,18 @@ def test_a_sampler_of_a_fork_is_not_available_and_any_other_unknown_one_is_an_er
         make_sampler(task, [])
     with pytest.raises(SourceError, match="unknown sampler 'farthest'"):
         read(tasks / "farthest.yaml")
+
+
+def test_a_checkout_that_code_has_imported_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork(tmp_path)
+    module = ModuleType("lm_eval")
+    module.__spec__ = ModuleSpec("lm_eval", None, is_package=True)
+    module.__spec__.submodule_search_locations = [str(tmp_path / "lm_eval")]
+    monkeypatch.setitem(sys.modules, "lm_eval", module)
+    forget_places()
+    found = installed_harness()
+    forget_places()
+    assert found is None or found.folder != (tmp_path / "lm_eval").resolve()
 
 
 def test_before_0_4_2_a_description_is_no_template_and_keeps_its_newline() -> None:
