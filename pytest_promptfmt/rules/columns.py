@@ -142,7 +142,7 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
         yield f"{pairs[0][0][-40:]!r} contains {pairs[0][1][:30]!r}"
 
 
-@query("PF242", "a loop prints a column of the doc, although each element has its own", lambda study: own(study)[:1])
+@query("PF242", "a loop prints a column of the doc instead of the element's field", lambda study: own(study)[:1])
 def _column_in_loop(page: Page) -> Iterator[Finding]:
     spec, doc = page.study.written.doc_to_text, page.instance.doc
     tree = Environment().parse(spec) if isinstance(spec, str) and "for" in spec else nodes.Template([])

@@ -176,7 +176,7 @@ def _uneven_options(text: Text) -> Iterator[str]:
             yield f"{before.lead!r} and {after.lead!r}"
 
 
-@query("PF240", "a blank line is between some options, because their column ends with a newline", own)
+@query("PF240", "a blank line follows some options, because their column ends with a newline", own)
 def _options_apart(page: Page) -> Iterator[Finding]:
     options = {option.text.strip() for option in page.layout.listed}
     printed = [span for span in page.message.content if span.origin.field and span.text.strip() in options]

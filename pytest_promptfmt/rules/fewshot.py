@@ -225,7 +225,12 @@ def _one_answer_for_all(page: Page) -> Iterator[str]:
         yield answers[0]
 
 
-@query("PF807", "the answer of a few-shot example differs from its own calculation", given_shots, at="fewshot_config")
+@query(
+    "PF807",
+    "the answer of a few-shot example differs from the result of its calculation",
+    given_shots,
+    at="fewshot_config",
+)
 def _other_than_calculated(page: Page) -> Iterator[str]:
     """Report an example that calculates `6 x 5 = 30`, and then ends with another number as its answer."""
     for shot in page.shots:

@@ -78,7 +78,7 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
                 return  # one of those that are not rendered
 
 
-@error_query("PF701", "the gold answer of some docs is a label, but that of another is taken as an index", own)
+@error_query("PF701", "some gold answers are labels, but another is read as an index", own)
 def _label_and_index(page: Page) -> Iterator[Finding]:
     """Report a column of labels in which some are digits: lm-eval takes a text of digits as the index of a choice."""
     local = local_questions(page.study).questions if page.study.has_choices else ()

@@ -373,7 +373,7 @@ def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
     return bool(chain.pipelines) and all(chain.reads_right(one, text, trial.question, doc) for one in chain.pipelines)
 
 
-@error_query("PF615", "exact_match is higher than f1: each is returned under the other's name", task, scores=True)
+@error_query("PF615", "exact_match and f1 are returned under each other's names", task, scores=True)
 def _measures_exchanged(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     for trial in trials.answers if trials is not None else ():
