@@ -220,7 +220,7 @@ def test_hugging_face_id_is_found_in_the_local_cache(
     assert load_tokenizer("some/model@abc").ids("A") == load_tokenizer("some/model").ids("A")
     with pytest.raises(TokenizerError, match="did you mean 'some/model'"):
         load_tokenizer("some/modle")
-    with pytest.raises(TokenizerError, match="--promptfmt-download downloads the tokenizer"):
+    with pytest.raises(TokenizerError, match="--promptfmt-download downloads it"):
         load_tokenizer("other/thing")
 
 
@@ -410,7 +410,7 @@ def test_folder_without_tokenizer_files_says_what_one_has(tmp_path: Path) -> Non
 def test_code_of_a_model_is_neither_run_nor_asked_for(gpt2: Path, tmp_path: Path) -> None:
     change(gpt2 / "tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine")
     (gpt2 / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n", "utf-8")
-    assert "needs Python code of the model, and code of models is never run" in message(gpt2)
+    assert "needs Python code of the model, which is never run" in message(gpt2)
     assert not (tmp_path / "ran").exists()
 
 
