@@ -65,8 +65,9 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
     """
-    is_judged = study.has_choices and gold_kind(study) != "nothing"
-    for number, question in enumerate(local_questions(study).questions if is_judged else ()):
+    if not study.has_choices or gold_kind(study) == "nothing" or not study.real_instances:
+        return
+    for number, question in enumerate(local_questions(study).questions or study.scoring_of_prompts.questions):
         choices, target = question.choices, question.target
         if not isinstance(choices, list | tuple) or question.has_several_inputs or isinstance(target, bool):
             return
