@@ -47,7 +47,8 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     if isinstance(sampler, str):
         if sampler not in _SAMPLERS:
             message = f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}"
-            kind = RenderError if task.path is None else ForkSamplerError
+            harness = harness_of(task.path.parent.resolve()) if task.path is not None else None
+            kind = ForkSamplerError if harness is not None and harness.has_sampler(sampler) else RenderError
             error = task.error(kind, message, *_SAMPLER, hint=did_you_mean(sampler, _SAMPLERS))
             raise error.naming(repr(task.name)) from KeyError(sampler)
         return _SAMPLERS[sampler](pool, task.release)
