@@ -188,9 +188,10 @@ def start(arguments: Sequence[str], plugin: object) -> int:
     os.environ.update(isolated(before))
     try:
         status = pytest.main([*ISOLATED, "-p", "no:terminal", *arguments], plugins=[plugin, refusal])
-    except Exception:
-        if not refusal.conftest:
+    except Exception as error:  # such as two options of one name, which pytest may find after it read conftests
+        if "--noconftest" in arguments:
             raise
+        refusal.conftest = refusal.message = refusal.conftest or str(error)
         status = pytest.ExitCode.USAGE_ERROR
     finally:
         os.environ.clear()

@@ -211,8 +211,8 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
     [
         ("import a_module_that_is_missing\n", "conftest.py: No module named"),
         (
-            'def pytest_addoption(parser):\n    parser.addoption("--update-snapshots")\n',
-            "option dest 'update_snapshots'",
+            'def pytest_addoption(parser):\n    parser.addoption("--snapshot-update")\n',
+            "argument --snapshot-update: conflicting option string",
         ),
     ],
     ids=["missing", "option of syrupy"],
