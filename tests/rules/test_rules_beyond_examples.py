@@ -6,6 +6,7 @@ import pytest
 from linting import linted, study_of
 from rule_examples import write_example
 
+from pytest_promptfmt import rules
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.rules.linter import check_file
 from pytest_promptfmt.rules.rule_registry import known_rules
@@ -15,6 +16,9 @@ from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.task_index import TaskIndex
 
 SELECTION = Selection(rules={code: each for code, each in known_rules().items() if each.is_builtin})
+
+
+RULES = "".join(file.read_text("utf-8") for file in Path(rules.__file__).parent.glob("*.py"))
 
 
 def reported_in(folder: Path, example: str) -> list[Reported]:
@@ -472,10 +476,13 @@ DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' +
             'doc_to_text: "1. Read.\\n2. Rate.\\n{{question}}\\nRating:"\ndoc_to_choice: ["1", "2", "3"]',
         ),
         ("that is not listed", DIALOGUE),
-        ("a letter of a label", 'doc_to_text: "Question: {{question}}\\nReponse:"'),
-        ("a letter of a label", docs(r'{question: "Hm.\nAnwser: no", choices: [a, b], answer: 0}')),
-        ("should be above", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
-        ("should be above", 'doc_to_text: "Passage above the line.\\nPassage: {{question}}\\nAnswer:"'),
+        ("a label is misspelled", 'doc_to_text: "Question: {{question}}\\nReponse:"'),
+        ("a label is misspelled", docs(r'{question: "Hm.\nAnwser: no", choices: [a, b], answer: 0}')),
+        ("'above' for a text that is below", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
+        (
+            "'above' for a text that is below",
+            'doc_to_text: "Passage above the line.\\nPassage: {{question}}\\nAnswer:"',
+        ),
         ("in the order of", f"doc_to_choice: [a, b]\nfewshot_config: {{doc_to_choice: [b, a], samples: [{SAMPLE}]}}"),
         (
             "the same answer",
@@ -499,6 +506,7 @@ DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' +
     ],
 )
 def test_what_looks_like_a_slip_of_a_prompt_is_left_alone(tmp_path: Path, message: str, task: str) -> None:
+    assert message in RULES, "a message that nothing reports would be missing whatever happens"
     assert not [each for each in reported_in(tmp_path, task) if message in each.message]
 
 
