@@ -13,6 +13,7 @@ from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, MetricScores
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import are_applied, time_limit
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks import BUDGET_SECONDS, FilterPipeline, Question, ValueCache, pipelines_of, within_budget
 
@@ -141,19 +142,22 @@ class Chain(MetricScores):
     def expect(self, asked: Sequence[tuple[str, Doc]], *, are_timed: bool = False) -> None:
         """Read completions of docs at once with each pipeline that has code of the task, to be asked for one by one.
 
-        Nothing is kept of a pipeline that fails on one of them, or that gives values which code may change. If
-        `are_timed`, nothing is kept either where all of them take longer than a short one: each is timed alone then.
+        Nothing is kept of a pipeline that fails on one of them, that gives values which code may change, or that draws
+        at random: how often it draws must not depend on times. If `are_timed`, nothing is kept either where all of them
+        take longer than a short one: each is timed alone then.
         """
         begun = [(self.begun(raw).stopped, doc) for raw, doc in asked]
         for pipeline in self.pipelines:
             if not begun or pipeline.fingerprint is not None:
                 continue  # without code, each is read once in a process
+            own = OwnRandomness(self.task)
             try:
-                short = self._at_once(pipeline, [("", begun[0][1])])[1] if are_timed else 0.0
-                values, took = self._at_once(pipeline, begun)
+                with own.used():
+                    short = self._at_once(pipeline, [("", begun[0][1])])[1] if are_timed else 0.0
+                    values, took = self._at_once(pipeline, begun)
             except Exception:  # each is read alone then, which tells which one fails
                 continue
-            if are_timed and took >= 2 * short:
+            if own.has_drawn or (are_timed and took >= 2 * short):
                 continue
             for (text, doc), value in zip(begun, values, strict=True):
                 if type(value) is str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -114,6 +115,26 @@ def test_what_is_read_by_a_function_is_read_each_time() -> None:
     task = chain({"function": "custom", "filter_fn": noted})
     assert [read(task, RAW), read(task, RAW)] == [RAW.partition("</think> ")[2]] * 2
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_answers_are_read_at_once_unless_a_filter_draws(draws: bool) -> None:
+    """What a filter draws must not depend on how many answers were read before, and how fast."""
+    calls: list[int] = []
+
+    def noted(responses: Any, docs: Any) -> Any:
+        calls.append(len(responses))
+        return [[f"{each[0]}{random.randrange(100) if draws else ''}"] for each in responses]
+
+    task, doc = chain({"function": "custom", "filter_fn": noted}), {"n": 1}
+    random.seed(1)
+    first = random.random()
+    random.seed(1)
+    task.expect([("a", doc), ("b", doc)])
+    assert random.random() == first
+    (pipeline,) = task.pipelines
+    assert str(task.read(pipeline, "b", doc, "a text").extracted).startswith("b")
+    assert calls == ([2, 1] if draws else [2])
 
 
 def test_a_list_that_filters_give_is_not_shared() -> None:
