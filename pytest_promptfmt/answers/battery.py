@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Stages, is_nothing
-from pytest_promptfmt.answers.metric_scores import SLOW_PROBLEM, with_gold
+from pytest_promptfmt.answers.metric_scores import BACKTRACKS, SLOW_PROBLEM, with_gold
 from pytest_promptfmt.answers.phrasing_verdicts import (
     MISS,
     OK,
@@ -59,7 +59,6 @@ BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
 
 _SLOW: Final = "make the filters and metrics of this task faster"
-_BACKTRACKS: Final = "look for a regular expression that backtracks too much"
 
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
@@ -206,7 +205,7 @@ class _Battery(Subject):
             for pipeline in self.chain.pipelines:
                 problem = self.chain.read_uncounted(pipeline, phrasing.text, self.doc, phrasing.id).problem or ""
                 if problem.startswith(SLOW_PROBLEM):
-                    raise LimitExceededError(problem.removeprefix(SLOW_PROBLEM), position=position, hint=_BACKTRACKS)
+                    raise LimitExceededError(problem.removeprefix(SLOW_PROBLEM), position=position, hint=BACKTRACKS)
 
     def _some(self, phrasings: Iterable[Phrasing]) -> Iterator[Phrasing]:
         """Yield the phrasings; a handful where each of them takes processes to score."""

@@ -47,6 +47,7 @@ NONSENSE: Final = "⁂ zxqv ⁂"
 SECONDS_FOR_CODE: Final = 10.0
 """Seconds of processor time that scoring functions of a task have for one completion."""
 
+BACKTRACKS: Final = "look for a regular expression that backtracks too much"
 SLOW_PROBLEM: Final = "SLOW: "
 """The beginning of a problem of time."""
 
@@ -91,7 +92,7 @@ class Patience:
             raise TooSlowError(
                 f"{slow.removeprefix(SLOW_PROBLEM)}, {others}",
                 position=position,
-                hint="look for a regular expression that backtracks too much",
+                hint=BACKTRACKS,
             )
 
 
