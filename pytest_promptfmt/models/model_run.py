@@ -155,7 +155,7 @@ def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
     if model.tokenizer is not None and model.tokenizer.digest != own.digest:
         raise OtherTokenizerError(
             f"profile {profile.name!r} is for a model with the tokenizer {profile.tokenizer_name!r}, but "
-            f"{model.name} has another one"
+            f"{model.name} has another tokenizer"
         )
     return own
 

@@ -60,7 +60,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
     """
     if TOKENIZERS.is_spent:
         raise TokenizerBudgetError(
-            f"not loaded: tokenizers that fail or are slow took the {TOKENIZERS.seconds:g} s that a run has for them",
+            f"not loaded: broken or slow tokenizers have used up the {TOKENIZERS.seconds:g} s of a run",
             position=Position(source.place),
             hint="fix or remove the tokenizers that fail. The others are cached for later runs",
         )

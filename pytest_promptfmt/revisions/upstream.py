@@ -78,7 +78,7 @@ def _below(rootdir: Path, path: str) -> Path:
     """Return a path that a lock names, which may not lead out of the rootdir, through a link either."""
     place = gate.named(rootdir, path)
     if not place.resolve().is_relative_to(rootdir.resolve()):
-        raise SettingsError(f"the lock names {path!r}, which is not below the rootdir")
+        raise SettingsError(f"promptfmt.lock lists {path!r}, which is outside the rootdir")
     return place
 
 

@@ -79,7 +79,7 @@ def asked_form_scores_nothing(study: Study) -> Iterator[Finding]:
     It knows these forms: quoted sentences with a place for the answer, `#### X`, `\boxed{}`, tags, and JSON. It is a
     warning if the place of the answer is only `X` or dots.
 
-    Fix: add a filter that reads the answer from this form, or request another form.
+    Fix: add a filter that reads the answer from this sentence, or request only the answer.
 
     Real: facebookresearch/multiloko #10, lm-evaluation-harness #3438.
     """
@@ -167,7 +167,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
     prompt requests the letter of an option, but its text is scored. A difference in letter case is only reported if
     labels are compared as text.
 
-    Fix: ask for the answers that are scored.
+    Fix: request the answers that are scored.
 
     Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
     """

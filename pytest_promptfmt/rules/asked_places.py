@@ -107,7 +107,7 @@ def _vote_and_repeats(study: Study) -> Iterator[Finding]:
     repeats, kwargs = study.task.repeats or 1, study.task.generation_kwargs or {}
     is_greedy = kwargs.get("do_sample") is False or kwargs.get("temperature") == 0
     if repeats == 1 and "majority_vote" in named:
-        yield finding("a majority vote is taken over one completion", f"majority_vote, repeats is {repeats}")
+        yield finding("a majority vote has only one completion to count", f"majority_vote, repeats is {repeats}")
     elif repeats == 1 and kwargs.get("do_sample") is True and not kwargs.keys() & _HOW_DRAWN:
         yield finding("an answer is sampled, but no temperature is set", "do_sample: true", "generation_kwargs")
     elif repeats > 1 and (is_greedy or not kwargs.keys() & {"do_sample", "temperature"}):

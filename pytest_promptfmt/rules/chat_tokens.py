@@ -219,8 +219,9 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     count = len(tokenizer.raw_ids)
     yield finding(
         "tokens from tokenizer.json differ from those of AutoTokenizer",
-        f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, from tokenizer.json it is '
-        f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; also {count - 1} more texts" * (count > 1)),
+        f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))} with AutoTokenizer, but '
+        f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])} with tokenizer.json"
+        + (f"; also {count - 1} more texts" * (count > 1)),
         loaded.profile.origin,
     )
 

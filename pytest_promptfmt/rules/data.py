@@ -79,7 +79,7 @@ def unused_column(study: Study) -> Iterator[Finding]:
     Why: a question about a passage cannot be answered without the passage. Columns with names of explanations,
     tests or identifiers are not reported.
 
-    Fix: add the column to the prompt, or ignore this rule with the reason why it is not needed.
+    Fix: add the column to the prompt. If it is not needed, ignore this rule with a reason.
 
     Real: lm-evaluation-harness #885 (belebele without its passages).
     """
@@ -258,7 +258,7 @@ def _changes_letters(node: ast.AST) -> bool:
     return node.func.attr in ("capitalize", "title") and is_column
 
 
-@query("PF222", "the question of the doc is in only some of the prompts", task)
+@query("PF222", "only some prompts contain the question of their doc", task)
 def _shown_in_some_docs(study: Study) -> Iterator[Finding]:
     pages = own(study)
     printed = {name for each in study.templates if each.keys == ("doc_to_text",) for name in each.text.printed}

@@ -130,7 +130,7 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
     parts = [answer.strip() for answer in answers if isinstance(answer, str)]
     if cue is not None and parts and all(text.startswith(f"{cue.name}{cue.colon}") for text in parts):
         at = "doc_to_target" if study.generates else "doc_to_choice"
-        yield finding("", f"{cue.name}{cue.colon} and {parts[0][:40]}", at)
+        yield finding("", f"the prompt ends with {cue.name}{cue.colon}, the answer is {parts[0][:40]}", at)
 
 
 @query("PF242", "the answer of a few-shot example repeats the label before it", shown, at="fewshot_config")
@@ -139,7 +139,9 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and begin in shot.question]
     twice = next((answer for answer in answers if answer.startswith(begin)), None)
     if twice is not None and not any(_cue_in_answer(page.study)):
-        yield finding("", f"{begin} and {twice[:40]}", severity=severity_of_shots(page.study))
+        yield finding(
+            "", f"after the label {begin}, the answer is {twice[:40]}", severity=severity_of_shots(page.study)
+        )
 
 
 # -- labels unlike their siblings --------------------------------------------------------------------------------------
@@ -278,9 +280,7 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
             other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
         )
         if name != folded and len(name) > _SHORT and sorted(name) == sorted(folded):
-            yield finding(
-                "a label is the name of its column with letters swapped", f"{label}: {{{{{field}}}}}", field=field
-            )
+            yield finding("a label or its column name has swapped letters", f"{label}: {{{{{field}}}}}", field=field)
         if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             yield finding("", f"{label}: {{{{{field}}}}}", field=field)
 
@@ -357,7 +357,7 @@ def _unbalanced_quotes(text: Text) -> Iterator[Finding]:
     Why: a typo such as `Answer with "yes or no.` is in every prompt. Nothing is reported if the prompt ends with the
     open quotation: the answer is expected to close it.
 
-    Fix: close it.
+    Fix: close the quotation, bracket or tag.
 
     Real: open-compass/opencompass #2129 (an instruction with an unclosed quotation).
     """

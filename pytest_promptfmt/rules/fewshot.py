@@ -83,7 +83,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
     Some prompts then contain their own answer. If `fewshot_split` names the evaluated split, lm-eval leaves out the
     evaluated doc. Other test docs are still shown with their answers, although there is another split.
 
-    Fix: set `fewshot_split`, or write `samples`.
+    Fix: set `fewshot_split` to another split, or write `fewshot_config.samples`.
 
     Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
     """
@@ -282,7 +282,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 @query(
     "PF807",
-    "the label before few-shot examples, or the space after it, differs from that of the question",
+    "few-shot examples and the question have different labels, or different spaces after them",
     shown,
     at=("fewshot_config", "doc_to_text"),
 )

@@ -224,8 +224,8 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     with a line break cuts it off. Three cases are warnings: reasoning uses up a small token budget; choices are scored
     in the place of reasoning; a `gen_prefix` prevents reasoning.
 
-    Fix: turn reasoning off in `template_args` (`enable_thinking: false`), or give the task other stops and a budget of
-    thousands of tokens.
+    Fix: turn reasoning off with `enable_thinking: false` in `template_args`. To keep it, use other stop sequences and
+    raise `max_gen_toks` to thousands of tokens.
 
     Real: lm-evaluation-harness PR #3700 (17 tasks that stop at a blank line), PR #3675, #3403; lighteval #869.
     """
@@ -273,7 +273,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     except PromptfmtError:
         return  # reported by the item `scoring`
     if misread is not None:
-        do = f"pass think_end_token={marks.close} to lm-eval, and set metadata.promptfmt.think_end_token to it"
+        do = f"set think_end_token={marks.close} in lm-eval's model_args and in metadata.promptfmt"
         yield finding("a filter reads the model's reasoning as the answer", misread, "filter_list", do=do)
 
 

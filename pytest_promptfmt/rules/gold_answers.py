@@ -61,7 +61,7 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
     count from 1 but are used as indices, the last one fails, and all others point to the next choice. All local docs
     are checked, not only those that are rendered.
 
-    Fix: use the index from 0, or the exact text of a choice.
+    Fix: use an index that starts at 0, or the exact text of a choice.
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
     """
@@ -228,7 +228,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
 
 @error_query(
     "PF701",
-    "the model must write the index of a choice, but the prompt does not show indices",
+    "the model must write the index of a choice, but the prompt shows no indices",
     _written_golds,
     at="doc_to_target",
 )

@@ -46,18 +46,18 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 f"{trial.gold!r} scores {trial.best:g}",
                 scored_by(trials),
                 trial.instance,
-                do="correct the target or the metric. All answers get the same score",
+                do="correct the target or the metric: all answers get the same score",
             )
     for choice in trials.choices:
         for name in _ACCURACIES:
             best, other = choice.gold_best.get(name), choice.other_best.get(name)
             if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
                 yield finding(
-                    "the gold choice does not win, even when it is by far the most likely",
+                    "the gold choice counts as wrong, although it is the most likely",
                     f"{name} is {best:g}",
                     scored_by(trials),
                     choice.instance,
-                    do="score 1 if the most likely choice is the one that the target names",
+                    do="score 1 if the most likely choice is the gold one",
                 )
 
 
@@ -80,7 +80,7 @@ def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
         for name in _ACCURACIES:
             score = choice.other_best.get(name)
             if score is not None and score > 0 and choice.gold_best.get(name) is not None:
-                message = "a wrong choice counts as right when it is by far the most likely"
+                message = "the most likely choice counts as right, although it is wrong"
                 do = "compare the most likely choice with the gold one"
                 yield finding(message, f"{name} is {score:g}", at, choice.instance, do=do)
 

@@ -349,7 +349,7 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
         yield Finding(
-            message="a doc that is not in the snapshot cannot be rendered",
+            message="a doc outside the snapshot cannot be rendered",
             saw=local.failure.message,
             do=local.failure.hint or "",
             doc=number,

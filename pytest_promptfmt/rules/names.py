@@ -95,7 +95,7 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
         if entry is not None and entry.kind != "tag":
             message = f"the tag has the same name as a {entry.kind}, so lm-eval drops one of them"
             yield finding(
-                message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; {entry.position} has the {entry.kind}"
+                message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; the {entry.kind} is at {entry.position}"
             )
 
 

@@ -321,7 +321,7 @@ def _number_of_options(page: Page) -> Iterator[Finding]:
     choices, found = page.study.written.doc_to_choice, _COUNT.search(page.study.own_text)
     count = len(choices if isinstance(choices, list) else page.listed)
     if found is not None and count >= _LEAST and number_of_word(found[1]) != count:
-        yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
+        yield finding("", f"{found[0]}, but the prompt has {count}", instruction_key(page.study))
 
 
 @query("PF714", "")

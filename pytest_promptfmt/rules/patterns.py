@@ -136,7 +136,7 @@ def gold_cut(study: Study) -> Iterator[Finding]:
     Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`. `answer is (\w+)` reads one word of two. `.`
     matches no newline, so code of several lines is not found. In all three cases a right answer scores 0.
 
-    Fix: let the pattern match whole answers, also with nested braces, several words or several lines (`[\s\S]*?`).
+    Fix: let the pattern match whole answers, including nested braces, several words and several lines (`[\s\S]*?`).
 
     Real: boxed answers with fractions in the extraction of several harnesses; code blocks read without DOTALL.
     """

@@ -62,7 +62,7 @@ def _mask_token(text: Text) -> Iterator[str | Finding]:
         yield finding("the turn markers of one chat template are in the prompt", turn[0], do=do)
 
 
-@query("PF245", "a list, mapping or tuple is printed as Python writes it", task)
+@query("PF245", "a list, mapping or tuple is printed in Python's notation", task)
 def _list_printed(study: Study) -> Iterator[Finding]:
     for template, text in written_texts(study):
         listed = _PYTHON_LIST.search(text)
@@ -200,7 +200,7 @@ def _description_for_readers(study: Study) -> Iterator[str]:
         yield found[0][:80]
 
 
-@query("PF280", "the description names a subject or language that is not the task's", task, at="description")
+@query("PF280", "the description names the subject or language of another task", task, at="description")
 def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
     name, description = study.config.get("dataset_name") or study.task.name, study.written.description
     description, named_task = description if isinstance(description, str) else "", study.task.name.casefold()

@@ -47,7 +47,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 
     Why: an empty completion then counts as right. Splits without labels often have such gold answers.
 
-    Fix: name the column with the answer, or use a split that has labels.
+    Fix: use the column with the answer as target, or a split that has labels.
 
     Real: test splits without labels, such as those of GLUE.
     """

@@ -173,7 +173,7 @@ def _number_of_examples(page: Page) -> Iterator[Finding]:
     labels -= Counter([page.cue.name.casefold()] if page.cue is not None else ())
     count = len(page.shots) or max((labels[name] for name in _ANSWERS), default=0)
     if found is not None and count and count != number_of_word(found[1]):
-        yield finding("", f"{found[0]}; there are {count}", instruction_key(page.study))
+        yield finding("", f"{found[0]}, but the prompt has {count}", instruction_key(page.study))
 
 
 @query(
@@ -232,7 +232,7 @@ def _empty_label(page: Page) -> Iterator[Finding]:
             yield finding("", f"{label.name}{label.colon}", field=named)
 
 
-@query("PF812", "the prompt has 'above' for a text that is below, or the reverse")
+@query("PF812", "'above' or 'below' in the prompt points in the wrong direction")
 def _pointer_to_other_side(page: Page) -> Iterator[str]:
     found = _POINTER.search(page.constant)
     if found is not None:

@@ -50,7 +50,7 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             words = [str(each) for each in keys if isinstance(each, str)]
             key = "until" if "until" in words else ".".join(words)
             do = 'write one template that returns the list: "{{[a, b]}}"' if key != "until" else "write the text itself"
-            yield finding(f"{key} contains a template, but is not rendered", text, keys, do=do)
+            yield finding(f"lm-eval does not render the template in {key}", text, keys, do=do)
             return
 
 

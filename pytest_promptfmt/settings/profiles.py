@@ -253,11 +253,13 @@ def overridden(
     for profile in profiles:
         for option, values in (("--promptfmt-tokenizer", tokenizer), ("--promptfmt-chat-template", template)):
             if len(values) > 1:
-                raise SettingsError(f"{option} can be given once with --promptfmt-profile, not {len(values)} times")
+                raise SettingsError(
+                    f"with --promptfmt-profile, {option} can be given only once, not {len(values)} times"
+                )
             if values and profile == PLAIN:
                 raise SettingsError(
                     "the profile 'plain' is text without tokenizer and chat template",
-                    hint=f"leave --promptfmt-profile out: {option} makes a separate profile",
+                    hint=f"leave out --promptfmt-profile: {option} makes a separate profile",
                 )
         if tokenizer:
             profile = with_tokenizer(profile, tokenizer[0], folder, rootdir)

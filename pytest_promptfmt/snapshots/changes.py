@@ -166,8 +166,7 @@ def _decode(stored: bytes, path: Path) -> str:
         raise SnapshotError(
             f"byte {stored[error.start]:#04x} is not UTF-8",
             position=Position(path, line),
-            hint="something changed the file's encoding; see `git log` and `git diff` for it, then rewrite it with "
-            "--snapshot-update",
+            hint="find the change of encoding with `git log`, then rewrite the file with --snapshot-update",
         ) from None
 
 

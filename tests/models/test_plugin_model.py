@@ -217,7 +217,10 @@ def test_what_is_recorded_is_not_asked_again(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--promptfmt-record", "x.jsonl", "--promptfmt-model", "replay:y.jsonl"), "needs a running model, not a recording"),
+        (
+            ("--promptfmt-record", "x.jsonl", "--promptfmt-model", "replay:y.jsonl"),
+            "needs a running model, not a recording",
+        ),
         (("--promptfmt-model-batch-size", "none"), "--promptfmt-model-batch-size is 'none'"),
     ],
 )

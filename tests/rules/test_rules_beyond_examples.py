@@ -478,9 +478,9 @@ DIALOGUE = 'doc_to_text: "{{question}}\\nAnswer:"\ndoc_to_choice: [A, B, C]\n' +
         ("that is not listed", DIALOGUE),
         ("a label is misspelled", 'doc_to_text: "Question: {{question}}\\nReponse:"'),
         ("a label is misspelled", docs(r'{question: "Hm.\nAnwser: no", choices: [a, b], answer: 0}')),
-        ("'above' for a text that is below", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
+        ("points in the wrong direction", 'doc_to_text: "{{question}}\\n\\nSimplify the text above.\\nText:"'),
         (
-            "'above' for a text that is below",
+            "points in the wrong direction",
             'doc_to_text: "Passage above the line.\\nPassage: {{question}}\\nAnswer:"',
         ),
         ("in the order of", f"doc_to_choice: [a, b]\nfewshot_config: {{doc_to_choice: [b, a], samples: [{SAMPLE}]}}"),

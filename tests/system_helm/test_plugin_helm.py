@@ -209,7 +209,7 @@ def test_a_window_that_cuts_the_question_is_an_error(project: Project) -> None:
     }
     project.write("long.json", json.dumps(value, indent=1))
     (text,) = project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update")
-    assert "PF160 the prompt is longer than the window, so the end of the question is lost" in text
+    assert "PF160 the prompt is longer than the model's window, so the end of the question is lost" in text
 
 
 @pytest.mark.parametrize("window", [{"max_request_length": 0}, {"max_sequence_length": 9}, {"size": 1}, []])

@@ -99,7 +99,7 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
         (
             template(tools="{{ tools or '' }}"),
             "PF437",
-            "or list is printed as Python writes it in a conversation with tools that are not",
+            "or list is printed in Python's notation, in a conversation with tools that are not",
         ),
         (
             "{{ messages[0].content }}" + template(),

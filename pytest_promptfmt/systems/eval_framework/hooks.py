@@ -245,10 +245,9 @@ def task_class(found: Any, name: str, *, position: Position | None = None) -> Ta
         methods = [each for each in dir(found) if not each.startswith("__")]
         hint = next((close for hook in HOOKS[:2] if (close := did_you_mean(hook, methods))), None)
         raise SourceError(
-            f"{name} is not a task class: it has neither _get_instruction_text and _get_ground_truth nor"
-            " iterate_samples",
+            f"{name} is not a task class: it needs _get_instruction_text and _get_ground_truth, or iterate_samples",
             position=where,
-            hint=hint or "write these two hooks; docs/task-classes.md lists the others",
+            hint=hint or "write these hooks; docs/task-classes.md lists all hooks",
         )
     own = frozenset(hook for hook in HOOKS if _is_own(found, hook))
     return TaskClass(name=name, found=found, kind=kind, own=own, position=where)

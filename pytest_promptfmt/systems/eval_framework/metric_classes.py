@@ -90,7 +90,7 @@ def bits_per_byte(scores: Scores, golds: Golds) -> float:
     for gold in _listed(golds):
         if gold in scores:
             return -scores[gold] / (len(gold.encode()) * math.log(2))
-    raise ScoringError(f"none of the golds {list(_listed(golds))!r} is one of the candidates {list(scores)!r}")
+    raise ScoringError(f"the gold answers {list(_listed(golds))!r} are not among the candidates {list(scores)!r}")
 
 
 LIKELIHOOD_METRICS: Final[Mapping[str, Callable[[Scores, Golds], float]]] = MappingProxyType(

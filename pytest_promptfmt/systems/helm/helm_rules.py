@@ -220,7 +220,7 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
     Why: The first letter or digit of the prefix is the label of the first reference. For the other references, HELM
     replaces this character everywhere: `Answer A: ` becomes `Bnswer B: `.
 
-    Fix: remove words from the prefix. Its first letter or digit must be the label, and may occur only once.
+    Fix: shorten the prefix to the label and punctuation, such as "A. ".
 
     Real: HELM #2809 (other reference prefixes).
     """
@@ -318,7 +318,7 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
         for prompt in instance.prompts:
             if prompt.spans and prompt.spans[-1].origin.key == CUT:
                 yield finding(
-                    "the prompt is longer than the window, so the end of the question is lost",
+                    "the prompt is longer than the model's window, so the end of the question is lost",
                     f"…{prompt.text[-_SHOWN:]}",
                     ("metadata", "promptfmt", "window"),
                     instance,
@@ -347,7 +347,7 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     ):
         if is_odd:
             yield finding(
-                f"with this {key}, HELM scores other tokens than those of the reference",
+                f"this {key} makes HELM score the wrong tokens",
                 repr(getattr(spec, key)),
                 (_SPEC, key),
                 do=do,
@@ -361,7 +361,7 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
     Why: with multi_label, shots show answers such as `A, C`. The mapping has only single labels, so a model that
     answers like this scores 0.
 
-    Fix: use the method generation, or tag one reference as correct.
+    Fix: set `method` to generation, or tag only one reference as correct.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
     """

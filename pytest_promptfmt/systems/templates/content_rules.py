@@ -55,7 +55,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     is not in the prompt is an info; it is a warning if the template knows images. `strip` with a word is a warning,
     too: it removes single characters from both ends of a text, not the word.
 
-    Fix: write the text, or refuse the conversation with `raise_exception`.
+    Fix: print the text in the template, or refuse the conversation with `raise_exception`.
 
     Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls next to an empty
     content).
@@ -226,7 +226,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
-            f"{name} is printed as Python writes it in a conversation with {conversation.about}",
+            f"{name} is printed in Python's notation, in a conversation with {conversation.about}",
             excerpt(text, found.start(), found.end()),
             place_printed(trial, conversation, found.start(), "arguments", "content"),
             Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,

@@ -182,7 +182,7 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
             f"the recording of {renderer.name} lacks some prompts",
             f"{len(unrecorded)} of {len(trial.given)} conversations, such as {unrecorded[0]}",
             trial.place(),
-            do="on the machine of the server, record all of them with promptfmt record",
+            do="record all prompts with promptfmt record on the machine of the server",
         )
 
 

@@ -129,7 +129,7 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     Why: A marker is a special token or tag of the template, such as `<|im_end|>`. An empty turn or a doubled end token
     is a text that the model never saw.
 
-    Fix: write the marker in one place.
+    Fix: write the marker only once at the end of a turn.
 
     Real: Hunyuan 7B Pretrain 0124 (two begin tokens).
     """

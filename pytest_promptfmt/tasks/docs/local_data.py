@@ -166,9 +166,9 @@ def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
         listed = [names] if isinstance(names, str) else names
         if not isinstance(listed, list | tuple) or not all(isinstance(name, str) and name for name in listed):
             raise DocsError(
-                f"data_files names {names!r:.60} for the split {split!r}",
+                f"invalid data_files for the split {split!r}: {names!r:.60}",
                 position=position,
-                hint="give a file name, a list of them, or a mapping of split names to either",
+                hint="give a file name, a list of file names, or a mapping of splits to such values",
             )
         patterns[str(split)] = list(listed)
     return patterns

@@ -97,14 +97,14 @@ def _random_sampler(pool: Sequence[Doc], release: Release) -> Draw:
 
     def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
         if not pool:
-            raise AssertionError("the pool is empty")
+            raise AssertionError("there are no docs for few-shot examples")
         if not left_out:
             return [(index, pool[index]) for index in random.sample(indices, count)]
         # One more is drawn, so that the random state advances equally whether or not the doc is among them.
         drawn = [index for index in random.sample(indices, count + 1) if pool[index] != left_out][:count]
         if len(drawn) < count:
             if not release.redraws:
-                raise AssertionError("too few shots are left without the doc itself")
+                raise AssertionError("too few docs are left for few-shot examples without the evaluated doc")
             drawn = random.sample([index for index in indices if pool[index] != left_out], count)
         return [(index, pool[index]) for index in drawn]
 
@@ -116,7 +116,7 @@ def _first_sampler(pool: Sequence[Doc], release: Release) -> Draw:
         is_kept = left_out is None or not release.first_n_leaves_doc_out
         shots = [(index, doc) for index, doc in enumerate(pool) if is_kept or doc != left_out][:count]
         if len(shots) < count:
-            raise AssertionError("the pool is too small")
+            raise AssertionError("there are too few docs for few-shot examples")
         return shots
 
     return draw
