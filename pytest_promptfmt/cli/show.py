@@ -49,7 +49,9 @@ _NAMED: Final = re.compile(rb"""^(?:task|group): *["']?([\w.-]{1,200})["']? *$""
 
 
 def show(
-    task: Annotated[str, typer.Argument(help="A task, `task@format`, or a glob of either.", show_default=False)],
+    task: Annotated[
+        str, typer.Argument(help="A task, `task@format`, a glob of either, or a file.", show_default=False)
+    ],
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Files or folders to search. Default: as pytest.", show_default=False)
     ] = None,
@@ -68,6 +70,8 @@ def show(
 ) -> None:
     """Show the prompts of a task, coloured by origin, with findings."""
     chosen = paths or []
+    if Path(task).is_file() or (os.sep in task and Path(task).is_dir()):  # a task may have the name of a folder
+        task, chosen = "*", [Path(task), *chosen]
     files, names = narrowed(task, chosen)
     in_root = bool(chosen) or _is_root(Path())
     if files is None and in_root:
@@ -219,9 +223,9 @@ def narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, s
         except OSError:
             found.append(file)  # collecting it reports why it cannot be read
             continue
-        if text in content and written.search(content):
+        if file.stem == name or (text in content and written.search(content)):  # a template is named after its file
             found.append(file)
-        names |= {each.decode() for each in _NAMED.findall(content)}
+        names |= {file.stem} if file.suffix == ".jinja" else {each.decode() for each in _NAMED.findall(content)}
     return found or list(dict.fromkeys(of_name)) or None, names
 
 
@@ -234,7 +238,7 @@ def _candidates(paths: Iterable[Path], name: str) -> Iterator[str]:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(each for each in folders if each != DIRECTORY and not each.startswith((".", "__")))
             for each in sorted(names):
-                if (each.endswith(_SUFFIXES) or each.rpartition(".")[0] == name) and each not in FILE_NAMES:
+                if (each.endswith(_SUFFIXES) or Path(each).stem == name) and each not in FILE_NAMES:
                     yield os.path.join(folder, each)
 
 

@@ -195,3 +195,17 @@ def test_a_reader_who_stops_early_gets_no_traceback() -> None:
     assert len(done.stdout.splitlines()) == 2
     assert "INTERNALERROR" not in done.stderr
     assert "SystemExit" not in done.stderr
+
+
+def test_a_template_is_found_by_the_name_of_its_file_and_any_file_by_its_path(folder: Path) -> None:
+    write_task(folder, "arc", "Q: {{question}}")
+    (folder / "chats").mkdir()
+    (folder / "chats/brief.jinja").write_text(
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", "utf-8"
+    )
+    by_name = promptfmt(folder, "show", "brief", "chats")
+    assert by_name.stdout.startswith("brief [conversations]")
+    assert promptfmt(folder, "show", "chats/brief.jinja").stdout == by_name.stdout
+    assert promptfmt(folder, "show", "tasks/arc.yaml").stdout.startswith("arc [plain]")
+    assert promptfmt(folder, "show", "tasks/").stdout.startswith("arc [plain]")
+    assert "did you mean 'brief'?" in promptfmt(folder, "show", "brie", "chats").stderr
