@@ -47,7 +47,7 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {
 }
 """The special tokens of a template that comes without a tokenizer."""
 
-_PARTS: Final = "user-parts"
+_SIMPLEST, _PARTS = "question", "user-parts"
 _COMMENT: Final = re.compile(r"\{#.*?#\}", re.S)
 _REPR: Final = re.compile(r"[\[{]['\"]type")
 
@@ -192,12 +192,18 @@ class TemplateTrial:
     @cached_property
     def takes_only_parts(self) -> bool:
         """Return whether contents have to be lists of parts: then all conversations are sent like that."""
-        told, parts = self.given.get("question"), self.given.get(_PARTS)
-        if told is None or parts is None or self.syntax_error is not None:
+        parts = self.given.get(_PARTS)
+        if _SIMPLEST not in self.given or parts is None or self.syntax_error is not None:
             return False
-        as_text, as_parts = (self._rendered(each, State(count=1), as_parts=False).text or "" for each in (told, parts))
-        word = told.units[0].text
-        return word not in as_text and word in as_parts
+        word = self.given[_SIMPLEST].units[0].text
+        if word in (self.as_text.text or ""):
+            return False
+        return word in (self._rendered(parts, State(count=1), as_parts=False).text or "")
+
+    @cached_property
+    def as_text(self) -> Rendering:
+        """Return what becomes of the simplest question whose content is text."""
+        return self._rendered(self.given[_SIMPLEST], State(count=1), as_parts=False)
 
     @cached_property
     def marker(self) -> re.Pattern[str]:

@@ -6,8 +6,11 @@ import html
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
+
+from jinja2 import nodes
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.profiles.dialect import compiled_template
@@ -128,6 +131,30 @@ def place_printed(trial: TemplateTrial, conversation: Conversation, at: int, *te
             if end > at:
                 return trial.place(int(line))
     return trial.place_of(*texts)
+
+
+def place_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Position | None:
+    """Return the line of the template at which a text should be printed.
+
+    That is the line of another text of its message, else of what the message adds to the prompt. Where it adds nothing,
+    it is the loop over messages.
+    """
+    text, number = trial.whole(conversation) or "", lost.message
+    beside = [each.text for each in conversation.units if each.message == number and each.text in text]
+    beside = [each for each in beside if each != lost.text]  # which may be among the tools
+    kinds = (f"'{lost.kind}'", f'"{lost.kind}"', "tool_calls")
+    if beside:
+        return place_printed(trial, conversation, text.rfind(beside[-1]), *kinds)
+    others = [*conversation.messages[:number], *conversation.messages[number + 1 :]]
+    without = trial.whole(replace(conversation, messages=others)) if others else None
+    if without is not None and without != text:
+        return place_printed(trial, conversation, first_difference(text, without), *kinds)
+    loops = [each for each in trial.nodes if isinstance(each, nodes.For)]
+    read = ((each, [each.iter, *each.iter.find_all(nodes.Name)]) for each in loops)
+    over = [each for each, names in read if any("messages" in getattr(name, "name", "") for name in names)]
+    if without is None or not over:
+        return trial.place_of(*kinds)
+    return trial.place(max(over, key=lambda each: sum(1 for _ in each.find_all(nodes.Node))).lineno)
 
 
 class _WithLines:

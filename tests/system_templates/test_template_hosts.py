@@ -97,11 +97,6 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
     ("source", "code", "message"),
     [
         (
-            template(tools="{{ tools or '' }}"),
-            "PF437",
-            "or list is printed in Python's notation, in a conversation with tools that are not",
-        ),
-        (
             "{{ messages[0].content }}" + template(),
             "PF434",
             "the system text is written twice in a conversation with a system message",
@@ -121,6 +116,50 @@ def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_in
 def test_plain_requests_and_tools_that_come_out_wrong_are_errors(source: str, code: str, message: str) -> None:
     found = severities(check_template(source), code)
     assert [severity for each, severity in found.items() if message in each] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "severity"),
+    [
+        ("{{ tools or '' }}", "warning"),
+        ("{{ (tools or [{'function': {}}])[0].function.get('parameters', {}).get('required', '') }}", "info"),
+        (
+            "{% for tool in tools or [] %}{{ \"{'name': '\" + tool.function.name + \"'}\" + tool | string }}"
+            "{% endfor %}",
+            "info",
+        ),
+    ],
+)
+def test_python_among_tools_is_no_error_for_no_parser_reads_it(tools: str, severity: str) -> None:
+    found = severities(check_template(template(tools=tools)), "PF437")
+    assert [each for message, each in found.items() if "mapping or list" in message][:1] == [severity]
+
+
+def test_text_of_the_template_is_not_printed_by_a_value() -> None:
+    written = "{% if tools %}Write {'name': <name>, 'arguments': <arguments>}.{% endif %}"
+    assert not severities(check_template(template(tools=TOOLS + written)), "PF437")
+
+
+def test_a_failure_that_needs_two_shapes_names_both() -> None:
+    call = "{% if message.content is none %}{% for call in message.tool_calls %}{{ '' + call.function.arguments }}"
+    turn = "{{ message.role }}" + call + "{% endfor %}{% else %}{{ message.content }}{% endif %}{{ '<|end|>' }}"
+    found = severities(check_template(template(turn=turn)), "PF431")
+    assert "the template fails on a tool call with content null and arguments as mappings" in found
+
+
+@pytest.mark.parametrize(
+    ("turn", "line"),
+    [
+        ("{{ message.role }}\n{% if message.content is string %}\n{{ message.content }}\n{% endif %}", 2),
+        ("{% if message.role in ('user', 'assistant') %}\n{{ message.content }}\n{% endif %}", 1),
+    ],
+)
+def test_a_lost_text_has_the_line_of_its_message_or_of_the_loop(turn: str, line: int, tmp_path: Path) -> None:
+    path = tmp_path / "chat_template.jinja"
+    path.write_text("{% for message in messages %}" + "\n" + turn + "{% endfor %}")
+    name = "user-parts" if line == 2 else "system"
+    found = [each for each in check_template(path) if each.code == "PF433" and each.saw.startswith(f"{name}: ")]
+    assert [each.position.line for each in found if each.position] == [line]
 
 
 def test_a_template_that_loses_only_user_texts_is_one_for_chats() -> None:
@@ -281,14 +320,16 @@ def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_r
     message = "arguments given as JSON text are encoded a second time"
     assert severities(check_template(template()), "PF438")[message] == "warning"
     assert severities(check_template(template(tools="")), "PF438")[message] == "info"
+    key = template().replace("+ ' ' +", "+ '{\"arguments\": ' +")
+    assert severities(check_template(key), "PF438")[message] == "info"
 
 
 @pytest.mark.parametrize(
     ("taken", "call", "about", "severity"),
     [
-        ("message.tool_calls[0]", CALL, "parallel calls", "warning"),
-        ("message['tool_calls'] | first", CALL, "parallel calls", "warning"),
-        ("message.get('tool_calls')[0]", CALL, "parallel calls", "warning"),
+        ("message.tool_calls[0]", CALL, "parallel calls", "info"),
+        ("message['tool_calls'] | first", CALL, "parallel calls", "info"),
+        ("message.get('tool_calls')[0]", CALL, "parallel calls", "info"),
         ("message.tool_calls[-1]", CALL, "parallel calls", "error"),
         ("message.tool_calls[0]", CALL.replace("call.function.name + ' ' + ", ""), "a tool call", "error"),
     ],

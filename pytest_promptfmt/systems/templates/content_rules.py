@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from jinja2 import nodes
+
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation, Unit
 from pytest_promptfmt.profiles.template_facts import template_facts
@@ -20,6 +22,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     excerpt,
     lost_units,
     missing,
+    place_of_loss,
     place_printed,
     python_in,
 )
@@ -72,7 +75,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         yield conversation.finding(
             f"{_NAMES.get(kind, f'the {kind} text')} is lost in a conversation with {conversation.about}",
             f"{lost.text!r} is {'only among the tools' if is_tool else 'not in the prompt'}",
-            trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
+            place_of_loss(trial, conversation, lost),
             conversation.mildest(_severity_of_loss(trial, conversation, lost)),
         )
 
@@ -115,9 +118,10 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
-    """Return a warning for earlier turns and texts next to calls, an info for templates that are not for chats.
+    """Return a warning for earlier turns, and an info for what a format may have no place for.
 
-    A second call is a warning if the template takes only the first one: its model makes one call in an answer.
+    That is text next to a call, a second call if the template takes only the first one, and turns if it is not for
+    chats.
     """
     if not is_for_chat(trial):
         return Severity.INFO  # they do not write plain turns either
@@ -127,7 +131,9 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
     calls = [unit for unit in conversation.units if (unit.kind, unit.message) == ("call", lost.message)]
     takes_first = "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None
     is_second_call = takes_first and lost in calls[1:]
-    return Severity.WARNING if is_earlier or is_beside_call or is_second_call else Severity.ERROR
+    if is_beside_call or is_second_call:
+        return Severity.INFO
+    return Severity.WARNING if is_earlier else Severity.ERROR
 
 
 _FIRST_CALL: Final = re.compile(r"tool_calls['\")\]]*\s*(?:\[0\]|\|\s*first)")
@@ -206,14 +212,17 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
     Why: Models are trained on JSON. `{{ value }}` prints a value as Python does. True and False in tools are an info,
-    because parsers of servers read them as booleans.
+    because parsers of servers read them as booleans. Among the tools, which no parser reads, a mapping is a warning and
+    a list an info. All are infos if the template itself writes calls or keys in Python's notation.
 
     Fix: write mappings, lists, booleans and null with `tojson`. Leave out contents that are null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
     calls = trial.text("call-finished") or ""
-    is_format = re.search(r"\(\s*sample=['\"]seventh", calls) is not None  # calls are written as Python
+    is_format = re.search(r"\(\s*sample=['\"]?seventh", calls) is not None  # calls are written as Python
+    strings = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
+    writes_keys = any(_PYTHON_KEY.search(each) for each in strings)
     reported = set[tuple[str, str | None]]()
     for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
         has_null_content = any(each.get("content", "") is None for each in conversation.messages)
@@ -222,15 +231,27 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         if is_scalar and ((is_format and conversation.has_tools) or (name, conversation.base) in reported):
             continue
         reported |= {(name, conversation.base)} if is_scalar else set()
-        least = Severity.INFO if name == BOOLEAN and has_tools else Severity.WARNING
         text = trial.whole(conversation) or ""
-        found = list(PYTHON[name].finditer(text))[-1]
-        yield conversation.finding(
-            f"{name} is printed in Python's notation, in a conversation with {conversation.about}",
-            excerpt(text, found.start(), found.end()),
-            place_printed(trial, conversation, found.start(), "arguments", "content"),
-            Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else least,
-        )
+        found = [each for each in PYTHON[name].finditer(text) if text[each.start() :][:_OWN] not in trial.source][-1:]
+        for start, end in (each.span() for each in found):
+            severity = Severity.ERROR if (has_tools or conversation.has_parts) and not is_scalar else Severity.WARNING
+            if writes_keys or (name == BOOLEAN and has_tools):
+                severity = Severity.INFO
+            elif severity is Severity.ERROR and not (conversation.has_tools or conversation.has_parts):
+                severity = Severity.WARNING if _PYTHON_MAPPING.search(text) else Severity.INFO
+            yield conversation.finding(
+                f"{name} is printed in Python's notation, in a conversation with {conversation.about}",
+                excerpt(text, start, end),
+                place_printed(trial, conversation, start, "arguments", "content"),
+                severity,
+            )
+
+
+_PYTHON_KEY: Final = re.compile(r"[{,]\s*'\w+': *'?\Z")
+"""The end of a text that writes a key and its quotes, before a value."""
+_PYTHON_MAPPING: Final = re.compile(r"\{'\w+': ")
+_OWN: Final = 16
+"""Characters that show whether a text is the template's own."""
 
 
 # -- text of the template ----------------------------------------------------------------------------------------------

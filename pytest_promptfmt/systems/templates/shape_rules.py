@@ -54,13 +54,27 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
             # A template that fails on the simplest conversation, but not on tools, is meant for those.
             severity = Severity.WARNING if conversation.base is None and works_with_tools else None
-            message, place = f"the template fails on {conversation.about}", trial.place(stopped.line)
+            message, place = f"the template fails on {_cause(trial, conversation)}", trial.place(stopped.line)
             yield conversation.finding(message, stopped.error, place, severity)
     if trial.takes_only_parts:
-        message = "the template accepts message contents only as lists of parts, not as text"
-        place = trial.place_of("['text']", ".text", "content")
+        message, made = "the template accepts message contents only as lists of parts, not as text", trial.as_text
+        saw = made.error or f"{trial.conversations[_SIMPLEST].units[0].text!r} is not in the prompt"
+        place = trial.place_of("['text']", ".text", "content") if made.line is None else trial.place(made.line)
         severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
-        yield trial.conversations[_SIMPLEST].finding(message, "", place, severity)
+        yield trial.conversations[_SIMPLEST].finding(message, saw, place, severity)
+
+
+def _cause(trial: TemplateTrial, conversation: Conversation) -> str:
+    """Return what a template stops at: the conversation, and the other shape of arguments if that is rendered."""
+    shapes = ("arguments as mappings", "arguments"), ("arguments as JSON text", "arguments text")
+    tried = dict(conversation.relaxations)
+    also = (
+        what
+        for what, name in shapes
+        if what not in conversation.about and (other := tried.get(frozenset({name})))
+        if conversation.same_as and trial.stopped(other) is None
+    )
+    return " and ".join([conversation.about, *also])
 
 
 def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
@@ -194,6 +208,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             "arguments given as JSON text are encoded a second time",
             excerpt(text, at),
             place_printed(trial, conversation, at, "arguments"),
+            _if_value(text, at),
         )
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
@@ -209,8 +224,13 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
             f"{what} are encoded as JSON twice in a conversation with {conversation.about}",
             excerpt(text, at),
             place_printed(trial, conversation, at, "tojson", "arguments"),
-            Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
+            _if_value(text, at),
         )
+
+
+def _if_value(text: str, at: int) -> Severity | None:
+    """Return an info for JSON text that is the value of a key, as in OpenAI's API: parsers read such calls."""
+    return Severity.INFO if re.search(r'": ?"', text[max(at - _NEAR, 0) : at]) else None
 
 
 def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:

@@ -164,18 +164,16 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         return
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        text = trial.finished(conversation)
-        if text is None or last_answer(conversation) is None or conversation.continue_final_message:
+        if last_answer(conversation) is None or conversation.continue_final_message:
             return frozenset()
-        balance = think_balance(text)
-        base = trial.finished(trial.conversations[conversation.base]) if conversation.base else ""
-        usual = think_balance(base or "")
+        base = trial.conversations.get(conversation.base or "")
+        said, usual = _said(trial, conversation), think_balance(_said(trial, base)) if base is not None else {}
         opened = think_balance(trial.text("question", generation_prompt=True) or "")
         return frozenset(
             name
-            for name, count in balance.items()
+            for name, count in think_balance(said).items()
             if count not in (0, usual.get(name, 0)) and f"/{name}>" in trial.source
-            if f"<{name}>" in text or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
+            if f"<{name}>" in said or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
         )
 
     layout, off = layout_of(trial), trial.text("thinking-off", generation_prompt=True) or ""
@@ -206,6 +204,12 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
             trial.place_of(empty[0][:7]),
             do="write the block only if the answer has reasoning",
         )
+
+
+def _said(trial: TemplateTrial, conversation: Conversation) -> str:
+    """Return a finished prompt after the first text of its conversation: what is before may explain the tags."""
+    text, first = trial.finished(conversation) or "", next((unit.text for unit in conversation.units), "")
+    return text.partition(first)[2] if first else text
 
 
 def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
