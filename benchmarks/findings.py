@@ -22,9 +22,9 @@ _LINE: Final = re.compile(r"(?m)^(.+?):\d+(?::\d+)?: (?:error|warning|info): (PF
 _INTRODUCTION: Final = """\
 # 40 findings in published benchmarks
 
-The rules found these mistakes in published task files and chat templates. Each was verified by hand. If the table does
-not state otherwise, all docs (rows of data) of the task are affected. Below each table are texts of issues for the
-maintainers, with a fix. This command applies the fixes to a copy of a checkout, and shows that the findings disappear:
+The rules found these mistakes in published task files and chat templates. Each was verified by hand. Below each table
+are texts of issues for the maintainers: they describe the effect, and give a fix. To apply the fixes to a copy of a
+checkout, and see that the findings disappear:
 
 <!-- not run: needs the checkout of a repository -->
 ```sh
@@ -88,13 +88,13 @@ def page() -> str:
         parts.append(
             f"\n## {repository['repository']} at {repository['version']}\n\nFiles are below `{repository['root']}`.\n"
         )
-        parts.append("\n| no. | file and line | rules | excerpt | effect |\n|--:|---|---|---|---|\n")
+        parts.append("\n| no. | file and line | rules | excerpt |\n|--:|---|---|---|\n")
         for one in repository["findings"]:
             number += 1
             rules = ", ".join(f"[{code}](rules/{code}.md)" for code in one["rules"])
             more = f" (and {one['more']})" if one.get("more") else ""
             saw = one["saw"].replace("|", "\\|")
-            parts.append(f"| {number} | `{one['place']}`{more} | {rules} | `{saw}` | {one['effect']} |\n")
+            parts.append(f"| {number} | `{one['place']}`{more} | {rules} | `{saw}` |\n")
         parts += [f"\n### Issue: {issue['title']}\n\n{issue['text'].strip()}\n" for issue in repository["issues"]]
     return "".join(parts)
 
