@@ -30,9 +30,14 @@ from pytest_promptfmt.study.requested_labels import (
 _QUOTES: Final = ('""', "“”", "„“", "«»", "‘’", "「」", "『』", "``", "''")
 
 
+_KEY: Final = re.compile(r"answer|label|result|choice|prediction", re.IGNORECASE)
+_FENCE: Final = re.compile(r"```\w*\n\Z")
 _HASHES: Final = re.compile(r"#{4} ?")
 _WEAK: Final = r"(?<![A-Za-z0-9_$\\])[XN](?![A-Za-z0-9_])|_{3,}|\.\.\.|…"
 
+
+_IN_ANGLES: Final = re.compile(r"<[^\W\d_][\w -]{2,40}>(?=[\"'”.。]?\s*$)")
+"""Words in angle brackets at the end of a line, in any language: after a cue, they are the place of the answer."""
 
 _AFTER: Final = 20
 """Characters after the beginning of an answer within which the answer is named."""
@@ -199,11 +204,15 @@ def _tagged(text: str) -> Iterator[AskedForm]:
 def _objects(text: str) -> Iterator[AskedForm]:
     for match in pattern("json").finditer(text):
         keys = re.findall(r"[\"'](\w+)[\"']\s*:", match[0])
-        key = re.search(r"[\"'](\w*(?:answer|label|result|choice|prediction)\w*)[\"']\s*:", match[0], re.IGNORECASE)
-        key = key or (re.search(rf"({keys[0]})", match[0]) if len(keys) == 1 and asks(text, match.start()) else None)
+        key = next((one for one in keys if _KEY.search(one) or _placeholder_words().fullmatch(one)), None)
+        fence = _FENCE.search(text[: match.start()])
+        start = match.start() if fence is None else fence.start()
+        key = key or (keys[0] if len(keys) == 1 and asks(text, start) else None)
         if key is not None and re.search(r"\bjson\b", text, re.IGNORECASE):
-            made = {key[1]: "\0"}
+            made = {key: "\0"}
             before, _, after = json.dumps(made).partition('"\\u0000"')
+            if fence is not None and words_for("block").search(sentence_around(text, start)):
+                before, after = f"{fence[0]}{before}", f"{after}\n```"
             yield AskedForm(form="json", before=f'{before}"', after=f'"{after}', said=match[0], start=match.start())
 
 
@@ -241,11 +250,11 @@ def _hashed(text: str) -> Iterator[AskedForm]:
 
 def _unquoted(text: str) -> Iterator[AskedForm]:
     """Yield the last line such as `Answer: [letter]` that the prompt shows without quotes."""
-    lines = []
+    lines, angles = [], "</" not in text
     for match in re.finditer(r"^[^\n]*$", text, re.MULTILINE):
         for cue in _cues().finditer(match[0]):
-            place = _placeholder().match(match[0], cue.end())
-            if place is not None:
+            place = _placeholder().match(match[0], cue.end()) or (angles and _IN_ANGLES.match(match[0], cue.end()))
+            if place:
                 lines.append((match.start() + cue.start(), match[0][cue.start() : place.end()], place))
     for start, said, place in lines[-1:]:
         held = re.compile(re.escape(place[0])).search(said)
