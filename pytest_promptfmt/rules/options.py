@@ -26,7 +26,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import follow_each_other, layout_of
-from pytest_promptfmt.study.requested_labels import enumerations
+from pytest_promptfmt.study.requested_labels import enumerations, is_instruction
 from pytest_promptfmt.tasks import looks_for_answers
 
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
@@ -44,7 +44,7 @@ _RANGE: Final = pattern("options", "range")
 _TOGETHER: Final = pattern("options", "together")
 _LETTERS: Final = tuple("ABCDEFGHIJ")
 _DIGITS: Final = "0123456789"
-_LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\w|[ \t]+\w)"
+_LISTED: Final = r"(?<!\w)[(\[]?{}(?:[)\].:,=、：-]+\s*\S|[ \t]+\w)"
 """A letter before the text of its option, with or without a space."""
 
 _ASKS_LETTER: Final = pattern("options", "asks_letter")
@@ -342,7 +342,11 @@ def named_labels(page: Page) -> Iterator[Finding]:
         # the word before the first comma may belong to the sentence, and some docs need not have every answer
         strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
         all_scored, key = f"{said}, but {', '.join(scored)} are scored", instruction_key(study)
+        is_asked = re.search("[\"'“«]", said) is not None or is_instruction(
+            text[: text.find(said.casefold()) + len(said)]
+        )
+        is_one = len(strange) == 1 or (is_asked and follow_each_other(named))
         if hidden and (is_closed or (not strange and len(common) == len(scored) - 1 >= _FEWEST_OPTIONS)):
             yield finding("the labels in the instruction differ from the scored labels", all_scored, key)
-        elif is_closed and len(strange) == 1 and len(common) == len(scored):
+        elif is_closed and strange and len(common) == len(scored) and is_one:
             yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)
