@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from string import ascii_uppercase
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout
+from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout, warning
 from pytest_promptfmt.study.gold import compares_likelihoods, gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import FilterPipeline, Question, looks_for_answers, questions_of
@@ -38,6 +39,7 @@ _ENOUGH: Final = 8
 """Docs among which a label from 0 would have a 0."""
 
 _CAST: Final = re.compile(r"\{\{-? *(\w+) *\| *int *-?\}\}")
+_MOST_LABELS, _MOST_LATER = 20, 200
 _LONGEST: Final = 60
 """Characters of a gold answer that a sentence may give."""
 
@@ -212,7 +214,11 @@ def _values(study: Study, column: str) -> tuple[Any, Any] | None:
         if folded == {yes, no}:
             of_yes = next(value for value in values if str(value).casefold() == yes)
             return of_yes, next(value for value in values if str(value).casefold() == no)
-    return None
+    shorter, *longer = sorted({*map(str, values)}, key=len)  # such as entailment and not_entailment
+    places = [study.task.position(key) for key in ("doc_to_choice", "doc_to_target")]
+    is_one_file = len({place.path for place in places if place is not None}) < len(places)  # which knows its order
+    is_pair = len(longer) == 1 and _is_negation(longer[0].casefold().replace("_", " "), _stem(shorter))
+    return (shorter, longer[0]) if is_pair and not is_one_file else None
 
 
 def _is_about(study: Study, column: str, stem: str, pair: tuple[Any, Any]) -> bool:
@@ -289,6 +295,26 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
         yield finding("", f"{', '.join(map(str, values[:3]))}; the choice at index 1 is {choices[1]!r}", doc=0)
 
 
+@error_query(
+    "PF701", "a negative index takes the gold answer from the end of a list", task, at="doc_to_target", scores=True
+)
+def _negative_index(study: Study) -> Iterator[Finding]:
+    """Report a column with -1 for which a list of labels gives what its last index gives."""
+    docs = study.local_docs if study.renders_fields else ()
+    rows = [(name, doc) for doc in docs for name, value in doc.items() if type(value) is int and value == -1]
+    for name, doc in rows[:1]:
+        found = [[_gold_of(study, {**one, name: value}) for value in range(_MOST_LABELS)] for one in (doc, *docs[:2])]
+        golds = list(takewhile(bool, found[0]))
+        lowest, last = (_gold_of(study, {**doc, name: value}) for value in (-1 - len(golds), -1))
+        if (
+            found.count(found[0]) == len(found)
+            and 1 < len(golds) == len(set(golds)) < _MOST_LABELS
+            and not lowest
+            and last == golds[-1]
+        ):
+            yield finding("", f"{name} is -1 in a doc, and {len(golds) - 1} as well as -1 is {last!r}", field=name)
+
+
 @query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
 def _index_shifted(study: Study) -> Iterator[Finding]:
     shifted, choices = _SHIFTED.fullmatch(str(study.written.doc_to_target).strip()), study.written.doc_to_choice
@@ -360,11 +386,11 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
 @also("PF512", severity=Severity.ERROR, scores=True)
 def later_gold_misread(study: Study) -> Iterator[Finding]:
     """Report a gold answer of a later doc that filters misread, although they read those of the first docs."""
-    if not study.generates or not looks_for_answers(study.task) or study.has_own_scorer:
+    if not study.generates or not (study.has_own_scorer or (looks_for_answers(study.task) and study.task.filter_list)):
         return
     local = local_questions(study)
     first = len(study.real_docs)
-    if len(local.questions) <= first or gold_kind(study) != "text" or not study.task.filter_list:
+    if len(local.questions) <= first or gold_kind(study) != "text":
         return
     chain, trials = scored_answers(study) or (None, ())
     if chain is None or not trials or any(trial.error or not _is_short(trial.gold) for trial in trials):
@@ -378,13 +404,17 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
             return chain.reads_right(pipeline, _said(form, question.target), question, row)
 
         read = [form for form in forms if all(reads(form, *one) for one in known)]
-        later = list(zip(local.questions, local.docs, strict=False))[first:]
+        later = list(zip(local.questions, local.docs, strict=False))[first:][:_MOST_LATER]
         for doc, (question, row) in enumerate(later if read else (), first):
             if _is_short(question.target) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
                 saw = f"{text!r} is read as {chain.read(pipeline, text, row, 'a gold answer').extracted!r}"
                 message = "a filter misreads the gold answer of a later doc"
-                yield finding(message, saw, ("filter_list", number), doc)
+                if study.has_own_scorer:
+                    message = "for some docs, the gold answer does not score better than a wrong one"
+                    yield warning(message, saw, "process_results", doc)
+                else:
+                    yield finding(message, saw, ("filter_list", number), doc)
                 return
 
 

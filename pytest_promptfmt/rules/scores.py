@@ -18,7 +18,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import compares_whole, finding, words
+from pytest_promptfmt.rules.rule_views import compares_whole, finding, listed_labels, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import accepted_texts, gold_kind, has_constant_target
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
@@ -32,6 +32,7 @@ _OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", 
 _REFERENCE_FIRST: Final = ("bleu", "chrf", "chrf++", "ter")
 _CLASSES_OF_F1: Final = 2
 _PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
+_WORD: Final = re.compile(r"\w+")
 _SECONDS: Final = 2.0
 _LONG: Final = 80
 
@@ -274,21 +275,12 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     is_better = {metric.name: metric.higher_is_better for metric in trials.scoring.metrics}
     signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
     differences: dict[str, list[float]] = {}
-    swapped: dict[str, list[float]] = {}
     reached: dict[str, list[float]] = {}
-    golds = [trial.gold for trial in trials.answers]
     asked = [trial for trial in trials.answers if trial.gold.strip()]
     for trial in asked:
         given = [_values(trials, trial, form) for form in gold_forms(study, trial, trials.chain)]
         _compare(differences, signs, given, _values(trials, trial, NONSENSE))
         _compare(reached, signs, given, dict.fromkeys(signs, 0))
-        other = _another_gold(trial.gold, golds)
-        _compare(swapped, signs, given, _values(trials, trial, other) if other else None)
-    for name, signed in swapped.items():
-        is_only = len(differences) == 1 and all(each > 0 for each in differences[name])
-        if is_only and len(signed) > 1 and not any(signed):
-            saw = f"for every doc, {name} is the same for both gold answers"
-            yield finding("the gold answer of another doc scores as high as the doc's own", saw, scored_by(trials))
     for choice in trials.choices:
         _compare(differences, signs, [choice.gold_best], choice.other_best)
     for name, signed in differences.items():
@@ -310,11 +302,6 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
                 Severity.WARNING,
             )
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
-
-
-def _another_gold(gold: str, golds: Sequence[str]) -> str:
-    """Return the gold answer of another doc, of which neither is a part of the other; "" without one."""
-    return next((other for other in golds if other.strip() and other not in gold and gold not in other), "")
 
 
 def _compare(
@@ -352,19 +339,46 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
-    """Report scoring code that accepts a wrong answer because it contains the gold answer, or is a part of it."""
+    """Report scoring code that accepts a wrong answer: one that contains the gold answer, or that of another doc."""
     trials = tried(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
-    for trial in trials.answers if gold_kind(study) == "text" else ():
-        gold = str(trial.answers.labels[trial.answers.gold]).strip()
-        for miss in _near_misses(gold) if trial.beats_nonsense and _counts(trials.chain, trial, gold) else ():
-            if _counts(trials.chain, trial, miss):
-                how = "contains the gold answer" if gold in miss else "has only the digits of the gold answer"
-                how = "is a part of the gold answer" if miss in gold and gold.isalnum() else how
+    chain, given = trials.chain, trials.answers if gold_kind(study) == "text" else ()
+    asked = [(trial, str(trial.answers.labels[trial.answers.gold]).strip()) for trial in given]
+    golds = [gold for _, gold in asked] if len(trials.scoring.metrics) == 1 else []  # else another is stricter
+    others = [[other for other in golds if other and other not in gold and gold not in other] for _, gold in asked]
+    won = [trial.beats_nonsense and _counts(chain, trial, gold) for trial, gold in asked]
+    pairs = [(trial, other) for (trial, _), each in zip(asked, others, strict=True) for other in each]
+    if len(asked) > 1 and all(won) and all(others) and all(_counts(chain, *pair) for pair in pairs):
+        message = "the gold answer of another doc scores as high as the doc's own"
+        yield finding(message, f"{others[0][0]!r} for {asked[0][1]!r}", scored_by(trials), severity=Severity.ERROR)
+        return
+    reordered = [[*_reordered(*one)] for one in asked]
+    copies = reordered if len(asked) > 1 and all(reordered) else [[] for _ in asked]
+    for (trial, gold), is_won, more, copied in zip(asked, won, others, copies, strict=True):
+        kinds = {**_near_misses(gold), "is the gold answer of another doc": _unrelated(trial, gold, more)}
+        kinds["has the words of the prompt in their given order"] = copied
+        for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
+            if _counts(chain, trial, miss):
                 saw = f"{miss!r} for {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
+
+
+def _reordered(trial: AnswerTrial, gold: str) -> Iterator[str]:
+    """Yield a text of the doc that the prompt shows, and that has the words of the gold answer in another order."""
+    words, shown = _WORD.findall(gold), trial.instance.prompts[0].text
+    for text in trial.instance.doc.values():
+        held = _WORD.findall(text) if isinstance(text, str) and text in shown else []
+        if held != words and sorted(held) == sorted(words):
+            yield text
+
+
+def _unrelated(trial: AnswerTrial, gold: str, others: Sequence[str]) -> list[str]:
+    """Return those of other gold answers in words that the doc does not have, for a gold answer in words."""
+    held, is_number = str(trial.instance.doc.values()).casefold(), re.search(r"\d", gold)
+    unknown = [other for other in others if other.casefold() not in held and not re.search(r"\d", other)]
+    return unknown if len(gold.split()) > 1 and not is_number else []
 
 
 def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
@@ -391,10 +405,12 @@ def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs and gold_kind(study) == "text" else None
     chain = trials.chain if trials is not None else None
     asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
-    # where one doc has nothing to find, saying nothing is right
-    counts = [trial.beats_nonsense and chain is not None and _counts(chain, trial, "") for trial in asked]
-    if trials is not None and asked and all(counts):
-        yield finding("", f"'' for {asked[0].gold[:_LONG]!r}", scored_by(trials), asked[0].instance)
+    right = [trial for trial in asked if trial.beats_nonsense and chain is not None and _counts(chain, trial, "")]
+    # where one doc has nothing to find, saying nothing is right, but not for the label of an option
+    labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
+    if trials is not None and (labels or 0 < len(right) == len(asked)):
+        trial = [*labels, *right][0]
+        yield finding("", f"'' for {trial.gold[:_LONG]!r}", scored_by(trials), trial.instance)
 
 
 @query("PF605", "a tie between all choices counts as right", task, scores=True)
@@ -407,15 +423,16 @@ def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
         yield finding("", saw, scored_by(trials), choices[0].instance)
 
 
-def _near_misses(gold: str) -> tuple[str, ...]:
+def _near_misses(gold: str) -> dict[str, Sequence[str]]:
     """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
+    contains, digits = "contains the gold answer", "has only the digits of the gold answer"
     if re.fullmatch(r"\d{1,6}", gold):
-        return (f"{gold}0", f"1{gold}", *((gold[:-1],) if len(gold) > 1 else ()))
+        return {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
     if re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
-        return (gold.replace(".", "").removeprefix("-"),)
+        return {digits: (gold.replace(".", "").removeprefix("-"),)}
     if gold.casefold() in ("true", "correct", "valid", "likely"):
-        return (f"not {gold}",)
+        return {contains: (f"not {gold}",)}
     if gold.casefold() == "no":
-        return ("I do not know",)
-    words = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
-    return (words[gold],) if gold in words else ()
+        return {contains: ("I do not know",)}
+    texts = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
+    return {contains: (texts[gold],)} if gold in texts else {}
