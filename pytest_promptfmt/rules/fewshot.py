@@ -42,6 +42,7 @@ _CALCULATED: Final = re.compile(
 """A calculation, at most two words after its result, and a last sentence that states a number as the answer."""
 
 _FEWEST_ALIKE: Final = 2
+_FEW_WORDS: Final = 3
 
 
 @rule("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -238,6 +239,18 @@ def _other_than_calculated(page: Page) -> Iterator[str]:
         result, stated = (float(one.replace(",", "")) for one in found.groups()) if found is not None else (0, 0)
         if found is not None and abs(stated - result) >= 1 and stated != 100 * result:  # else it is rounded
             yield found[0][-60:]
+
+
+@error_query("PF807", "few-shot answers repeat a text of the question", given_shots, at=("fewshot_config",))
+def _answers_repeat_question(page: Page) -> Iterator[str]:
+    """Report examples whose answers are a column of their question, where no gold answer is."""
+    shots = [shot for shot in page.shots if len((shot.answer or "").split()) >= _FEW_WORDS]
+    columns = [{span.text.strip() for span in shot.messages[0].content if span.origin.field} for shot in shots]
+    are_repeated = all((shot.answer or "").strip() in texts for shot, texts in zip(shots, columns, strict=True))
+    docs = page.study.real_instances
+    is_copied = any(str(one.target).strip() in one.prompts[0].text for one in docs)
+    if docs and are_repeated and not is_copied and len(page.shots) == len(shots) > 1:
+        yield (shots[0].answer or "").strip()[:60]
 
 
 def _compared(study: Study) -> Sequence[Page]:

@@ -207,6 +207,19 @@ def _announced_passage(page: Page) -> Iterator[str]:
     others = [name for name in printed if not _QUESTION.fullmatch(name) and not _OPTIONS.fullmatch(name)]
     if found is not None and printed and not others and max(map(len, printed.values())) < _MUCH:
         yield f"{found[0]}, but the prompt has only the question and ends with {page.text[-40:]!r}"
+    shown, named = (set(one.findall(page.constant)) for one in (_BLOCK, _TAG))
+    read = f"{page.study.task.filter_list}{page.study.stop_texts}{page.instance.target}"
+    unknown = sorted(one for one in named if f"</{one}>" not in page.constant and one not in read)
+    is_named = any(page.constant.count(f"<{one}>") > 1 for one in shown)
+    if (
+        unknown
+        and shown
+        and _OF_TAGS.search(page.study.own_text)
+        and not is_named
+        and not page.study.has_own_scorer
+        and not page.shots
+    ):
+        yield f"<{unknown[0]}>, but the prompt has only <{'>, <'.join(sorted(shown))}>"
 
 
 @query("PF812", "a label has nothing after it", task, every=True)
@@ -269,6 +282,9 @@ def _examples_in_question(page: Page) -> Iterator[str]:
 
 _EXAMPLES: Final = pattern("shot_layout", "count")
 _POINTER: Final = pattern("shot_layout", "pointer")
+_TAG: Final = re.compile(r"<([a-z]{3,}(?:_[a-z]+)?)>")
+_BLOCK: Final = re.compile(r"<([a-z]{3,}(?:_[a-z]+)?)>[^<]*\0[^<]*</\1>")
+_OF_TAGS: Final = pattern("shot_layout", "of_tags")
 _SPEAKS_OF: Final = pattern("shot_layout", "speaks_of")
 _QUESTION: Final = pattern("shot_layout", "question")
 _OPTIONS: Final = pattern("shot_layout", "options")
