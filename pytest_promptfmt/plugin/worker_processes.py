@@ -19,7 +19,6 @@ from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Position, PromptfmtError
 from pytest_promptfmt.core.files import hub_caches, private_directory
 from pytest_promptfmt.core.limits import is_offline
-from pytest_promptfmt.core.source_imports import import_from_source
 from pytest_promptfmt.engine.confinement import Confinement, possible
 from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.processes import CAN_FORK, Limits
@@ -32,6 +31,7 @@ from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import take_written
+from pytest_promptfmt.tasks import import_from_source
 
 MEGABYTE: Final = 2**20
 DEFAULT_MEMORY: Final = 1024

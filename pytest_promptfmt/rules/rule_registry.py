@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
 from pytest_promptfmt.core.finding import Effect, Family, Finding, Severity
-from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.rules.fixes import FixRule
 from pytest_promptfmt.systems import known_systems
+from pytest_promptfmt.tasks import SourceLoader, imports_from_source
 
 GROUP: Final = "pytest_promptfmt.rules"
 """The entry-point group in which packages name modules that define rules."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_promptfmt.core.lazy_names import loaded
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tasks.deferred_imports import functions_reached, use_package
+    from pytest_promptfmt.tasks.code_loading import (
+        SourceLoader,
+        import_from_source,
+        imports_from_source,
+        use_package,
+    )
+    from pytest_promptfmt.tasks.deferred_imports import functions_reached
     from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file
     from pytest_promptfmt.tasks.docs.doc_sources import DEFAULT_COUNT, load_docs, shot_split, with_pool
     from pytest_promptfmt.tasks.docs.frozen_docs import (

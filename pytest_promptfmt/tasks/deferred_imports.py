@@ -1,7 +1,6 @@
-"""Loads and packages that a module needs only later: a task is rendered and linted without them.
+"""Loads that a module needs only later: a task is rendered and linted without them.
 
-Loads from a hub during an import (`evaluate.load(…)`) are deferred until their result is used. A module that imports
-packages which are not installed is imported without them, and only code that uses such a package fails.
+Loads from a hub during an import (`evaluate.load(…)`) are deferred until their result is used.
 """
 
 from __future__ import annotations
@@ -10,16 +9,12 @@ import functools
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import Distribution, DistributionFinder
-from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any, Final, NoReturn, cast
+from types import FunctionType
+from typing import Any, Final, NoReturn
 
 from pytest_promptfmt.core.errors import MissingResource, MissingResourceError
 from pytest_promptfmt.core.files import is_installed
@@ -126,20 +121,16 @@ def put_off(source: bytes) -> Iterator[None]:
             _importing -= 1
 
 
-_GONE: Final = "lm-eval 0.4.13 has no lm_eval.utils.load_yaml_config"
+def _load_yaml_config(*_args: Any, **_given: Any) -> NoReturn:
+    raise ImportError("lm-eval 0.4.13 has no lm_eval.utils.load_yaml_config")
+
+
 _REMOVED: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
     "eval_logger": ("lm_eval.utils", partial(logging.getLogger, "lm-eval")),
     "ALL_TASKS": ("lm_eval.api.registry", set),
-    "load_yaml_config": ("lm_eval.utils", lambda: _raising(ImportError, _GONE)),
+    "load_yaml_config": ("lm_eval.utils", lambda: _load_yaml_config),
 }
 """Names that modules of tasks import and lm-eval 0.4.13 no longer has, with their module and what they were."""
-
-
-def _raising(kind: Callable[..., ImportError], *about: str, **names: str) -> Callable[..., NoReturn]:
-    def raise_it(*_args: Any, **_given: Any) -> NoReturn:
-        raise kind(*about, **names)
-
-    return raise_it
 
 
 def restore_removed(source: bytes) -> None:
@@ -150,34 +141,6 @@ def restore_removed(source: bytes) -> None:
                 owner = importlib.import_module(module)
                 if not hasattr(owner, name):
                     setattr(owner, name, make())
-
-
-@contextmanager
-def also_importable(package: Path | None, version: str = "") -> Iterator[None]:
-    """Let a package be imported from its folder inside the block, and modules that an installed one of its name lacks.
-
-    It may read its own version, as lm-eval does when it is imported.
-    """
-    if package is None:
-        yield
-        return
-    with _found_by(_OfCheckout(package, version or "0")):
-        yield
-
-
-def use_package(folder: Path) -> None:
-    """Let this process import a package from its folder, even if another one is installed."""
-    sys.meta_path.insert(0, _OfCheckout(folder, None))
-
-
-@contextmanager
-def _found_by(finder: _Absent) -> Iterator[None]:
-    finder.is_passing = True
-    sys.meta_path.append(finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
 
 
 @contextmanager
@@ -263,96 +226,3 @@ def functions_reached(function: object) -> Iterator[ReachedFunction]:
             reached = ReachedFunction(frozenset(names_in(value.__code__)), value.__globals__)
             yield reached
             waiting += [each for each in reached.values if type(each) in _FOLLOWED]
-
-
-# -- packages that are not installed -----------------------------------------------------------------------------------
-
-
-_FRAGILE: Final = ("pandas",)
-"""Packages that ask for others, fail if one has no version, and cannot be imported again in the same process."""
-
-
-@contextmanager
-def imported_without(names: Sequence[str]) -> Iterator[None]:
-    """Let imports of these packages succeed inside the block; using anything of them fails."""
-    packages = frozenset(name.partition(".")[0] for name in names)
-    for fragile in _FRAGILE:
-        with suppress(ImportError):
-            importlib.import_module(fragile)
-    try:
-        with _found_by(_Absent(packages, dict.fromkeys(packages, _AnyVersion("9999")))):
-            yield
-    finally:
-        for name, module in list(sys.modules.items()):  # asking a module for its class may import others
-            if isinstance(module, Deferred):
-                sys.modules.pop(name, None)
-                package, _, part = name.rpartition(".")
-                if package in sys.modules:  # of a package whose parts are distributions
-                    vars(sys.modules[package]).pop(part, None)
-
-
-class _Absent(MetaPathFinder, Loader):
-    """Finds packages that are not installed, and versions."""
-
-    is_passing = False
-    """Whether it is there for one import, so that what it finds is not installed."""
-
-    def __init__(self, names: frozenset[str], versions: Mapping[str, str]) -> None:
-        self._names = names
-        self._versions = versions
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        is_absent = fullname.partition(".")[0] in self._names
-        return ModuleSpec(fullname, self, is_package=True) if is_absent else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        missing = _raising(ModuleNotFoundError, f"No module named {spec.name!r}", name=spec.name)
-        return cast(ModuleType, Deferred(f"package {spec.name}", missing))
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
-
-    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        version = self._versions.get(context.name or "")
-        if version is not None:
-            yield _OnlyVersion(version)
-
-
-class _OfCheckout(_Absent):
-    """Finds the modules of a package in the folder of a checkout."""
-
-    def __init__(self, package: Path, version: str | None) -> None:
-        super().__init__(frozenset(), {} if version is None else {package.name: version})
-        self._package = package
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        package, *parts = fullname.split(".")
-        if package != self._package.name:
-            return None
-        return PathFinder.find_spec(fullname, [str(self._package.joinpath(*parts).parent)])
-
-
-class _OnlyVersion(Distribution):
-    """The distribution of a package that is not installed, of which only a version is known."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    @property
-    def version(self) -> str:
-        return self._version
-
-    def read_text(self, _filename: str) -> str | None:
-        return None
-
-    def locate_file(self, path: Any) -> Any:
-        return Path(path)
-
-
-class _AnyVersion(str):
-    """A version that satisfies each requirement."""
-
-    __slots__ = ()
-
-    def startswith(self, *_prefix: Any) -> bool:
-        return True

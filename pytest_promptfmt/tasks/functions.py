@@ -28,24 +28,13 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.randomness import import_of
-from pytest_promptfmt.core.source_imports import SourceLoader, imports_from_source
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves, with_leaves
-from pytest_promptfmt.tasks.deferred_imports import (
-    NOT_FROM_HUB,
-    LackingBase,
-    also_importable,
-    imported_without,
-    load_for,
-    put_off,
-    restore_removed,
-    without_registry,
-)
+from pytest_promptfmt.tasks.code_loading import CodeLoader, code_of, loader_of
+from pytest_promptfmt.tasks.deferred_imports import NOT_FROM_HUB, LackingBase, load_for, without_registry
 from pytest_promptfmt.tasks.harness import Harness, harness_around, harness_of
 from pytest_promptfmt.tasks.import_failures import (
     ImportFailedError,
-    can_wait,
     explained,
-    missing_package,
     missing_resource,
 )
 from pytest_promptfmt.tasks.rendering.field_mappings import with_model_arguments
@@ -64,14 +53,8 @@ _REGISTERING: Final = ("api", "filters")
 
 _HALF_IMPORTED: Final = "partially initialized module 'lm_eval"
 
-_MOST_MISSING: Final = 8
-"""Packages that a module may be imported without."""
-
 _failures: dict[tuple[str, int | None], ImportFailedError] = {}
 """Module file (or dotted name) and mtime to why its import failed."""
-
-_incomplete: dict[str, ImportFailedError] = {}
-"""Names of modules that were imported without a package that is not installed, to the error of that import."""
 
 
 def functions_of(task: Task) -> tuple[FunctionRef, ...]:
@@ -152,8 +135,13 @@ def bind_scoring(
 
 def missing_for(ref: FunctionRef) -> FunctionError | None:
     """Return why the module of a function is imported without a package, None where it is complete or not imported."""
-    failure = _incomplete.get(_module_name(ref.file)) if _incomplete else None
-    return None if failure is None else failure.about(f"!function {ref}", ref.position)
+    lack = _lack_of(sys.modules.get(_module_name(ref.file)))
+    return None if lack is None else lack.about(f"!function {ref}", ref.position)
+
+
+def _lack_of(module: ModuleType | None) -> ImportFailedError | None:
+    loader = loader_of(module)
+    return loader.lack if loader is not None else None
 
 
 @dataclass(frozen=True)
@@ -174,8 +162,8 @@ class CodeImporter:
             raise CodeNotAllowedError("the code of this file is not allowed to run", position=position)
         with _told_about("", position):
             module = self._sibling(file.resolve(), "", position)
-            if (incomplete := _incomplete.get(module.__name__)) is not None:
-                raise incomplete
+            if (lack := _lack_of(module)) is not None:
+                raise lack
         return module
 
     def registering(self, module: str, file: Path, what: str, position: Position | None) -> ModuleType:
@@ -223,15 +211,15 @@ class CodeImporter:
             )
         found = getattr(module, ref.name, _MISSING)
         if found is _MISSING or (isinstance(found, type) and issubclass(found, LackingBase)):
-            if (known := _incomplete.get(module.__name__)) is not None:
-                raise known.about(what, position) from known.__cause__
+            if (lack := _lack_of(module)) is not None:
+                raise lack.about(what, position)
             message = f"{what.partition(':')[0]}: {_shown_module(ref)} has no {ref.name!r}"
             names = [name for name in vars(module) if not name.startswith("__")]
             raise FunctionError(message, position=position, hint=did_you_mean(ref.name, names))
         return found
 
     def _sibling(self, file: Path, what: str, position: Position | None) -> ModuleType:
-        """Return the module of a file, without the packages that are not installed where it does not need them yet."""
+        """Return the module of a file."""
         self._require_trusted(file, what, position)
         name = _module_name(file)
         mtime = file.stat().st_mtime_ns
@@ -240,37 +228,7 @@ class CodeImporter:
             return loaded
         around = harness_around(file.parent)
         checkout = around if around is not None and self.trusted(around.folder / "__init__.py") else None
-        load = partial(_executed, name, file, mtime, checkout)
-        _incomplete.pop(name, None)
-        key = (str(file), mtime)
-        if key in _failures:  # neither with all packages nor without
-            raise replace(_failures[key])
-        try:
-            return self._imported(key, load, file)
-        except ImportFailedError as error:
-            failure = error
-        # Outside of the handler: an error of the next trial would lose its own context to this one.
-        module = self._imported_without(failure.missing, load, file)
-        if module is None:
-            raise failure
-        _incomplete[name] = failure
-        _failures.pop(key, None)
-        return module
-
-    def _imported_without(self, package: str, load: Callable[[], ModuleType], file: Path) -> ModuleType | None:
-        """Return a module imported without the packages that are not installed; None where they are needed for that."""
-        missing = [package]
-        while missing[-1] and missing.count(missing[-1]) == 1 and len(missing) <= _MOST_MISSING:
-            if not can_wait(missing[-1], file):
-                return None
-            try:
-                with time_limit(self.seconds, "the import"), exits_raise(), imported_without(missing):
-                    return load()
-            except BaseException as error:
-                if must_propagate(error):
-                    raise
-                missing.append(missing_package(error))
-        return None
+        return self._imported((str(file), mtime), partial(_executed, name, file, mtime, checkout), file)
 
     def _installed(self, module: str, sibling: Path, what: str, position: Position | None) -> ModuleType:
         """Return a module found by a normal import, after checking every file that the import would run."""
@@ -285,7 +243,7 @@ class CodeImporter:
                 self._require_trusted(origin, what, position)
 
         def load() -> ModuleType:
-            with imports_from_source(), import_of(module, ""):
+            with code_of(None), import_of(module, ""):
                 return importlib.import_module(module)
 
         return self._imported((module, None), load, None)
@@ -337,18 +295,17 @@ def _shown_module(ref: FunctionRef) -> str:
 
 def _executed(name: str, file: Path, mtime: int, checkout: Harness | None) -> ModuleType:
     """Return a new module of a file, run as a run of lm-eval does, with that of a checkout around it importable."""
-    spec = importlib.util.spec_from_file_location(name, file, loader=SourceLoader(name, str(file)))
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{display_path(file)} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    module.__mtime__ = mtime  # type: ignore[attr-defined]  # lm-eval keeps the time in this attribute too
     source = file.read_bytes()
-    if b"register_metric" in source:  # lm-eval has its own aggregations by then, and this may name one
-        with suppress(ImportError):
-            importlib.import_module("lm_eval.api.metrics")
-    restore_removed(source)
     package, version = (None, "") if checkout is None else (checkout.folder, checkout.release)
-    with put_off(source), also_importable(package, version), imports_from_source(), ExitStack() as stack:
+    with code_of(package, version), ExitStack() as stack:
+        spec = importlib.util.spec_from_file_location(name, file, loader=CodeLoader(name, str(file)))
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{display_path(file)} cannot be loaded")
+        module = importlib.util.module_from_spec(spec)
+        module.__mtime__ = mtime  # type: ignore[attr-defined]  # lm-eval keeps the time in this attribute too
+        if b"register_metric" in source:  # lm-eval has its own aggregations by then, and this may name one
+            with suppress(ImportError):
+                importlib.import_module("lm_eval.api.metrics")
         stack.enter_context(import_of(name, str(file), uses_numpy=b"numpy" in source))
         if package is not None and file.parent.name in _REGISTERING:
             stack.enter_context(without_registry(package.name))

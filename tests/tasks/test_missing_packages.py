@@ -100,7 +100,6 @@ def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
         "from datasets import load_datset\n",
         "import urlib\n",  # no package, but a slip
         "from tasks.helpers import verify\n",  # of the repository, and not on the path
-        "try:\n    import a_package_of_nobody\nexcept ImportError:\n    raise ValueError('no luck')\n",
     ],
 )
 def test_a_mistaken_import_stays_an_error(tmp_path: Path, imports: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Position
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks import deferred_imports
 from pytest_promptfmt.tasks.functions import bind_functions, functions_of
 
 
@@ -241,21 +240,3 @@ def test_a_module_of_a_checkout_that_the_installed_package_lacks_is_imported_fro
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "lmms_eval"]:
             del sys.modules[name]
-
-
-def test_a_package_that_rejects_what_stands_in_for_another_is_imported_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = (
-        "try:",
-        "    import optional_one",
-        "except ImportError:",
-        "    optional_one = None",
-        "assert not optional_one",
-    )
-    (tmp_path / "fragile_one.py").write_text("\n".join(lines), "utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(deferred_imports, "_FRAGILE", ("fragile_one", "another_that_is_missing"))
-    with deferred_imports.imported_without(["optional_one"]):
-        importlib.import_module("optional_one")
-        assert importlib.import_module("fragile_one").optional_one is None

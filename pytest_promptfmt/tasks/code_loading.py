@@ -1,0 +1,377 @@
+"""Code that is tested, loaded from its source, and without what is not installed until that is used.
+
+An import of a package that is not installed, or of a module that cannot be loaded without one, gives a stand-in, unless
+the code goes on without it. Only the module that asks gets the stand-in: what is imported is what is installed, so a
+module is the same whatever was imported before it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.metadata
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError
+from importlib.util import resolve_name
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import Any, Final, NoReturn
+
+from pytest_promptfmt.core.files import is_installed
+from pytest_promptfmt.core.limits import must_propagate
+from pytest_promptfmt.core.source_imports import syntax_tree
+from pytest_promptfmt.tasks.deferred_imports import Deferred, put_off, restore_removed
+from pytest_promptfmt.tasks.harness import PACKAGES
+from pytest_promptfmt.tasks.import_failures import ImportFailedError, can_wait, explained, missing_package
+
+_CAUGHT: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+_ENDS: Final = frozenset({"exit", "quit", "_exit"})
+
+
+class SourceLoader(SourceFileLoader):
+    """Loads a module from its source; compiled files, which may be stale, are neither read nor written."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        """Raise OSError: without the time of a source, Python uses no compiled file."""
+        raise OSError(path)
+
+
+class CodeLoader(SourceLoader):
+    """Loads a module of code that is tested."""
+
+    def __init__(self, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._checkout = _CheckoutFinder.current
+        self._own_lack: ImportFailedError | None = None
+        self._imported: list[str] = []
+
+    @property
+    def lack(self) -> ImportFailedError | None:
+        """Return why the first import failed that has a stand-in, here or in what is imported here; None without."""
+        loaders: list[CodeLoader] = [self]
+        for loader in loaders:  # which grows
+            if loader._own_lack is not None:
+                return loader._own_lack
+            found = (loader_of(sys.modules.get(name)) for name in loader._imported)
+            loaders += [each for each in found if each is not None and each not in loaders]
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module; one that fails with a stand-in lacks what that stands for."""
+        self._own_lack, self._imported = None, []
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        if self._is_root:
+            vars(module)["__getattr__"] = lambda name: _part(f"{self.name}.{name}")
+        source = self.get_data(self.path)
+        if not self._is_of_harness:
+            restore_removed(source)
+        with put_off(source):
+            try:
+                super().exec_module(module)
+            except Exception as error:
+                lack = self.lack
+                if lack is None or must_propagate(error) or isinstance(error, ImportError):
+                    raise
+                raise _missing(lack.missing) from error
+
+    @property
+    def _is_root(self) -> bool:
+        return self.name in PACKAGES
+
+    @property
+    def _is_of_harness(self) -> bool:
+        package, *parts = self.name.split(".")
+        return package in PACKAGES and parts[:1] != ["tasks"]
+
+    def _import(
+        self,
+        name: str,
+        scope: dict[str, Any] | None = None,
+        local: Any = None,
+        names: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        """Import as Python does; while the module itself is run, what is missing has a stand-in."""
+        with _loads_code(self._checkout):
+            if scope is None or local is not scope:  # in a function: later, and only where it is used
+                return builtins.__import__(name, scope, local, names or (), level)
+            package = scope.get("__package__")
+            absolute = resolve_name("." * level + name, package) if level and package else name
+            if self._is_root and names and "*" not in names and absolute.partition(".")[0] == self.name:
+                return _Parts(absolute, self.name)  # models, and all that they need
+            try:
+                return self._found(name, absolute, scope, names or (), level)
+            except Exception as error:
+                missing = missing_package(error)
+                frame = sys._getframe(1)
+                if not missing or must_propagate(error) or "*" in (names or ()) or not self._can_wait(missing, frame):
+                    raise
+                self._note(error, frame)
+                lacking = Deferred(f"package {missing}", partial(_raise_missing, missing))
+                return lacking if names else _with_part(absolute, lacking)
+
+    def _found(self, name: str, absolute: str, scope: dict[str, Any], names: Sequence[str], level: int) -> Any:
+        parts = absolute.split(".")
+        for end in range(1, len(parts)):  # a part may be left of an import that failed
+            if absolute in sys.modules and ".".join(parts[:end]) not in sys.modules:
+                importlib.import_module(".".join(parts[:end]))
+        found = builtins.__import__(name, scope, scope, names, level)
+        self._imported += [absolute, *(f"{absolute}.{each}" for each in names)]
+        if absolute == importlib.metadata.__name__ and "version" in names:
+            return _copied(found, version=self._version)
+        if names and getattr(found, "__file__", None) is None and hasattr(found, "__path__"):
+            # A package that distributions share: Python itself would complain after this call.
+            for each in names:
+                if not hasattr(found, each) and f"{absolute}.{each}" not in sys.modules:
+                    raise _missing(f"{absolute}.{each}")
+        return found
+
+    def _version(self, distribution_name: str) -> str:
+        """Return the version of a distribution, one that satisfies each requirement for what is not installed."""
+        try:
+            return importlib.metadata.version(distribution_name)
+        except PackageNotFoundError as error:
+            frame = sys._getframe(1)
+            if frame.f_locals is not frame.f_globals or not self._can_wait(distribution_name, frame):
+                raise
+            self._note(error, frame)
+            return _AnyVersion("9999")
+
+    def _note(self, error: BaseException, frame: FrameType) -> None:
+        """Note what is missing, with the line that asks for it."""
+        line = TracebackType(error.__traceback__, frame, frame.f_lasti, frame.f_lineno)
+        self._own_lack = self._own_lack or explained(error.with_traceback(line), Path(self.path))
+
+    def _can_wait(self, missing: str, frame: FrameType) -> bool:
+        goes_on = any(frame.f_lineno in lines for lines in self._lines_that_may_fail)
+        return not goes_on and can_wait(missing, Path(self.path))
+
+    @cached_property
+    def _lines_that_may_fail(self) -> Sequence[range]:
+        """Return the lines after whose failed imports the module goes on."""
+        return [
+            range(node.body[0].lineno, (node.body[-1].end_lineno or 0) + 1)
+            for node in ast.walk(syntax_tree(self.get_data(self.path)))
+            if (isinstance(node, ast.Try) and _goes_on(node)) or (isinstance(node, ast.With) and _suppresses(node))
+        ]
+
+
+def loader_of(module: ModuleType | None) -> CodeLoader | None:
+    """Return what has loaded a module of code that is tested, None for other modules."""
+    loader = getattr(vars(module).get("__spec__"), "loader", None) if type(module) is ModuleType else None
+    return loader if isinstance(loader, CodeLoader) else None
+
+
+def _goes_on(node: ast.Try) -> bool:
+    """Return whether code catches a failed import without ending in turn."""
+    for handler in node.handlers:
+        if handler.type is None or not _CAUGHT.isdisjoint(_names(handler.type)):
+            last: ast.AST = handler.body[-1]
+            last = last.value if isinstance(last, ast.Expr) else last
+            is_exit = isinstance(last, ast.Call) and not _ENDS.isdisjoint(_names(last.func))
+            return not is_exit and not isinstance(last, ast.Raise)
+    return False
+
+
+def _suppresses(node: ast.With) -> bool:
+    calls = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
+    return any("suppress" in _names(each.func) and not _CAUGHT.isdisjoint(_names(each)) for each in calls)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {getattr(each, "id", "") or getattr(each, "attr", "") for each in ast.walk(node)}
+
+
+def _missing(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def _raise_missing(name: str) -> NoReturn:
+    raise _missing(name)
+
+
+def _copied(module: ModuleType, **others: Any) -> ModuleType:
+    """Return a copy of a module with other values of some of its names."""
+    made = ModuleType(module.__name__)
+    vars(made).update({**vars(module), **others})
+    return made
+
+
+def _with_part(name: str, value: Any) -> Any:
+    """Return the first package of a dotted name, which an import gives, with this value in the place of the name."""
+    package, _, part = name.rpartition(".")
+    if not package:
+        return value
+    return _with_part(package, _copied(sys.modules[package], **{part: value}) if package in sys.modules else value)
+
+
+class _Parts:
+    """What the `__init__` of a package imports of its own: modules that are imported when they are used."""
+
+    def __init__(self, module: str, package: str) -> None:
+        self._module, self._package = module, package
+
+    def __getattr__(self, name: str) -> Any:
+        return Deferred(f"{self._module}.{name}", partial(self._loaded, name))
+
+    def _loaded(self, name: str) -> Any:
+        if self._module == self._package:
+            return importlib.import_module(f"{self._module}.{name}")
+        return getattr(importlib.import_module(self._module), name)
+
+
+def _part(name: str) -> Any:
+    """Return a module of a package that nothing has imported yet; raises AttributeError where there is none."""
+    package, _, part = name.rpartition(".")
+    if not part.startswith("__"):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(name)
+    raise AttributeError(f"module {package!r} has no attribute {part!r}")
+
+
+class _CodeFinder(MetaPathFinder):
+    """Finds modules as the other finders do; those that do not belong to a library are loaded from their source."""
+
+    is_passing = True
+    loader: type[SourceLoader] = SourceLoader
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None) if finder is not self else None
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
+            if spec is not None:
+                loader = spec.loader
+                if type(loader) is SourceFileLoader and not _is_library(loader.path):
+                    # A harness that was chosen is run as it is.
+                    is_chosen = isinstance(finder, _CheckoutFinder) and not finder.is_passing
+                    spec.loader = (SourceLoader if is_chosen else self.loader)(loader.name, loader.path)
+                return spec
+        return None
+
+
+def _is_library(path: str) -> bool:
+    return is_installed(path) or path.startswith(_OWN)
+
+
+_OWN: Final = str(Path(__file__).parents[1])
+_FINDER: Final = _CodeFinder()
+
+
+def import_from_source() -> None:
+    """Import modules that do not belong to a library from their source, from now on."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+@contextmanager
+def imports_from_source() -> Iterator[None]:
+    """Import modules that do not belong to a library from their source inside the block."""
+    if _FINDER in sys.meta_path:
+        yield
+        return
+    import_from_source()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_FINDER)
+
+
+# -- checkouts ---------------------------------------------------------------------------------------------------------
+
+
+class _CheckoutFinder(MetaPathFinder):
+    """Finds the modules of a package in the folder of a checkout, and its version for those that ask for their own."""
+
+    current: _CheckoutFinder | None = None
+    is_passing = False
+    """Whether it is there for one import, so that what it finds is not installed."""
+
+    def __init__(self, package: Path, version: str = "") -> None:
+        self._package = package
+        self._version = version
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        package, *parts = fullname.split(".")
+        if package != self._package.name:
+            return None
+        return PathFinder.find_spec(fullname, [str(self._package.joinpath(*parts).parent)])
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        if self._version and context.name == self._package.name:
+            yield _OnlyVersion(self._version)
+
+
+@contextmanager
+def code_of(package: Path | None, version: str = "") -> Iterator[None]:
+    """Let code that is tested import a package from its folder inside the block, and what an installed one lacks.
+
+    It may read its own version, as lm-eval does when it is imported.
+    """
+    finder = _CheckoutFinder(package, version or "0") if package is not None else None
+    before, _CheckoutFinder.current = _CheckoutFinder.current, finder
+    try:
+        with _loads_code(finder):
+            yield
+    finally:
+        _CheckoutFinder.current = before
+
+
+@contextmanager
+def _loads_code(checkout: _CheckoutFinder | None) -> Iterator[None]:
+    before, _FINDER.loader = _FINDER.loader, CodeLoader
+    try:
+        with imports_from_source(), _found_by(checkout):
+            yield
+    finally:
+        _FINDER.loader = before
+
+
+@contextmanager
+def _found_by(finder: _CheckoutFinder | None) -> Iterator[None]:
+    if finder is None or finder in sys.meta_path:
+        yield
+        return
+    finder.is_passing = True
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def use_package(folder: Path) -> None:
+    """Let this process import a package from its folder, even if another one is installed."""
+    sys.meta_path.insert(0, _CheckoutFinder(folder))
+
+
+class _OnlyVersion(Distribution):
+    """The distribution of a package that is not installed, of which only a version is known."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    @property
+    def version(self) -> str:
+        return self._version
+
+    def read_text(self, _filename: str) -> str | None:
+        return None
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(path)
+
+
+class _AnyVersion(str):
+    """A version that satisfies each requirement."""
+
+    __slots__ = ()
+
+    def startswith(self, *_prefix: Any) -> bool:
+        return True
