@@ -28,6 +28,15 @@ _LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
 _MOST_KEPT: Final = 8_000_000
 """Characters of the matrices that a process keeps, and of what they were made of."""
 
+_PROBLEMS: Final = {
+    "WRONG": "the filters read a wrong answer",
+    MISS: "the filters do not find the answer",
+    "SPURIOUS": "the filters read an answer where there is none",
+    SLOW: "the filters take too long",
+    "CRASH": "a filter or metric fails",
+}
+"""The meanings of failing verdicts, by their first letters."""
+
 _DOCS: Final = 2
 _CHOICES: Final = {"gold_best": "gold most likely", "other_best": "another most likely", "all_equal": "all alike"}
 
@@ -49,6 +58,12 @@ class PhrasingRow:
     def title(self) -> str:
         """Return the row in one line: class, name and verdicts."""
         return f"{self.kind} {self.id}: {' | '.join(self.verdicts)}"
+
+    @property
+    def problem(self) -> str:
+        """Return the failure in words, before the title."""
+        meanings = (text for cell in self.verdicts for word, text in _PROBLEMS.items() if cell.startswith(word))
+        return f"{next(meanings, 'the answer is misread')}: {self.title}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

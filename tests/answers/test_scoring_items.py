@@ -98,7 +98,7 @@ def test_what_the_task_asks_for_is_never_accepted(pytester: pytest.Pytester) -> 
     for options in (["--snapshot-update"], []):
         result = run(pytester, "-m", "promptfmt_extraction", *options)
         result.assert_outcomes(failed=1, deselected=2)
-        result.stdout.fnmatch_lines(["*contract own-answer-1: MISS"])
+        result.stdout.fnmatch_lines(["*the filters do not find the answer: contract own-answer-1: MISS"])
 
 
 def test_a_greedy_filter_fails_with_every_stage_told(pytester: pytest.Pytester) -> None:

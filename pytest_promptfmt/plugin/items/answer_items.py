@@ -75,7 +75,7 @@ class ExtractionItem(AnswersItem):
         if failing or tried.problems:
             first = failing[0] if failing else None
             key = first.id if first is not None else "expected failures"
-            self.outcome = self.outcome.misread(key, first.title if first is not None else tried.problems[0])
+            self.outcome = self.outcome.misread(key, first.problem if first is not None else tried.problems[0])
         elif verdict.passed:
             return
         else:
