@@ -36,6 +36,7 @@ from pytest_promptfmt.tasks.import_failures import (
     ImportFailedError,
     explained,
     missing_resource,
+    sleeps_skipped,
 )
 from pytest_promptfmt.tasks.rendering.field_mappings import with_model_arguments
 from pytest_promptfmt.tasks.rendering.media import MEDIA_KEYS
@@ -252,7 +253,7 @@ class CodeImporter:
         if key in _failures:
             raise replace(_failures[key])
         try:
-            with time_limit(self.seconds, "the import"), exits_raise():
+            with time_limit(self.seconds, "the import"), exits_raise(), sleeps_skipped():
                 return load()
         except BaseException as error:  # a module that calls sys.exit must not end the test run
             if must_propagate(error):

@@ -7,15 +7,16 @@ import os
 import pkgutil
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from traceback import walk_tb
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
@@ -43,6 +44,10 @@ _VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _ASKING: Final = frozenset({"environ", "getenv"})
 
 _DOWNLOAD: Final = MissingResource("Python code of the task downloads something, but there is no network here")
+
+_WAITS: Final = MissingResource("Python code of the task waits while it is imported, as for a server")
+_MOST_SLEEP: Final = 10.0
+"""Seconds that an import may sleep in all, which take no time."""
 
 _OF_REPOSITORIES: Final = frozenset({"common", "eval", "evals", "lib", "scripts", "src", "tasks", "utils"})
 """Names of folders that are not those of packages, also where the module that imports one is in it."""
@@ -74,11 +79,38 @@ class ImportFailedError(Exception):
         return error
 
 
+class _WaitsError(BaseException):
+    """An import that sleeps on and on; code that tries again after any Exception does not catch it."""
+
+
+@contextmanager
+def sleeps_skipped() -> Iterator[None]:
+    """Let sleeping take no time inside the block, which imports a module, and end an import that waits."""
+    sleep, slept, is_over = time.sleep, 0.0, False
+
+    def skipped(seconds: Any) -> None:
+        nonlocal slept
+        if is_over:  # a module has imported it by name
+            sleep(seconds)
+            return
+        slept += seconds
+        if slept > _MOST_SLEEP:
+            raise _WaitsError
+
+    time.sleep = skipped
+    try:
+        yield
+    finally:
+        time.sleep, is_over = sleep, True
+
+
 def explained(error: BaseException, file: Path | None) -> ImportFailedError:
     """Return why the import of a file failed with an error."""
     if isinstance(error, LimitExceededError):
         work = "look for work at the top level of the module, such as a download or a loop"
         return ImportFailedError(error.message, work)
+    if isinstance(error, _WaitsError):
+        return ImportFailedError(f"the import of the module waits{_last_line_in(error, file)}", None, True, "", _WAITS)
     if isinstance(error, SystemExit):
         message = f"the import of the module ends the program (exit status {error.code!r})"
         return ImportFailedError(message, None, lacks_resource=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,12 +170,27 @@ def test_a_prompt_that_needs_what_is_not_installed_names_the_package(tmp_path: P
             "the environment variable NO_SUCH_HOME is not set",
         ),
         ("raise ConnectionError('no network')\n", "Python code of the task downloads something"),
+        (
+            "import time\nfor i in range(20):\n    try:\n        raise OSError('no server')\n    except Exception:\n"
+            "        time.sleep(2**i)\n",
+            "Python code of the task waits while it is imported",
+        ),
     ],
 )
 def test_a_variable_and_a_download_are_named_that_an_import_needs(tmp_path: Path, raised: str, reason: str) -> None:
     with pytest.raises(MissingResourceError) as caught:
         bound(task_with(tmp_path, raised + SCORES))
     assert caught.value.reason.startswith(reason)
+
+
+def test_a_short_sleep_of_an_import_takes_no_time_and_a_later_one_does(tmp_path: Path) -> None:
+    utils = (
+        "import time\nfrom time import sleep\nsleep(9)\ndef text(doc):\n    before = time.monotonic()\n"
+        "    sleep(0.02)\n    return str(time.monotonic() - before >= 0.02)\nscore = text\n"
+    )
+    before = time.monotonic()
+    assert bound(task_with(tmp_path, utils)).doc_to_text({}) == "True"
+    assert time.monotonic() - before < 9
 
 
 def test_tasks_are_skipped_with_one_reason_for_each_package(project: Project) -> None:
