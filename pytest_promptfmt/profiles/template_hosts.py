@@ -52,7 +52,7 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
     `parts`: it loops over the parts of a content, by which vLLM and SGLang decide whether to join them; `calls`: it
     loops over the calls of a message; `training`: it has `{% generation %}`; `tools`: it reads the tools of a request;
     `functions`: it reads only the older name of them; `images`: it names or prints them; `image_url`: it names this
-    type of part.
+    type of part; `tool_calls`: it names the calls of a message.
     """
     names = {node.name for node in tree if isinstance(node, nodes.Name)}
     kinds = {
@@ -65,6 +65,7 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
         "functions": "functions" in names and "tools" not in names,
         "images": any("image" in str(getattr(each, "value", getattr(each, "data", ""))) for each in tree),
         "image_url": any(isinstance(each, nodes.Const) and each.value == "image_url" for each in tree),
+        "tool_calls": any("tool_calls" in (getattr(each, "attr", ""), getattr(each, "value", "")) for each in tree),
     }
     return frozenset(kind for kind, is_so in kinds.items() if is_so)
 

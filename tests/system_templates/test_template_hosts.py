@@ -147,6 +147,18 @@ def test_a_failure_that_needs_two_shapes_names_both() -> None:
     assert "the template fails on a tool call with content null and arguments as mappings" in found
 
 
+def test_calls_lost_only_after_another_question_are_a_warning() -> None:
+    turn = TURN.replace(LOOP, f"{{% if not messages[4:] %}}{LOOP}{{% endif %}}")
+    found = severities(check_template(template(turn=turn)), "PF433")
+    lost = "the name of a tool call is lost in a conversation with a user message after the answer to a tool result"
+    assert found[lost] == "warning"
+
+
+def test_special_tokens_that_come_with_a_processor_are_no_failure() -> None:
+    turn = "{% if message.content is string %}{{ message.content }}{% else %}{{ image_token + '' }}{% endif %}"
+    assert "error" not in severities(check_template(template(turn=turn)), "PF431").values()
+
+
 @pytest.mark.parametrize(
     ("turn", "line"),
     [

@@ -127,6 +127,12 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Un
         return Severity.INFO  # they do not write plain turns either
     kind, later = lost.kind, conversation.messages[lost.message + 1 :]
     is_earlier = kind in ("user", "assistant") and any(each.get("role") == kind for each in later)
+    asked_again = next(
+        (at for at, each in enumerate(later, start=lost.message + 1) if each.get("role") == "user"), None
+    )
+    if kind in ("call", "argument", "tool") and asked_again is not None:  # it may have been written until then
+        before, after = trial.without_generation_prompt(conversation, asked_again), trial.whole(conversation)
+        is_earlier = (before or "").count(lost.text) > (after or "").count(lost.text)
     is_beside_call = kind == "assistant" and bool(conversation.messages[lost.message].get("tool_calls"))
     calls = [unit for unit in conversation.units if (unit.kind, unit.message) == ("call", lost.message)]
     takes_first = "calls" not in trial.kinds and _FIRST_CALL.search(trial.source) is not None

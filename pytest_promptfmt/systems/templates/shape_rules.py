@@ -54,14 +54,20 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
             # A template that fails on the simplest conversation, but not on tools, is meant for those.
             severity = Severity.WARNING if conversation.base is None and works_with_tools else None
+            if _TOKEN.search(stopped.error):
+                severity = Severity.INFO
             message, place = f"the template fails on {_cause(trial, conversation)}", trial.place(stopped.line)
             yield conversation.finding(message, stopped.error, place, severity)
     if trial.takes_only_parts:
         message, made = "the template accepts message contents only as lists of parts, not as text", trial.as_text
         saw = made.error or f"{trial.conversations[_SIMPLEST].units[0].text!r} is not in the prompt"
         place = trial.place_of("['text']", ".text", "content") if made.line is None else trial.place(made.line)
-        severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
+        severity = Severity.WARNING if is_for_chat(trial) and "images" not in trial.kinds else Severity.INFO
         yield trial.conversations[_SIMPLEST].finding(message, saw, place, severity)
+
+
+_TOKEN: Final = re.compile(r"'\w+_token' is undefined")
+"""A failure for want of a special token, which comes with a tokenizer or processor."""
 
 
 def _cause(trial: TemplateTrial, conversation: Conversation) -> str:
@@ -142,7 +148,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The same content can be a text, or a list with one text part. Arguments can be a mapping or JSON text. Missing
     tool calls can be an empty list or a missing key. Servers and SDKs choose the shape, not the user. It is an info
-    if the template writes JSON text unchanged, outside of other JSON.
+    if the template writes JSON text unchanged, outside of other JSON, or a tool result with its parts.
 
     Fix: write both forms with the same macro.
 
@@ -165,11 +171,13 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             f"two equivalent conversations give different {'whitespace' if is_space else 'text'}; one has"
             f" {conversation.about}",
             f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(other, at)!r}",
-            trial.place(),
-            Severity.INFO
-            if is_space or "no_result_name" in conversation.shapes or _is_passed_on(text, conversation)
-            else None,
+            place_printed(trial, conversation, at),
+            Severity.INFO if is_space or _WHOLE & conversation.shapes or _is_passed_on(text, conversation) else None,
         )
+
+
+_WHOLE: Final = {"no_result_name", "result_parts"}
+"""Shapes whose text is complete, whatever is around it."""
 
 
 def _is_passed_on(text: str, conversation: Conversation) -> bool:

@@ -187,7 +187,8 @@ def _left_out(trial: TemplateTrial, conversation: Conversation, text: str, mask:
 def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     """Report headers, user texts and tool results inside `{% generation %}`.
 
-    Why: The model learns to write text that it is always given: headers, questions and tool results.
+    Why: The model learns to write text that it is always given: headers, questions and tool results. A header is a
+    warning.
 
     Fix: write `{% generation %}` after the header of the answer.
 
@@ -215,7 +216,7 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
                     "the training mask covers the generation prompt",
                     excerpt(text, inside[0], end),
                     trial.place_of("generation"),
-                    None if _TAGS.sub("", covered).strip() else Severity.INFO,
+                    Severity.WARNING if _TAGS.sub("", covered).strip() else Severity.INFO,
                 )
 
 

@@ -185,7 +185,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         yield conversation.finding(
             f"tags of reasoning are not balanced in a conversation with {conversation.about}",
-            f"{excerpt(text, text.rfind(f'</{name}>'))}",
+            excerpt(text, max(text.rfind(f"</{name}>"), text.rfind(f"<{name}>"))),
             trial.place_of(f"</{name}>"),
             # A lone closing tag may be the mark of no reasoning.
             Severity.INFO
