@@ -77,7 +77,7 @@ class CodeLoader(SourceLoader):
                 lack = self.lack
                 if lack is None or must_propagate(error) or isinstance(error, ImportError):
                     raise
-                raise _missing(lack.missing) from error
+                _miss(lack.missing, error)
 
     @property
     def _is_root(self) -> bool:
@@ -102,8 +102,9 @@ class CodeLoader(SourceLoader):
                 return builtins.__import__(name, scope, local, names or (), level)
             package = scope.get("__package__")
             absolute = resolve_name("." * level + name, package) if level and package else name
-            if self._is_root and names and "*" not in names and absolute.partition(".")[0] == self.name:
-                return _Parts(absolute, self.name)  # models, and all that they need
+            if self._is_root and names and "*" not in names and absolute.startswith(f"{self.name}."):
+                # Models, and all that they need.
+                return Deferred(f"module {absolute}", partial(importlib.import_module, absolute))
             try:
                 return self._found(name, absolute, scope, names or (), level)
             except Exception as error:
@@ -112,7 +113,7 @@ class CodeLoader(SourceLoader):
                 if not missing or must_propagate(error) or "*" in (names or ()) or not self._can_wait(missing, frame):
                     raise
                 self._note(error, frame)
-                lacking = Deferred(f"package {missing}", partial(_raise_missing, missing))
+                lacking = Deferred(f"package {missing}", partial(_miss, missing))
                 return lacking if names else _with_part(absolute, lacking)
 
     def _found(self, name: str, absolute: str, scope: dict[str, Any], names: Sequence[str], level: int) -> Any:
@@ -128,7 +129,7 @@ class CodeLoader(SourceLoader):
             # A package that distributions share: Python itself would complain after this call.
             for each in names:
                 if not hasattr(found, each) and f"{absolute}.{each}" not in sys.modules:
-                    raise _missing(f"{absolute}.{each}")
+                    _miss(f"{absolute}.{each}")
         return found
 
     def _version(self, distribution_name: str) -> str:
@@ -187,12 +188,8 @@ def _names(node: ast.AST) -> set[str]:
     return {getattr(each, "id", "") or getattr(each, "attr", "") for each in ast.walk(node)}
 
 
-def _missing(name: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def _raise_missing(name: str) -> NoReturn:
-    raise _missing(name)
+def _miss(name: str, error: Exception | None = None) -> NoReturn:
+    raise ModuleNotFoundError(f"No module named {name!r}", name=name) from error
 
 
 def _copied(module: ModuleType, **others: Any) -> ModuleType:
@@ -208,21 +205,6 @@ def _with_part(name: str, value: Any) -> Any:
     if not package:
         return value
     return _with_part(package, _copied(sys.modules[package], **{part: value}) if package in sys.modules else value)
-
-
-class _Parts:
-    """What the `__init__` of a package imports of its own: modules that are imported when they are used."""
-
-    def __init__(self, module: str, package: str) -> None:
-        self._module, self._package = module, package
-
-    def __getattr__(self, name: str) -> Any:
-        return Deferred(f"{self._module}.{name}", partial(self._loaded, name))
-
-    def _loaded(self, name: str) -> Any:
-        if self._module == self._package:
-            return importlib.import_module(f"{self._module}.{name}")
-        return getattr(importlib.import_module(self._module), name)
 
 
 def _part(name: str) -> Any:
