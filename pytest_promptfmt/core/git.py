@@ -97,7 +97,7 @@ def _top_of(folder: Path) -> Path:
             return each
         if os.path.lexists(each / "HEAD") and any(os.path.lexists(each / name) for name in ("objects", "commondir")):
             raise GitError(f"{each} is a bare repository; bare repositories are not supported")
-    raise GitError(f"not a git repository: {here}, nor any folder above it", hint="run the command in a clone")
+    raise GitError(f"{here} and the folders above it are not a git repository", hint="run the command in a clone")
 
 
 @lru_cache(maxsize=8)
