@@ -118,4 +118,4 @@ def test_a_lock_cannot_name_a_place_outside(tmp_path: Path) -> None:
     (tmp_path / "promptfmt.lock").write_text(json.dumps(lock), "utf-8")
     done = promptfmt(tmp_path, "outdated")
     assert done.returncode == 2
-    assert "the lock names '../secret', which is not below the rootdir" in done.stderr
+    assert "promptfmt.lock lists '../secret', which is outside the rootdir" in done.stderr
