@@ -28,13 +28,16 @@ from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems import file_suffixes
 from pytest_promptfmt.systems.task_files import load_tasks
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CollectedPrompts
 
 _MOST_NAMES: Final = 12
-_SUFFIXES: Final = (".yaml", ".yml", ".json", ".py", ".jinja")
+_BINARY: Final = frozenset({".gguf"})
+"""The suffixes of files that are not text, whose tasks are named after the file."""
+
 _FORMS: Final = {
     "sentence": "a sentence",
     "boxed": "a box",
@@ -214,8 +217,9 @@ def narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, s
     found: list[Path] = []
     of_name: list[Path] = [path for path in paths if path.is_file()]
     names: set[str] = set()
-    for file in map(Path, _candidates(list(paths) or [Path()], name)):
-        if not file.name.endswith(_SUFFIXES):
+    suffixes = file_suffixes() - _BINARY
+    for file in map(Path, _candidates(list(paths) or [Path()], name, suffixes)):
+        if file.suffix not in suffixes:
             of_name.append(file)
             continue
         try:
@@ -229,7 +233,7 @@ def narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, s
     return found or list(dict.fromkeys(of_name)) or None, names
 
 
-def _candidates(paths: Iterable[Path], name: str) -> Iterator[str]:
+def _candidates(paths: Iterable[Path], name: str, suffixes: Collection[str]) -> Iterator[str]:
     """Yield the files that may define a task, in the order of their folders; some systems name tasks after files."""
     for root in paths:
         if not root.is_dir():
@@ -238,7 +242,7 @@ def _candidates(paths: Iterable[Path], name: str) -> Iterator[str]:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(each for each in folders if each != DIRECTORY and not each.startswith((".", "__")))
             for each in sorted(names):
-                if (each.endswith(_SUFFIXES) or Path(each).stem == name) and each not in FILE_NAMES:
+                if (Path(each).suffix in suffixes or Path(each).stem == name) and each not in FILE_NAMES:
                     yield os.path.join(folder, each)
 
 

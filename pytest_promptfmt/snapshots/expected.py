@@ -29,13 +29,12 @@ from pytest_promptfmt.snapshots.paths import (
     read_snapshot,
     require_no_link,
 )
+from pytest_promptfmt.systems import file_suffixes
 
 if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import DocRecord, Document
 
 _TASK_SUFFIXES = (".yaml", ".yml")
-# Files that can define tasks of other systems; a folder is an orphan only when none of them could own it.
-_OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py", ".jinja", ".gguf")
 _SHOTS = re.compile(r"-\d+shot")
 
 
@@ -169,7 +168,7 @@ class ExpectedSnapshots:
         """Yield files of fully read task files whose task or profile does not exist."""
         for folder in {self.tree.folder(file): None for file in self._tasks}:
             place = self.tree.folder_of(folder.parent)
-            owners = [place / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
+            owners = [place / f"{folder.name}{suffix}" for suffix in file_suffixes()]
             # A JSON or Python file of the same name may be anything, such as the data of the task.
             owners = [
                 owner for owner in owners if owner in self._tasks or (owner.suffix in _TASK_SUFFIXES and owner.exists())
@@ -199,7 +198,7 @@ class ExpectedSnapshots:
         for directory in self._visited:
             place, is_left = self.tree.folder_of(directory), self.tree.is_left(directory)
             for folder in _folders(directory):
-                owners = [place / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
+                owners = [place / f"{folder.name}{suffix}" for suffix in file_suffixes()]
                 is_others = not self._is_in_run(place / f"{folder.name}.yaml")
                 if folder in defined or is_others or (not is_left and any(map(gate.is_there, owners))):
                     continue

@@ -212,6 +212,12 @@ def endings_of(system: System) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def file_suffixes() -> frozenset[str]:
+    """Return the last suffixes of the files of all systems, such as `.yaml`, and `.py`."""
+    endings = (ending for system in known_systems().values() for ending in endings_of(system))
+    return frozenset({".py", *(Path(f"_{ending}").suffix for ending in endings)})
+
+
 def recognized(path: Path) -> System | None:
     """Return the system that a file looks like one of; None for other files. Raises OSError."""
     systems = systems_for(path)

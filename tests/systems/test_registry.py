@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -73,6 +74,36 @@ def test_prompts_without_answers_are_shown_by_the_name_of_their_file(project: Pr
     assert done.returncode == 0, done.stderr
     assert "metals [plain]" in done.stdout
     assert "Which metal rusts?" in done.stdout
+
+
+def test_a_cached_run_knows_the_snapshots_of_files_with_another_suffix(cached_project: Project) -> None:
+    project = cached_project
+    install(project)
+    project.write(
+        "cards.py", CARDS.replace("SYSTEM = ", "    def made_of(self, path):\n        return ()\n\nSYSTEM = ")
+    )
+    project.write("metals.cards", "cards:\nWhich metal rusts? | iron\n")
+    project.accept()
+    project.settle()
+    project.run()
+    again = project.run()
+    assert again.parseoutcomes()["unchanged"] == 3
+    again.stdout.no_fnmatch_line("*obsolete*")
+
+
+def test_a_task_is_shown_by_its_name_from_a_file_of_an_installed_system(project: Project) -> None:
+    install(project)
+    project.write("cards.py", CARDS.replace("name=path.stem", "name='noble'"))
+    project.write("metals.cards", "cards:\nnoble | gold\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_promptfmt", "show", "noble", "--profile=plain"],
+        cwd=project.pytester.path,
+        env=dict(os.environ, PYTHONPATH=str(project.pytester.path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "noble [plain]" in done.stdout, done.stderr
 
 
 def test_a_system_of_an_installed_package_is_asked_before_lm_eval(project: Project) -> None:
