@@ -45,7 +45,7 @@ class ScoringTrial:
 class AnswerTrial(ScoringTrial):
     """The scores of one doc's answers: better when higher, None where the score is not a number.
 
-    `gold` is the right answer, `others` are the other options that count as right.
+    `gold` is the right answer.
     """
 
     answers: Answers
@@ -53,7 +53,6 @@ class AnswerTrial(ScoringTrial):
     best: float | None = None
     empty: float | None = None
     nonsense: float | None = None
-    others: tuple[str, ...] = ()
 
     @property
     def beats_nonsense(self) -> bool:
@@ -103,24 +102,24 @@ def _trials(scoring: Scoring) -> Trials:
         return Trials(scoring=scoring, choices=[trial for trial in choices if trial is not None])
     if scoring.task.generates:
         chain = Chain(scoring.task, scoring.stops, is_synthetic=scoring.is_synthetic)
-        return Trials(scoring=scoring, chain=chain, answers=list(_answer_trials(scoring, chain, asked)))
+        return Trials(scoring=scoring, chain=chain, answers=list(_answer_trials(chain, asked)))
     return Trials(scoring=scoring)
 
 
 # -- generated answers -----------------------------------------------------------------------------------------------
 
 
-def _answer_trials(scoring: Scoring, chain: Chain, asked: Sequence[tuple[Instance, Question]]) -> Iterator[AnswerTrial]:
+def _answer_trials(chain: Chain, asked: Sequence[tuple[Instance, Question]]) -> Iterator[AnswerTrial]:
     """Yield a trial of each doc whose answer can be tried; only of the first where a metric starts processes."""
     for pair in asked:
         if chain.scores_nothing or chain.processes:
             return
-        trial = _answer_trial(scoring, chain, *pair)
+        trial = _answer_trial(chain, *pair)
         if trial is not None:
             yield trial
 
 
-def _answer_trial(scoring: Scoring, chain: Chain, instance: Instance, question: Question) -> AnswerTrial | None:
+def _answer_trial(chain: Chain, instance: Instance, question: Question) -> AnswerTrial | None:
     answers = answers_of(question, instance.prompts[0].text)
     if answers is None:
         return None
@@ -134,12 +133,7 @@ def _answer_trial(scoring: Scoring, chain: Chain, instance: Instance, question: 
         raise
     except Exception as error:
         return replace(trial, error=f"{type(error).__name__}: {error}")
-    trial = replace(trial, best=best, empty=empty, nonsense=nonsense)
-    if answers.kind != "choice" or None in (best, empty, nonsense) or scoring.has_own_code:
-        return trial
-    targets = (target for index, target in enumerate(answers.targets) if index != answers.gold)
-    others = tuple(str(target) for target in targets if chain.is_right(question, instance.doc, target))
-    return replace(trial, others=others)
+    return replace(trial, best=best, empty=empty, nonsense=nonsense)
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------

@@ -8,14 +8,11 @@ from typing import Final
 
 from jinja2 import Environment, nodes
 
-from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
-from pytest_promptfmt.tasks import CodeImporter, row_facts, template_shapes
 
 COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
@@ -48,15 +45,6 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
             yield finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
 
 
-@query("PF261", "the name of a split looks misspelt", task, every=True)
-def _misspelt_split(study: Study) -> Iterator[Finding]:
-    for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
-        written = str(getattr(study.written.dataset, key) or "")
-        intended = meant(written, ("train", "validation", "valid"))
-        if intended is not None:
-            yield finding("", written, key, do=f"use {intended!r}, if that is the split")
-
-
 def meant(name: str, known: Collection[str] = COMMON) -> str | None:
     """Return the known name of which a name has two letters swapped, or one inside lost or doubled; None otherwise."""
     if len(name) < _SHORTEST - 1 or name in known or not name.isascii():
@@ -87,7 +75,6 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
                 if words == [word for key in mapping for word in re.findall(r"\w+", str(key))]:
                     yield finding(_KEYS_AS_ANSWER, target, "doc_to_target", instance, field=name)
                     return
-    yield from _joined_in_template(study)
 
 
 @error_query(
@@ -154,21 +141,3 @@ def _column_in_loop(page: Page) -> Iterator[Finding]:
         for name in sorted({node.name for node in body if isinstance(node, nodes.Name)} & doc.keys() - used):
             if rows and all(name in row for row in rows) and any(row[name] != doc[name] for row in rows):
                 yield finding("", f"{{{{{name}}}}} is {doc[name]!r}, the element has {rows[0][name]!r}", field=name)
-
-
-def _joined_in_template(study: Study) -> Iterator[Finding]:
-    """Report a column that the target joins or loops over, while code of `process_docs` looks keys up in it."""
-    written, code = study.written.doc_to_target, study.given.dataset.process_docs
-    if study.has_real_docs or not isinstance(written, str) or not isinstance(code, FunctionRef):
-        return
-    listed = {fact.path for fact in template_shapes(written).facts if fact.kind == "list" and len(fact.path) == 1}
-    if not listed:
-        return
-    try:
-        function = CodeImporter(study.settings.trusts, study.settings.import_limit).function(code)
-    except PromptfmtError:
-        return  # reported where the function is needed
-    mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
-    for path in sorted(listed & mappings, key=str):
-        saw = f"{code} uses {path[0]!r} as a mapping, but {written} uses it as a list"
-        yield finding(_KEYS_AS_ANSWER, saw, "doc_to_target", field=path[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,6 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern, warning
-from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.tasks import load_docs
 
 _LONG: Final = 50
@@ -39,9 +37,6 @@ _GAP: Final = re.compile(r"(?<!\w)_+(?!\w)")
 """A place to fill in, at which a text is cut."""
 
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
-_CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
-_LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)
-"""Columns that hold single words, and parts of a text."""
 
 _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)\s*\|\s*truncate\b")
 
@@ -200,16 +195,21 @@ def _is_python_list(value: str) -> bool:
 
 @also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
-    """Report a text of the data that Python code changes or reorders before it is in the prompt."""
-    if not study.runs_functions:
-        return
+    """Report a text of the data that code changes or reorders, or of which a template changes inner letters."""
     for instance in study.real_instances:
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
         texts = [(name, value.strip()) for name, value in _texts(instance.doc) if len(value) <= _MOST]
         left = [(name, value) for name, value in texts if len(value) >= _SOME and value not in whole]
         left = [(name, value) for name, value in left if not _GAP.search(value) and not _KEY.fullmatch(value)]
+        left = left if study.runs_functions else [one for one in left if _is_half_small(one[1], whole)]
         if left:
             yield from _changed(left, {_bare(value) for _, value in texts if value in whole}, whole, instance.index)
+
+
+def _is_half_small(value: str, whole: str) -> bool:
+    """Return whether a template changes letters within a text, but not all of them, as `capitalize` does."""
+    shown = re.search(re.escape(value), whole, re.IGNORECASE)
+    return shown is not None and shown[0][1:] != value[1:] and shown[0] not in (value.lower(), value.upper())
 
 
 def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: int) -> Iterator[Finding]:
@@ -220,7 +220,7 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
         if len(bare) < _SOME or bare in explained or bare not in bare_whole:
             continue
         only_blanks = _spaced(value) in spaced_whole
-        message = f"code changes {'whitespace' if only_blanks else 'case or punctuation'} in a text of the data"
+        message = f"the task changes {'whitespace' if only_blanks else 'case or punctuation'} in a text of the data"
         at_ends = _spaced(value)[1:].rstrip(".!?。") in spaced_whole  # to continue a sentence with it
         severity = Severity.INFO if only_blanks or at_ends else None
         yield finding(message, value, "doc_to_text", doc, field=name, severity=severity)
@@ -228,34 +228,6 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
 
 def _bare(text: str) -> str:
     return "".join(_WORDS.findall(text.casefold()))
-
-
-@also("PF223")
-def letters_made_small(study: Study) -> Iterator[Finding]:
-    """Report `capitalize` or `title` on texts of the data, which change all other letters as well."""
-    for template in study.templates:
-        found = _CASE.search(template.source)
-        if found is None or template.keys[-1] not in ("doc_to_text", "doc_to_choice", "doc_to_target"):
-            continue
-        texts = [value for doc in study.real_docs for name, value in doc.items() if name in found[0]]
-        change = str.title if found[1] == "title" else str.capitalize
-        if texts and not any(isinstance(text, str) and change(text)[1:] != text[1:] for text in texts):
-            continue
-        yield finding(f"the filter {found[1]} changes letter case inside the text", found[0][:60], template.keys)
-    for key in ("process_docs", "doc_to_text", "doc_to_choice"):
-        for node in definitions(study.config.get(key)):
-            lowered = next((call for call in ast.walk(node) if _changes_letters(call)), None)
-            if lowered is not None:
-                yield finding("code changes letter case inside a text of the data", ast.unparse(lowered)[:60], key)
-
-
-def _changes_letters(node: ast.AST) -> bool:
-    """Return whether code makes a column small but for the first letters: `doc["ctx"].capitalize()`."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    changed = node.func.value
-    is_column = isinstance(changed, ast.Subscript) and not _LABELS.search(ast.unparse(changed.slice))
-    return node.func.attr in ("capitalize", "title") and is_column
 
 
 @query("PF222", "only some prompts contain the question of their doc", task)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.page import error_query, task
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.rules.scores import compared_by_exact_match, gold_forms, normalised_texts, scored_by
+from pytest_promptfmt.rules.scores import gold_forms, scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
 
@@ -61,30 +60,6 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 )
 
 
-def _scored(study: Study) -> Sequence[Trials]:
-    """Return what answers score, if scoring does not fail, which other rules report."""
-    return (trials_of(study),) if scoring_failure(study) is None else ()
-
-
-@error_query("PF605", "a wrong option counts as right", _scored, scope="scoring", every=True)
-def _another_choice_wins(trials: Trials) -> Iterator[Finding]:
-    explained, at = _explained(trials), scored_by(trials)
-    for trial in trials.answers:
-        for other in trial.others if trial.beats_nonsense and trial.instance.index not in explained else ():
-            saw, do = f"{other!r}, gold is {trial.gold!r}", "compare whole answers, not parts of them"
-            yield finding("", saw, at, trial.instance, do=do)
-    for choice in trials.choices:
-        choices, right = choice.question.choices, set(choice.golds)
-        if len(right) == len(choices) or choices.count(choices[choice.golds[0]]) > 1:
-            continue
-        for name in _ACCURACIES:
-            score = choice.other_best.get(name)
-            if score is not None and score > 0 and choice.gold_best.get(name) is not None:
-                message = "the most likely choice counts as right, although it is wrong"
-                do = "compare the most likely choice with the gold one"
-                yield finding(message, f"{name} is {score:g}", at, choice.instance, do=do)
-
-
 @rule("PF608", "random-fallback", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def random_fallback(study: Study) -> Iterator[Finding]:
     """Report filters that guess an answer where they find nothing.
@@ -115,13 +90,6 @@ def random_fallback(study: Study) -> Iterator[Finding]:
         random.setstate(state)
 
 
-@error_query("PF705", "some options differ only in characters that exact_match ignores", task, scores=True)
-def _normalise_alike(study: Study) -> Iterator[Finding]:
-    for trial, texts in compared_by_exact_match(study):
-        if _is_ambiguous(texts):
-            yield finding("", repr(sorted(texts)), ("metric_list",), trial.instance)
-
-
 def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
     """Return whether the gold answer scores more than nonsense, in one of its forms."""
     if trial.beats_nonsense or trials.chain is None or trial.nonsense is None:
@@ -131,14 +99,3 @@ def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
         for form in gold_forms(study, trial, trials.chain)[1:]
     )
     return any(score is not None and score > trial.nonsense for score in scores)
-
-
-def _explained(trials: Trials) -> set[int]:
-    """Return the docs whose answers lose too much to what exact_match ignores, from which the rest follows."""
-    found = normalised_texts(trials)
-    return {trial.instance.index for trial, texts in found if _is_ambiguous(texts) or not all(texts.values())}
-
-
-def _is_ambiguous(texts: Mapping[str, str]) -> bool:
-    left = [text for text in texts.values() if text]
-    return len(set(left)) < len(left)

@@ -339,11 +339,11 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
 
 @also("PF605", scores=True)
 def near_miss_scores(study: Study) -> Iterator[Finding]:
-    """Report scoring code that accepts a wrong answer: one that contains the gold answer, or that of another doc."""
+    """Report scoring code that accepts a wrong answer, such as another option or one that contains the gold answer."""
     trials = tried(study)
     if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
         return
-    chain, given = trials.chain, trials.answers if gold_kind(study) == "text" else ()
+    chain, given = trials.chain, trials.answers if gold_kind(study) in ("text", "choice") else ()
     asked = [(trial, str(trial.answers.labels[trial.answers.gold]).strip()) for trial in given]
     golds = [gold for _, gold in asked] if len(trials.scoring.metrics) == 1 else []  # else another is stricter
     others = [[other for other in golds if other and other not in gold and gold not in other] for _, gold in asked]
@@ -357,6 +357,8 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
     copies = reordered if len(asked) > 1 and all(reordered) else [[] for _ in asked]
     for (trial, gold), is_won, more, copied in zip(asked, won, others, copies, strict=True):
         kinds = {**_near_misses(gold), "is the gold answer of another doc": _unrelated(trial, gold, more)}
+        options = trial.answers.targets if trial.answers.kind == "choice" else ()
+        kinds["is another option"] = [str(one) for at, one in enumerate(options) if at != trial.answers.gold]
         kinds["has the words of the prompt in their given order"] = copied
         for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
             if _counts(chain, trial, miss):

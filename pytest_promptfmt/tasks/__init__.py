@@ -105,7 +105,6 @@ if TYPE_CHECKING:
         score_texts,
     )
     from pytest_promptfmt.tasks.scoring.scoring_lines import reading_of, task_reading
-    from pytest_promptfmt.tasks.synthetic.code_shapes import row_facts
     from pytest_promptfmt.tasks.synthetic.synthetic_docs import columns_read, synthetic_docs
     from pytest_promptfmt.tasks.synthetic.template_shapes import template_shapes
     from pytest_promptfmt.tasks.task_classes import OF_LM_EVAL, class_mentions, task_of_class

@@ -92,7 +92,7 @@ def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Pat
     explained = example.format(more='asked: "A B, WHICH METAL RUSTS?", ', text='doc["question"].upper()')
     assert "PF223" not in found_in(tmp_path, explained)
     spaced = example.format(more="", text='doc["question"].replace(" ", "  ")')
-    assert "code changes whitespace" in found_in(tmp_path, spaced)["PF223"]
+    assert "the task changes whitespace" in found_in(tmp_path, spaced)["PF223"]
 
 
 def test_a_backslash_and_n_that_a_text_is_about_are_not_a_literal_newline(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from linting import linted, study_of
 
 from pytest_promptfmt.formats.apply import apply_template
@@ -200,29 +199,6 @@ def test_carriage_returns_are_seen_in_examples_that_are_written_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "is_reported"),
-    [
-        ('doc["ctx"].capitalize()', True),
-        ('doc["ctx"][0].capitalize() + doc["ctx"][1:]', False),
-        ('doc["ctx"] + doc["category"].capitalize()', False),
-        ('"tin".capitalize() + doc["ctx"]', False),
-    ],
-)
-def test_letters_are_changed_in_code_too(code: str, is_reported: bool, tmp_path: Path) -> None:
-    (tmp_path / "helper.py").write_text(f"def asked(doc):\n    return {code}\n", "utf-8")
-    path = tmp_path / "a.yaml"
-    path.write_text(
-        yaml.safe_dump(TASK | {"doc_to_text": None}).replace(
-            "doc_to_text: null", "doc_to_text: !function helper.asked"
-        ),
-        "utf-8",
-    )
-    [task] = load_tasks(path)
-    found = linted(study_of(task, tmp_path), Selection(rules=known_rules(), rootdir=tmp_path)).findings
-    assert ("PF223" in {finding.code for finding in found}) is is_reported
-
-
-@pytest.mark.parametrize(
     ("keys", "is_reported"),
     [
         ({}, True),
@@ -285,14 +261,6 @@ def test_a_letter_that_looks_latin_is_reported_among_latin_labels(choices: list[
 )
 def test_values_of_generation_arguments_have_ranges(kwargs: dict[str, object], is_reported: bool) -> None:
     assert ("PF908" in codes(output_type="generate_until", doc_to_choice=None, generation_kwargs=kwargs)) is is_reported
-
-
-@pytest.mark.parametrize(
-    ("split", "is_reported"),
-    [("vaildation", True), ("tain", True), ("validation", False), ("val", False), ("train_hard", False)],
-)
-def test_a_misspelt_split_is_reported(split: str, is_reported: bool) -> None:
-    assert ("PF261" in codes(fewshot_split=split)) is is_reported
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from pytest_promptfmt.core.errors import SyntheticDocsError
 from pytest_promptfmt.core.task import Dataset, Task
-from pytest_promptfmt.tasks.synthetic.code_shapes import row_facts
 from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
 
 NUMBERS = {"1": 0, "2": 1}
@@ -162,29 +161,6 @@ def test_what_the_source_does_not_show_is_a_reason_to_skip() -> None:
 
 def answers_of(doc: Any) -> list[str]:
     return [candidate["spans"] for candidate in [doc["answer"]] + doc["others"]]
-
-
-def with_answers(dataset: Any) -> Any:
-    def answered(doc: Any) -> Any:
-        first = doc["label"]["text"]
-        return {"label": first, "answers": answers_of(doc)}
-
-    return dataset.map(answered)
-
-
-def each_with_answers(doc: Any) -> Any:
-    doc["label"] = doc["label"]["text"]
-    return doc["answer"]["spans"]
-
-
-def mapped(dataset: Any) -> Any:
-    return dataset.map(each_with_answers)
-
-
-@pytest.mark.parametrize("function", [with_answers, mapped])
-def test_what_code_asks_of_rows_is_known_of_columns_that_it_leaves_as_they_are(function: Any) -> None:
-    mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
-    assert mappings == {("answer",)}
 
 
 def test_a_gold_answer_that_code_calculates_is_one_of_the_choices() -> None:

@@ -41,43 +41,6 @@ def code_facts(function: Any) -> tuple[Fact, ...]:
     return tuple(dict.fromkeys(facts))
 
 
-def row_facts(function: Any) -> tuple[Fact, ...]:
-    """Return how a function that gets a dataset uses its rows, for columns that it leaves as they are.
-
-    The functions are read that are written inside of it, and those that it gives to `map`.
-    """
-    node = _parsed(function) if inspect.isfunction(function) else None
-    facts: list[Fact] = []
-    written: set[Any] = set()
-    for inner in _row_functions(node, function) if node is not None else ():
-        names = [argument.arg for argument in inner.args.args]
-        walk = _Walk(dict.fromkeys(names[:1], ()), getattr(function, "__globals__", {}), facts, 0)
-        with suppress(RecursionError):
-            for statement in inner.body if isinstance(inner, ast.FunctionDef) else [inner.body]:
-                walk.visit(statement)
-        written |= {_constant(key) for each in ast.walk(inner) if isinstance(each, ast.Dict) for key in each.keys}
-        written |= {
-            _constant(target.slice)
-            for each in ast.walk(inner)
-            if isinstance(each, ast.Assign)
-            for target in each.targets
-            if isinstance(target, ast.Subscript)
-        }
-    return tuple(dict.fromkeys(fact for fact in facts if fact.path[0] not in written))
-
-
-def _row_functions(node: ast.FunctionDef, function: FunctionType) -> Iterator[ast.FunctionDef | ast.Lambda]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.FunctionDef | ast.Lambda) and inner is not node:
-            yield inner
-        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "map":
-            for argument in inner.args[:1]:
-                known = function.__globals__.get(argument.id) if isinstance(argument, ast.Name) else None
-                given = _parsed(known) if inspect.isfunction(known) else None
-                if given is not None:
-                    yield given
-
-
 def _constant(node: ast.AST | None) -> Any:
     return node.value if isinstance(node, ast.Constant) else None
 
