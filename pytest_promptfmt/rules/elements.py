@@ -279,8 +279,6 @@ def _label_before_other_column(page: Page) -> Iterator[Finding]:
         is_misplaced = not printed & {name, *codes} or any(
             other and other != label and one.casefold() in (name, *codes) for other, one in page.labelled
         )
-        if name != folded and len(name) > _SHORT and sorted(name) == sorted(folded):
-            yield finding("a label or its column name has swapped letters", f"{label}: {{{{{field}}}}}", field=field)
         if folded not in (name, *codes) and (is_other or is_other_language) and is_misplaced:
             yield finding("", f"{label}: {{{{{field}}}}}", field=field)
 
