@@ -78,7 +78,7 @@ def test_an_option_that_is_a_part_of_the_gold_answer_and_counts_as_right_is_repo
 
     docs = [{"question": "?", "choices": ["un", "unfair"], "answer": 1}]
     metric = [{"metric": "within", "aggregation": "mean", "higher_is_better": True}]
-    given = {
+    given: dict[str, Any] = {
         "process_results": scored,
         "metric_list": metric,
         "doc_to_choice": "{{choices}}",
