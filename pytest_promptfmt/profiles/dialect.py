@@ -196,7 +196,10 @@ class _ChatSandbox(LimitedSandbox):
         error = sys.exc_info()[1]
         if error is None or isinstance(error, TemplateSyntaxError):
             super().handle_exception(source)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # else its traceback and this frame hold each other, and with them the whole trial
 
 
 def line_of(error: BaseException) -> int | None:

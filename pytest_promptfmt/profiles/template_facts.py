@@ -7,9 +7,10 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 from jinja2 import Undefined, nodes
 from jinja2.utils import missing
@@ -155,9 +156,17 @@ def _quoted(text: str) -> str:
 # -- from renderings -------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
+_known: Final[WeakKeyDictionary[TemplateTrial, TemplateFacts]] = WeakKeyDictionary()
+
+
 def template_facts(trial: TemplateTrial) -> TemplateFacts:
-    """Return the facts of the chat template of a trial, whose renderings are kept there."""
+    """Return the facts of the chat template of a trial, known as long as the trial is there."""
+    if trial not in _known:
+        _known[trial] = _facts(trial)
+    return _known[trial]
+
+
+def _facts(trial: TemplateTrial) -> TemplateFacts:
     try:
         with time_limit(_SECONDS, f"trying out the chat template of profile {trial.profile.name!r}"):
             facts = _Probe(trial).facts()
