@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -91,15 +92,20 @@ def check(
 
         fix_files(paths or [], pytest_options(select=select, allow_code=allow_code, no_code=no_code), write=True)
     accepting = pytest_options(tasks=task, profiles=profile, select=select, allow_code=allow_code, no_code=no_code)
-    checked = checked_by_pytest(paths or [], [*accepting, *(["--promptfmt-no-cache"] if no_cache else [])])
+    options = [*accepting, *(["--promptfmt-no-cache"] if no_cache else [])]
+    checked = checked_by_pytest(paths or [], options)
+    if not checked.files and not paths and checked.template_folders:
+        paths = [Path(os.path.relpath(folder)) for folder in sorted(checked.template_folders)]
+        note(f"there is no task file here; checking the chat templates in {', '.join(map(str, paths))}")
+        checked = checked_by_pytest(paths, options)
     if checked.result.unmatched and not checked.files:
         raise SettingsError(checked.result.unmatched[0])
     versions = None
     if base is not None:
         from pytest_promptfmt.cli.diff import compared
 
-        options = pytest_options(profiles=profile, no_code=no_code)
-        versions = compared(base, None, [*map(str, paths or ())], task or [], options, findings=False).versions
+        general = pytest_options(profiles=profile, no_code=no_code)
+        versions = compared(base, None, [*map(str, paths or ())], task or [], general, findings=False).versions
     status = 3 if any(finding.kind == "unsure" for finding in versions or ()) else 0
     if not checked.is_good or any(finding.is_error for finding in versions or ()):
         status = 1

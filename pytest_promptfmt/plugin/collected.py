@@ -263,7 +263,8 @@ class CheckSummary:
     """The result of a run of `files`, of which `unchanged` have outcomes of an earlier run.
 
     The missing snapshots of the files `without_snapshots` are not part of the result. `notes` are warnings and errors
-    of collecting. `is_good` states whether nothing in the result fails.
+    of collecting. `is_good` states whether nothing in the result fails. `template_folders` have chat templates that
+    were not tested, because no path of the run names them.
     """
 
     result: RunResult
@@ -272,6 +273,7 @@ class CheckSummary:
     unchanged: int
     without_snapshots: int
     notes: tuple[str, ...]
+    template_folders: tuple[Path, ...]
 
 
 def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
@@ -303,6 +305,7 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
         unchanged=taker.unchanged,
         without_snapshots=len(taker.first_files),
         notes=tuple(dict.fromkeys(taker.notes)),
+        template_folders=tuple(taker.result.rootdir / name for name in taker.template_folders),
     )
 
 
@@ -313,6 +316,7 @@ class _Taker:
         self.result: RunResult | None = None
         self.files = self.unchanged = self.failed = 0
         self.first_files: frozenset[str] = frozenset()
+        self.template_folders: list[str] = []
         self._progress = progress
         self._read = self._run = 0
         self._counts: Counter[str] = Counter()
@@ -349,5 +353,5 @@ class _Taker:
         self.result = closing.result if closing is not None else None
         if self.result is not None:
             new = {each.file for each in self.result.outcomes if each.category == "new"}
-            expected = config.stash[RUN].expected
+            expected, self.template_folders = config.stash[RUN].expected, config.stash[RUN].found.template_folders
             self.first_files = frozenset(file for file in new if not expected.has_snapshots(Path(file)))

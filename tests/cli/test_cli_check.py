@@ -412,3 +412,18 @@ def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     found = promptfmt(tmp_path, "check")
     assert (found.returncode, found.stderr) == (0, "no errors: 1 file\n")
     assert "warning" in found.stdout
+
+
+@needs("templates")
+def test_a_folder_without_tasks_has_its_templates_checked(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "chats/brief.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{{ m.nane }}{% endfor %}", "utf-8"
+    )
+    done = promptfmt(tmp_path, "check", "--output-format", "concise")
+    assert "there is no task file here; checking the chat templates in chats" in done.stderr
+    assert "chats/brief.jinja" in done.stdout
+    assert "1 file" in done.stderr
+    (tmp_path / "arc.yaml").write_text(TASK.replace("NAME", "arc"), "utf-8")
+    assert "chats" not in promptfmt(tmp_path, "check", "--output-format", "concise").stdout

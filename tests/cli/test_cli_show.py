@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from promptfmt_command import promptfmt, write_task
+from slices import needs
 
 GALLERY = Path(__file__).parents[2] / "fixtures" / "tasks"
 
@@ -197,6 +198,7 @@ def test_a_reader_who_stops_early_gets_no_traceback() -> None:
     assert "SystemExit" not in done.stderr
 
 
+@needs("templates")
 def test_a_template_is_found_by_the_name_of_its_file_and_any_file_by_its_path(folder: Path) -> None:
     write_task(folder, "arc", "Q: {{question}}")
     (folder / "chats").mkdir()
