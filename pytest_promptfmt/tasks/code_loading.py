@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib.metadata
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError
 from importlib.util import resolve_name
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
@@ -26,10 +26,11 @@ from pytest_promptfmt.core.files import is_installed
 from pytest_promptfmt.core.limits import must_propagate
 from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.tasks.deferred_imports import Deferred, put_off, restore_removed
-from pytest_promptfmt.tasks.harness import PACKAGES
+from pytest_promptfmt.tasks.harness import PACKAGES, Harness
 from pytest_promptfmt.tasks.import_failures import ImportFailedError, can_wait, explained, missing_package
 
 _CAUGHT: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+_TOLERANT: Final = frozenset({"importlib", "importlib.metadata", "importlib.util"})
 _ENDS: Final = frozenset({"exit", "quit", "_exit"})
 
 
@@ -46,7 +47,7 @@ class CodeLoader(SourceLoader):
 
     def __init__(self, fullname: str, path: str) -> None:
         super().__init__(fullname, path)
-        self._checkout = _CheckoutFinder.current
+        self._checkout = _FINDER.checkout
         self._own_lack: ImportFailedError | None = None
         self._imported: list[str] = []
 
@@ -97,7 +98,7 @@ class CodeLoader(SourceLoader):
         level: int = 0,
     ) -> Any:
         """Import as Python does; while the module itself is run, what is missing has a stand-in."""
-        with _loads_code(self._checkout):
+        with code_of(self._checkout):
             if scope is None or local is not scope:  # in a function: later, and only where it is used
                 return builtins.__import__(name, scope, local, names or (), level)
             package = scope.get("__package__")
@@ -123,8 +124,11 @@ class CodeLoader(SourceLoader):
                 importlib.import_module(".".join(parts[:end]))
         found = builtins.__import__(name, scope, scope, names, level)
         self._imported += [absolute, *(f"{absolute}.{each}" for each in names)]
-        if absolute == importlib.metadata.__name__ and "version" in names:
-            return _copied(found, version=self._version)
+        if absolute in _TOLERANT:
+            metadata = _copied(importlib.metadata, version=self._version)
+            util = _copied(importlib.util, spec_from_file_location=_code_in_file)
+            tolerant = _copied(importlib, metadata=metadata, util=util)
+            return getattr(tolerant, absolute.partition(".")[2], tolerant) if names else tolerant
         if names and getattr(found, "__file__", None) is None and hasattr(found, "__path__"):
             # A package that distributions share: Python itself would complain after this call.
             for each in names:
@@ -133,10 +137,15 @@ class CodeLoader(SourceLoader):
         return found
 
     def _version(self, distribution_name: str) -> str:
-        """Return the version of a distribution, one that satisfies each requirement for what is not installed."""
+        """Return the version of a distribution, one that satisfies each requirement for what is not installed.
+
+        A checkout has its own, for which lm-eval asks when it is imported.
+        """
         try:
             return importlib.metadata.version(distribution_name)
-        except PackageNotFoundError as error:
+        except importlib.metadata.PackageNotFoundError as error:
+            if self._checkout is not None and distribution_name == self._checkout.folder.name:
+                return self._checkout.release or "0"
             frame = sys._getframe(1)
             if frame.f_locals is not frame.f_globals or not self._can_wait(distribution_name, frame):
                 raise
@@ -160,6 +169,11 @@ class CodeLoader(SourceLoader):
             for node in ast.walk(syntax_tree(self.get_data(self.path)))
             if (isinstance(node, ast.Try) and _goes_on(node)) or (isinstance(node, ast.With) and _suppresses(node))
         ]
+
+
+def _code_in_file(name: str, location: str | Path, **given: Any) -> ModuleSpec | None:
+    given.setdefault("loader", CodeLoader(name, str(location)))
+    return importlib.util.spec_from_file_location(name, location, **given)
 
 
 def loader_of(module: ModuleType | None) -> CodeLoader | None:
@@ -217,25 +231,49 @@ def _part(name: str) -> Any:
 
 
 class _CodeFinder(MetaPathFinder):
-    """Finds modules as the other finders do; those that do not belong to a library are loaded from their source."""
+    """Finds modules as the other finders do, and those of a checkout that an installed harness of its name lacks.
+
+    Modules that do not belong to a library are loaded from their source.
+    """
 
     is_passing = True
     loader: type[SourceLoader] = SourceLoader
+    checkout: Harness | None = None
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None) if finder is not self else None
-            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
+        finders = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+        if self.checkout is not None:
+            finders.append(_PackageFinder(self.checkout.folder))
+        for finder in finders:
+            spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 loader = spec.loader
                 if type(loader) is SourceFileLoader and not _is_library(loader.path):
                     # A harness that was chosen is run as it is.
-                    is_chosen = isinstance(finder, _CheckoutFinder) and not finder.is_passing
+                    is_chosen = isinstance(finder, _PackageFinder) and finder in sys.meta_path
                     spec.loader = (SourceLoader if is_chosen else self.loader)(loader.name, loader.path)
                 return spec
         return None
+
+
+class _PackageFinder(MetaPathFinder):
+    """Finds the modules of a package in its folder."""
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        package, *parts = fullname.split(".")
+        if package != self._package.name:
+            return None
+        return PathFinder.find_spec(fullname, [str(self._package.joinpath(*parts).parent)])
+
+
+def use_package(folder: Path) -> None:
+    """Let this process import a package from its folder, even if another one is installed."""
+    sys.meta_path.insert(0, _PackageFinder(folder))
 
 
 def _is_library(path: str) -> bool:
@@ -265,89 +303,16 @@ def imports_from_source() -> Iterator[None]:
         sys.meta_path.remove(_FINDER)
 
 
-# -- checkouts ---------------------------------------------------------------------------------------------------------
-
-
-class _CheckoutFinder(MetaPathFinder):
-    """Finds the modules of a package in the folder of a checkout, and its version for those that ask for their own."""
-
-    current: _CheckoutFinder | None = None
-    is_passing = False
-    """Whether it is there for one import, so that what it finds is not installed."""
-
-    def __init__(self, package: Path, version: str = "") -> None:
-        self._package = package
-        self._version = version
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        package, *parts = fullname.split(".")
-        if package != self._package.name:
-            return None
-        return PathFinder.find_spec(fullname, [str(self._package.joinpath(*parts).parent)])
-
-    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        if self._version and context.name == self._package.name:
-            yield _OnlyVersion(self._version)
-
-
 @contextmanager
-def code_of(package: Path | None, version: str = "") -> Iterator[None]:
-    """Let code that is tested import a package from its folder inside the block, and what an installed one lacks.
-
-    It may read its own version, as lm-eval does when it is imported.
-    """
-    finder = _CheckoutFinder(package, version or "0") if package is not None else None
-    before, _CheckoutFinder.current = _CheckoutFinder.current, finder
+def code_of(checkout: Harness | None) -> Iterator[None]:
+    """Import code that is tested inside the block, and modules of a checkout that an installed harness lacks."""
+    before = _FINDER.loader, _FINDER.checkout
+    _FINDER.loader, _FINDER.checkout = CodeLoader, checkout
     try:
-        with _loads_code(finder):
+        with imports_from_source():
             yield
     finally:
-        _CheckoutFinder.current = before
-
-
-@contextmanager
-def _loads_code(checkout: _CheckoutFinder | None) -> Iterator[None]:
-    before, _FINDER.loader = _FINDER.loader, CodeLoader
-    try:
-        with imports_from_source(), _found_by(checkout):
-            yield
-    finally:
-        _FINDER.loader = before
-
-
-@contextmanager
-def _found_by(finder: _CheckoutFinder | None) -> Iterator[None]:
-    if finder is None or finder in sys.meta_path:
-        yield
-        return
-    finder.is_passing = True
-    sys.meta_path.append(finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-def use_package(folder: Path) -> None:
-    """Let this process import a package from its folder, even if another one is installed."""
-    sys.meta_path.insert(0, _CheckoutFinder(folder))
-
-
-class _OnlyVersion(Distribution):
-    """The distribution of a package that is not installed, of which only a version is known."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    @property
-    def version(self) -> str:
-        return self._version
-
-    def read_text(self, _filename: str) -> str | None:
-        return None
-
-    def locate_file(self, path: Any) -> Any:
-        return Path(path)
+        _FINDER.loader, _FINDER.checkout = before
 
 
 class _AnyVersion(str):

@@ -297,8 +297,7 @@ def _shown_module(ref: FunctionRef) -> str:
 def _executed(name: str, file: Path, mtime: int, checkout: Harness | None) -> ModuleType:
     """Return a new module of a file, run as a run of lm-eval does, with that of a checkout around it importable."""
     source = file.read_bytes()
-    package, version = (None, "") if checkout is None else (checkout.folder, checkout.release)
-    with code_of(package, version), ExitStack() as stack:
+    with code_of(checkout), ExitStack() as stack:
         spec = importlib.util.spec_from_file_location(name, file, loader=CodeLoader(name, str(file)))
         if spec is None or spec.loader is None:
             raise ImportError(f"{display_path(file)} cannot be loaded")
@@ -308,8 +307,8 @@ def _executed(name: str, file: Path, mtime: int, checkout: Harness | None) -> Mo
             with suppress(ImportError):
                 importlib.import_module("lm_eval.api.metrics")
         stack.enter_context(import_of(name, str(file), uses_numpy=b"numpy" in source))
-        if package is not None and file.parent.name in _REGISTERING:
-            stack.enter_context(without_registry(package.name))
+        if checkout is not None and file.parent.name in _REGISTERING:
+            stack.enter_context(without_registry(checkout.folder.name))
         try:
             spec.loader.exec_module(module)
         except ImportError as error:

@@ -85,6 +85,18 @@ def test_an_error_names_a_package_only_as_a_word(message: str, missing: str) -> 
     assert missing_package(error) == missing
 
 
+@pytest.mark.parametrize(
+    "imports",
+    ["import importlib.util as u", "from importlib import util as u", "import importlib.util\nu = importlib.util"],
+)
+def test_a_file_that_code_loads_by_its_path_is_loaded_without_what_is_missing(tmp_path: Path, imports: str) -> None:
+    (tmp_path / "judge.py").write_text("import a_package_of_nobody\ndef verify(results):\n    return 1\n", "utf-8")
+    loads = f"spec = u.spec_from_file_location('judge', {str(tmp_path / 'judge.py')!r})\n"
+    loads += "judge = u.module_from_spec(spec)\nspec.loader.exec_module(judge)\nverify = judge.verify\n"
+    task = bound(task_with(tmp_path, f"{imports}\n{loads}{SCORES}"))
+    assert task.doc_to_text({"question": "Why?"}) == "Q: Why?"
+
+
 def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
     guarded = "try:\n    import a_package_of_nobody as p\nexcept ImportError:\n    p = None\n"
     utils = f"{guarded}import another_package_of_nobody\ndef text(doc):\n    return str(p)\nscore = text\n"
