@@ -117,9 +117,8 @@ def check(
             typer.echo(counted)
     else:
         _print(result, versions, output_format, verbose=verbose)
-    for line in checked.notes:
+    for line in (*checked.notes, _ending(checked)):
         note(line)
-    note(_ending(checked))
     raise typer.Exit(status)
 
 

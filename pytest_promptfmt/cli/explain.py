@@ -14,9 +14,8 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from pytest_promptfmt.cli.options import AsJson, RuleFiles
+from pytest_promptfmt.cli.options import AsJson, RuleFiles, require_path
 from pytest_promptfmt.cli.output import print_json, say
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.json_values import data_of
@@ -91,8 +90,7 @@ def formats(
 
     The list has the built-in ones, those from the literature, and your own.
     """
-    if not tasks.is_dir():
-        raise SettingsError(f"there is no folder {display_path(tasks)}", hint="--tasks takes the folder of task files")
+    require_path(tasks, "folder")
     known = known_formats(tasks)
     for name in names or ():
         if name not in known:
@@ -120,8 +118,7 @@ def profiles(
 
     The settings are those of this folder and the folders above it.
     """
-    if not folder.is_dir():
-        raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))
+    require_path(folder, "folder")
     defined: dict[str, Profile] = {}
     chosen: Sequence[str] | None = None
     for above in reversed([folder.resolve(), *folder.resolve().parents]):

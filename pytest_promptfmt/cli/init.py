@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import click
 import typer
 
-from pytest_promptfmt.cli.options import NoCode, pytest_options
+from pytest_promptfmt.cli.options import NoCode, pytest_options, require_path
 from pytest_promptfmt.cli.output import note, say, write_file
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
@@ -98,8 +98,7 @@ def init(
 
     Lines for git's attributes and ignores are added. Nothing is overwritten.
     """
-    if not folder.is_dir():
-        raise SettingsError(f"no such folder: {display_path(folder)}", hint=gate.missing_hint(folder))
+    require_path(folder, "folder")
     if action is not None and not _PINNED.fullmatch(action):
         hint = "write OWNER/NAME@COMMIT; `git ls-remote` prints commit ids"
         raise SettingsError(f"--action {action!r} has no full commit id", hint=hint)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -44,10 +44,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all tasks and whole diffs.")]
 
 
-def require_path(path: Path) -> None:
-    """Raise SettingsError for a path of the command line that is no file or folder."""
-    if not path.exists():
-        raise SettingsError(f"no such file or folder: {display_path(path)}", hint=gate.missing_hint(path))
+def require_path(path: Path, what: Literal["folder", "file or folder"] = "file or folder") -> None:
+    """Raise SettingsError for a path of the command line that is not what it must be."""
+    if not (path.is_dir() if what == "folder" else path.exists()):
+        raise SettingsError(f"no such {what}: {display_path(path)}", hint=gate.missing_hint(path))
 
 
 def pytest_options(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.results.clusters import MEANINGS
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
@@ -74,7 +75,7 @@ def outcome_of(
         old, new = display_path(verdict.renamed_from), display_path(verdict.path)
         return replace(item, category="renamed", key=old, title=f"renamed {old} → {new}")
     if verdict.state == "missing":
-        return replace(item, category="new", title="snapshots that do not exist yet")
+        return replace(item, category="new", title=MEANINGS["new"])
     changed = _changes(verdict)
     docs = len({change.doc for change in changed if change.doc})
     item = replace(item, sections=tuple(dict.fromkeys(change.section for change in changed)))
@@ -89,7 +90,7 @@ def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
     if verdict.error is not None:
         yield from (f"{who}: the snapshot cannot be trusted", str(verdict.error))
     elif verdict.state == "missing":
-        yield from (f"{who}: there is no snapshot yet", display_path(verdict.path))
+        yield from (f"{who}: {MEANINGS['new']}", display_path(verdict.path))
     else:
         yield from (f"{who}: {changed}", f"--- {display_path(verdict.path)}", "+++ now")
         if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
@@ -190,7 +191,7 @@ def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]
         yield from compared_lines(who, "", verdict)
         return
     if verdict.state == "missing":
-        yield f"{who}: there is no snapshot yet; {replay.summary()}"
+        yield f"{who}: {MEANINGS['new']}; {replay.summary()}"
         yield display_path(verdict.path)
         yield from _recorded_differently(replay)
         return

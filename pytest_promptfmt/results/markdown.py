@@ -81,8 +81,7 @@ def _head(result: RunResult) -> Iterator[str]:
     yield from (f"\n{counted(counts[name], 'item')} {text}." for name, text in others.items() if counts.get(name))
     yield ""
     if result.archetypes:
-        names = ", ".join(map(code, result.archetypes))
-        yield f"{archetype_note(result.archetypes).replace(', '.join(result.archetypes), names, 1)}.\n"
+        yield f"{archetype_note([code(name) for name in result.archetypes])}.\n"
     if result.earlier is not None:
         yield from (f"- {code(line)}" for line in since_lines(result))
         yield ""

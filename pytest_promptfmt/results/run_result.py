@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Severity
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
-from pytest_promptfmt.results.clusters import Cluster, FindingGroup, clusters_of, finding_groups, grouped
+from pytest_promptfmt.results.clusters import MEANINGS, Cluster, FindingGroup, clusters_of, finding_groups, grouped
 from pytest_promptfmt.results.pending import ACCEPTABLE, Edit
 from pytest_promptfmt.results.wording import accept_all
 from pytest_promptfmt.rules.rule_registry import known_rules
@@ -170,8 +171,7 @@ class RunResult:
     @cached_property
     def unrendered(self) -> Mapping[str, frozenset[str]]:
         """Return the files with their tasks that were skipped."""
-        skipped = (outcome for outcome in self.outcomes if outcome.category == "skipped")
-        groups = grouped(skipped, lambda outcome: outcome.file)
+        groups = grouped(chain(*self._skipped.values()), lambda outcome: outcome.file)
         return {file: frozenset(_tasks(groups[file])) for file in sorted(groups)}
 
     @cached_property
@@ -258,15 +258,13 @@ class Tally:
             self._obsolete.append(path)
             name = display_path(path)
             if name not in renamed:
-                title = "snapshots that no task defines"
-                self.add(Outcome(task=name, file=str(path), category="obsolete", title=title), name)
+                self.add(Outcome(task=name, file=str(path), category="obsolete", title=MEANINGS["obsolete"]), name)
 
     def edits(self) -> Iterator[Edit]:
         """Yield what --snapshot-update would do to the files as they are now."""
         yield from (_edit(outcome) for outcome in self.outcomes if outcome.new_text is not None)
-        title = "a snapshot that no task defines"
         for path in self._obsolete:
-            yield Edit(path=path, old=content_of(path), new=None, category="obsolete", title=title)
+            yield Edit(path=path, old=content_of(path), new=None, category="obsolete", title=MEANINGS["obsolete"])
 
 
 def _edit(outcome: Outcome) -> Edit:

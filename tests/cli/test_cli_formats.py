@@ -99,7 +99,7 @@ def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
     ("arguments", "code", "says"),
     [
         (("mcqq",), 2, "did you mean 'mcqa'?"),
-        (("--tasks", "nowhere"), 2, "there is no folder nowhere"),
+        (("--tasks", "nowhere"), 2, "no such folder: nowhere"),
     ],
 )
 def test_wrong_use_is_one_message(arguments: tuple[str, ...], code: int, says: str) -> None:

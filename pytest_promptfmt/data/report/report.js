@@ -186,9 +186,10 @@ function sameCauseNodes(number) {
   const button = make("button", { type: "button" }, `show all ${rows.toLocaleString("en")}`);
   button.addEventListener("click", () => { $("cause").value = String(number); filter(); $("list").focus(); });
   const more = cause.tasks - cause.names.length;
-  return [make("p", {}, `${rows.toLocaleString("en")} prompts of ${cause.tasks.toLocaleString("en")} `
-    + `${cause.tasks === 1 ? "task" : "tasks"} have the same cause `, button),
-  make("p", { class: "dim" }, cause.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
+  const whose = cause.tasks === 1 ? "this task" : `${cause.tasks.toLocaleString("en")} tasks`;
+  const head = make("p", {}, `${rows.toLocaleString("en")} prompts of ${whose} have the same cause `, button);
+  if (cause.tasks === 1) return [head];  // its name is above
+  return [head, make("p", { class: "dim" }, cause.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
 }
 
 function findingNode([severity, code, name, where, message, saw, todo, isFirst]) {
