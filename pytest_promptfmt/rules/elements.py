@@ -130,7 +130,7 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
     parts = [answer.strip() for answer in answers if isinstance(answer, str)]
     if cue is not None and parts and all(text.startswith(f"{cue.name}{cue.colon}") for text in parts):
         at = "doc_to_target" if study.generates else "doc_to_choice"
-        yield finding("", f"the prompt ends with {cue.name}{cue.colon}, the answer is {parts[0][:40]}", at)
+        yield finding("", f"the prompt ends with {cue.name + cue.colon!r}, the answer is {parts[0][:40]!r}", at)
 
 
 @query("PF242", "the answer of a few-shot example repeats the label before it", shown, at="fewshot_config")
@@ -140,7 +140,7 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
     twice = next((answer for answer in answers if answer.startswith(begin)), None)
     if twice is not None and not any(_cue_in_answer(page.study)):
         yield finding(
-            "", f"after the label {begin}, the answer is {twice[:40]}", severity=severity_of_shots(page.study)
+            "", f"after the label {begin!r}, the answer is {twice[:40]!r}", severity=severity_of_shots(page.study)
         )
 
 

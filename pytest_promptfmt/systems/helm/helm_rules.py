@@ -268,7 +268,7 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
     Why: the quasi metrics drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix
     of every completion; `-5` and `5` become equal.
 
-    Fix: use answers with a number, or with a word other than an article. Otherwise score only by exact_match.
+    Fix: use answers with more than articles and punctuation, or score only by exact_match.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
     """

@@ -79,7 +79,7 @@ class ResponseReader:
         except (RuntimeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         if not has_calls(message):
-            raise ValueError("tool_calls of the answer are not a list of calls")
+            raise ValueError("`tool_calls` of the answer is not a list of calls")
         made: Mapping[str, Any] = message
         return made
 
