@@ -305,7 +305,7 @@ class _Probe:
             is_elsewhere = name in (_KEYS_OF_CALLS if is_call else known) and is_call != (
                 undefined._undefined_obj is missing
             )
-            if is_elsewhere or not is_call:
+            if undefined._undefined_name is not None and (is_elsewhere or not is_call):  # not that of `first`
                 found.setdefault((name, line), UndefinedName(name, line, is_elsewhere))
 
         stored = {each.name for each in self.trial.nodes if isinstance(each, nodes.Name) and each.ctx == "store"}

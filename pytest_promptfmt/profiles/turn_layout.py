@@ -111,7 +111,12 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
 
 
 def is_for_chat(trial: TemplateTrial) -> bool:
-    """Return whether a template writes answers as turns: those of classifiers and rerankers make a task of them."""
+    """Return whether a template writes answers as turns: those of classifiers and rerankers make a task of them.
+
+    It is taken for one if it renders no question.
+    """
+    if trial.text("question") is None:
+        return True
     if not trial.mentions("role"):
         return False  # the text is the same for every role
     turns, text = trial.conversations.get("turns"), trial.text("turns")

@@ -30,7 +30,8 @@ def on_trial(
     """Make a rule about loaded profiles, or about templates under test, of one about the trial of a chat template.
 
     A profile of tasks has the template of a model that others made: its findings are `for_tasks` at most, with their
-    own remedy. Nothing is found in a template that does not compile.
+    own remedy. Findings are infos at most if a template makes one task of a conversation, as those of classifiers and
+    rerankers do. Nothing is found in a template that does not compile.
     """
 
     def made(function: TrialRule) -> Callable[[Subject], Iterator[Finding]]:
@@ -38,9 +39,11 @@ def on_trial(
         def of_subject(subject: Subject) -> Iterator[Finding]:
             trial = subject.trial if isinstance(subject, LoadedProfile) else trial_of(subject)
             for each in function(trial) if trial is not None and trial.syntax_error is None else ():
-                if isinstance(subject, LoadedProfile) and subject.tested is None:
-                    milder = max(each.severity or for_tasks, for_tasks, key=list(Severity).index)
-                    yield replace(each, severity=milder, do=each.do or do)
+                is_for_task = isinstance(subject, LoadedProfile) and subject.tested is None
+                if is_for_task or not (trial is None or is_for_chat(trial)):
+                    most = for_tasks if is_for_task else Severity.INFO
+                    milder = max(each.severity or most, most, key=list(Severity).index)
+                    yield replace(each, severity=milder, do=each.do or (do if is_for_task else ""))
                 else:
                     yield each
 

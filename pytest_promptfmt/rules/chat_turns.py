@@ -76,7 +76,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             "an answer has no end token if another turn follows",
             f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
-            severity=Severity.INFO if _is_closed(trial, layout) or not is_for_chat(trial) else Severity.WARNING,
+            severity=Severity.INFO if _is_closed(trial, layout) else Severity.WARNING,
         )
     for message, marker, severity in _closed_by_role(trial, layout):
         yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker), severity=severity)
@@ -99,7 +99,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             "only some user messages are closed",
             f"{usual!r} and {other!r}: {where}",
             trial.place_of(usual),
-            severity=Severity.WARNING if is_for_chat(trial) else Severity.INFO,
+            severity=Severity.WARNING,
         )
 
     def faults(conversation: Conversation) -> frozenset[str]:
@@ -435,12 +435,12 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     if plain != finished:
         is_more = plain.startswith(finished) or finished.startswith(plain)
         how = "with more text than" if is_more else "differently from"
-        less = Severity.WARNING if how == "differently from" and is_for_chat(trial) else Severity.INFO
+        less = None if is_added else Severity.WARNING
         yield finding(
             f"finished answers begin {how} the generation prompt",
             saw,
             place,
-            severity=None if is_added and less is Severity.WARNING else less,
+            severity=Severity.INFO if is_more else less,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
         yield info("finished answers and the generation prompt have different reasoning tags", saw, place)

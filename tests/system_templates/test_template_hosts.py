@@ -88,6 +88,9 @@ def test_text_escaped_as_html_is_an_error(right: str, wrong: str, what: str) -> 
 def test_a_system_message_refused_by_accident_is_an_error_and_by_intention_an_info() -> None:
     order = "{% if message.role not in ('user', 'assistant', 'tool') %}{{ raise_exception('MESSAGE') }}{% endif %}"
     branch = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    refused = "{% if message.role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}"
+    source = template(turn=order.replace("MESSAGE", "roles must alternate") + refused + TURN)
+    assert severities(check_template(source), "PF432")["the template refuses a system message"] == "info"
     for message, severity in (("roles must alternate", "error"), ("the system role is not supported", "info")):
         source = branch + template(turn=order.replace("MESSAGE", message) + TURN)
         assert severities(check_template(source), "PF432")["the template refuses a system message"] == severity
@@ -152,6 +155,20 @@ def test_calls_lost_only_after_another_question_are_a_warning() -> None:
     found = severities(check_template(template(turn=turn)), "PF433")
     lost = "the name of a tool call is lost in a conversation with a user message after the answer to a tool result"
     assert found[lost] == "warning"
+
+
+def test_a_template_that_makes_a_task_of_a_conversation_has_infos_only() -> None:
+    task = "{{ ' ' if 0 }} Judge {{ messages[-1].role }}: {{ messages[-1].content }}\n<|begin|>"
+    found = check_template(task + "Now answer with one word, yes or no, whether this text is safe for the users")
+    assert found
+    assert {finding.severity for finding in found} == {"info"}
+
+
+def test_the_space_before_an_opening_text_is_its_own_and_before_each_turn_an_accident() -> None:
+    began = "the prompt begins with a line break"
+    opening = "{{ '\nThe following is a conversation.' }}"
+    assert severities(check_template(opening + template()), "PF447")[began] == "info"
+    assert severities(check_template(template(turn="{{ '\n\n' }}" + TURN, tools="")), "PF447")[began] == "warning"
 
 
 def test_special_tokens_that_come_with_a_processor_are_no_failure() -> None:

@@ -26,7 +26,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     place_printed,
     python_in,
 )
-from pytest_promptfmt.profiles.turn_layout import ANSWER, is_for_chat
+from pytest_promptfmt.profiles.turn_layout import ANSWER
 from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.constructs import (
     lost_assignments,
@@ -96,8 +96,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         twice = replace(once, messages=[{**asked, "content": [asked["content"][0], *asked["content"]]}, *later])
         if trial.finished(twice) == seen != trial.text("second-question"):
             message = "a second image is not in the prompt"
-            severity = Severity.WARNING if is_for_chat(trial) else Severity.INFO
-            yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
+            yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), Severity.WARNING)
         later_image = replace(once, messages=[{**asked, "content": asked["content"][::-1]}, *later])
         if trial.finished(later_image) == seen != trial.text("second-question"):
             message, place = (
@@ -120,11 +119,8 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:
     """Return a warning for earlier turns, and an info for what a format may have no place for.
 
-    That is text next to a call, a second call if the template takes only the first one, and turns if it is not for
-    chats.
+    That is text next to a call, and a second call if the template takes only the first one.
     """
-    if not is_for_chat(trial):
-        return Severity.INFO  # they do not write plain turns either
     kind, later = lost.kind, conversation.messages[lost.message + 1 :]
     is_earlier = kind in ("user", "assistant") and any(each.get("role") == kind for each in later)
     asked_again = next(
@@ -196,7 +192,6 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
             f"{what} is written out of order in a conversation with {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of(f"'{kind}'", f'"{kind}"'),
-            None if is_for_chat(trial) else Severity.INFO,
         )
     for name, (what, first, last) in _ORDERED.items():
         text = trial.text(name) or ""
@@ -288,7 +283,8 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
 def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     """Report accidental text, such as quotes at both ends, or words about tools if there are none.
 
-    Why: All text around the tags of a template is printed. A space between an answer and its end token is an info.
+    Why: All text around the tags of a template is printed. A space between an answer and its end token is an info, and
+    so is one at the beginning of an opening text that the template writes in quotes.
 
     Fix: remove this text.
 
@@ -303,7 +299,11 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     if text[:1].isspace() and not (text.startswith("\n") and template_facts(trial).indentation):  # which has a rule
         what = "a line break" if text[0] == "\n" else "a space"
         do = "remove it, or trim it with {%- and -%}"
-        yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1), do=do)
+        strings = (each.value for each in trial.nodes if isinstance(each, nodes.Const) and isinstance(each.value, str))
+        openings = (each[:_OWN] for each in strings if each.strip() and text.startswith(each[:_OWN]))
+        is_opening = any((trial.text("turns") or "").count(each) == 1 for each in openings)  # not that of each turn
+        severity = Severity.INFO if is_opening else None
+        yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1), severity=severity, do=do)
     ended = text.partition(ANSWER)[2]
     if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):
         yield info(

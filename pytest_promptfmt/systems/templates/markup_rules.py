@@ -15,7 +15,6 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, place_printed
-from pytest_promptfmt.profiles.turn_layout import is_for_chat
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
@@ -155,7 +154,6 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
                 f"{marker} is written twice in a row in a conversation with {conversation.about}",
                 f"{excerpt(text, found.start(), found.end())!r}",
                 trial.place_of(marker),
-                None if is_for_chat(trial) else Severity.INFO,
             )
 
 

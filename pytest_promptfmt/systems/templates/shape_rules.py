@@ -10,7 +10,6 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference, missing, place_printed, python_in
-from pytest_promptfmt.profiles.turn_layout import is_for_chat
 from pytest_promptfmt.rules.chat_templates import trial_of
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
@@ -62,7 +61,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
         message, made = "the template accepts message contents only as lists of parts, not as text", trial.as_text
         saw = made.error or f"{trial.conversations[_SIMPLEST].units[0].text!r} is not in the prompt"
         place = trial.place_of("['text']", ".text", "content") if made.line is None else trial.place(made.line)
-        severity = Severity.WARNING if is_for_chat(trial) and "images" not in trial.kinds else Severity.INFO
+        severity = Severity.INFO if "images" in trial.kinds else Severity.WARNING
         yield trial.conversations[_SIMPLEST].finding(message, saw, place, severity)
 
 
@@ -135,7 +134,9 @@ def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopp
         return Severity.ERROR  # others need contents of their own shape, such as those of translators
     if conversation.name not in _WITH_SYSTEM or re.search(r"(?<!optional )system", stopped.refusal or "", re.I):
         return Severity.INFO
-    return Severity.ERROR if re.search(r"['\"]system['\"]", trial.source) else Severity.INFO
+    is_meant = re.search(r"raise_exception\([^)]*(?<!optional )system", trial.source, re.I) is not None
+    is_written = re.search(r"['\"]system['\"]", trial.source) is not None
+    return Severity.ERROR if is_written and not is_meant else Severity.INFO
 
 
 def _spaceless(text: str) -> str:
