@@ -30,7 +30,7 @@ from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.randomness import import_of
 from pytest_promptfmt.core.task import FunctionRef, Task, leaves, with_leaves
 from pytest_promptfmt.tasks.code_loading import CodeLoader, code_of, loader_of
-from pytest_promptfmt.tasks.deferred_imports import NOT_FROM_HUB, LackingBase, load_for, without_registry
+from pytest_promptfmt.tasks.deferred_imports import NOT_FROM_HUB, Deferred, LackingBase, load_for, without_registry
 from pytest_promptfmt.tasks.harness import Harness, harness_around, harness_of
 from pytest_promptfmt.tasks.import_failures import (
     ImportFailedError,
@@ -211,9 +211,10 @@ class CodeImporter:
                 else self._installed(ref.module, file, written, position)
             )
         found = getattr(module, ref.name, _MISSING)
-        if found is _MISSING or (isinstance(found, type) and issubclass(found, LackingBase)):
-            if (lack := _lack_of(module)) is not None:
-                raise lack.about(what, position)
+        is_lacking = type(found) is Deferred or (isinstance(found, type) and issubclass(found, LackingBase))
+        if (found is _MISSING or is_lacking) and (lack := _lack_of(module)) is not None:
+            raise lack.about(what, position)
+        if found is _MISSING:
             message = f"{what.partition(':')[0]}: {_shown_module(ref)} has no {ref.name!r}"
             names = [name for name in vars(module) if not name.startswith("__")]
             raise FunctionError(message, position=position, hint=did_you_mean(ref.name, names))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
-from pytest_promptfmt.core.errors import FunctionError, MissingResourceError
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.errors import FunctionError, MissingResourceError, Position
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tasks.functions import bind_functions, bind_scoring
+from pytest_promptfmt.tasks.functions import CodeImporter, bind_functions, bind_scoring
 from pytest_promptfmt.tasks.import_failures import missing_package, missing_resource
 from pytest_promptfmt.tasks.rendering.field_mappings import call_function
 
@@ -95,6 +95,15 @@ def test_a_file_that_code_loads_by_its_path_is_loaded_without_what_is_missing(tm
     loads += "judge = u.module_from_spec(spec)\nspec.loader.exec_module(judge)\nverify = judge.verify\n"
     task = bound(task_with(tmp_path, f"{imports}\n{loads}{SCORES}"))
     assert task.doc_to_text({"question": "Why?"}) == "Q: Why?"
+
+
+@pytest.mark.parametrize("name", ["Mine", "Registered"])
+def test_a_class_that_needs_what_is_not_installed_names_the_package(tmp_path: Path, name: str) -> None:
+    utils = "from a_package_of_nobody import Base, register\nclass Mine(Base):\n    pass\n"
+    (tmp_path / "utils.py").write_text(f"{utils}@register('mine')\nclass Registered(Mine):\n    pass\n", "utf-8")
+    ref = FunctionRef("utils", name, tmp_path, Position(tmp_path / "a.yaml"))
+    with pytest.raises(MissingResourceError, match="a_package_of_nobody"):
+        CodeImporter(lambda _path: True).find(ref, "class", None)
 
 
 def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
