@@ -34,8 +34,8 @@ def cache(
 ) -> None:
     """Print where outcomes are cached, and for how many files.
 
-    It also counts why the other task files are tested again. No test runs. `promptfmt why FILE` prints the reason for
-    each file.
+    It also counts the reasons to test other files again. `promptfmt why FILE` prints the reason for each file. No test
+    runs.
     """
     store, found = decisions(paths or [], pytest_options(no_code=no_code))
     if store is None:

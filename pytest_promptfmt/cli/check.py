@@ -79,9 +79,9 @@ def check(
 ) -> None:
     """Report mistakes in tasks and chat templates, and changed prompts.
 
-    It tests what `pytest --promptfmt` tests, except that files need no snapshots. Files that are unchanged since an
-    earlier run are not tested again. Exit code: 0 no errors, 1 something was found, 2 the command was used wrongly,
-    3 with --base: nothing was found, but some versions are unknown.
+    It runs the tests of `pytest --promptfmt`, but files need no snapshots. Unchanged files are not tested again. Exit
+    code: 0 no errors, 1 errors or changed prompts, 2 usage error, 3 with --base: no errors, but some versions are
+    unknown.
     """
     if watch:
         _watch(paths or [])

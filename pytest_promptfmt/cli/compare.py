@@ -52,15 +52,14 @@ def compare(
 ) -> None:
     """Compare two chat templates, two tokenizers, or two finished runs.
 
-    Exit code 1: they differ, or may differ.
+    Exit code 1: they differ, or cannot be compared.
 
-    Templates and tokenizers are compared by what they make of all conversations: prompts that change are grouped by
-    change; findings that are new or gone follow, and texts with other tokens if both have a tokenizer. Nothing is
-    downloaded.
+    Templates are rendered with all built-in conversations. Each kind of change is printed once, then findings that are
+    new or gone, then texts with other tokens. Nothing is downloaded.
 
-    Runs are folders of lm-eval with --log_samples, or recordings: did both ask the same bytes, which samples differ,
-    and why? With --repository, the line of the key that differs is named, and the commits that changed it. --repository
-    and --json are for runs only.
+    Runs are folders of lm-eval with --log_samples, or recordings. Their requests are compared byte for byte. With
+    --repository, the output shows the line of a changed key, and the commits that changed it. --repository and --json
+    are for runs only.
     """
     for path in (first, second):
         require_path(path)
@@ -91,8 +90,8 @@ def outdated(
 
     Prompts, tokens and tasks are compared. Exit code 1: some differ.
 
-    `promptfmt.lock` has the repository and commit of tokenizers; `--origin` notes them for a file or folder of yours.
-    The newest files are downloaded into the cache; yours do not change. No other command looks for revisions.
+    `promptfmt.lock` has the repository and commit of each tokenizer. `--origin` sets them for your own copy of a file
+    or folder. The newest files are downloaded into the cache. Your copies do not change.
     """
     root = Path.cwd()
     locked = read_lock(root / FILE_NAME)

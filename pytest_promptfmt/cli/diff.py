@@ -95,10 +95,10 @@ def diff(
 ) -> None:
     """Show which prompts changed between two revisions.
 
-    Exit code: 0 none, 1 some, 2 the comparison failed, 3 none that this comparison could see, but some are unknown.
+    Exit code: 0 no changes, 1 changes, 2 error, 3 no changes, but some tasks are unknown.
 
-    Both revisions are rendered in separate folders; the work tree is not touched, except by --bump. Without REV2, REV
-    is compared with the work tree as it is. With --harness the work tree is rendered as two releases of lm-eval do.
+    Both revisions are rendered in separate folders. Only --bump changes the work tree. Without REV2, REV is compared
+    with the work tree. With --harness, the work tree is rendered as two releases of lm-eval do.
     """
     if harness is not None:
         if any((old, new, bump, versions, findings, markdown, html, in_browser)):

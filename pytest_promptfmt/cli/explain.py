@@ -56,7 +56,7 @@ def explain(
 ) -> None:
     """Explain what a rule reports, why, and what to do.
 
-    Without a code, list all rules with what each reports.
+    Without a code, list all rules.
     """
     # The other commands of this module need no rules, which take long to import.
     from pytest_promptfmt.rules.documentation import documentation_of, page
@@ -88,7 +88,7 @@ def formats(
 ) -> None:
     """Show a format with a sample of its prompt, or list all formats.
 
-    The list has the built-in ones, those from the literature, and your own.
+    The list has built-in formats, formats from the literature, and your own.
     """
     require_path(tasks, "folder")
     known = known_formats(tasks)
@@ -153,7 +153,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of task files or of promptfmt.yaml.
 
-    Editors read it, with yaml-language-server and others.
+    Editors with yaml-language-server can read it.
     """
     print_json(task_schema() if kind is SchemaKind.TASK else settings_schema())
 

@@ -57,9 +57,10 @@ def fix(
 ) -> None:
     """Fix the findings that have an automatic fix.
 
-    The difference is shown. Each fix is proved by rendering every task of these paths that includes the file: the
-    finding is gone, no error or warning is new, and no other text of any prompt changes. All else in the file stays as
-    it is, comments included. Without `--write` nothing is written, and the exit code is 1 where something would be.
+    Without --write, only the difference is shown, and the exit code is 1 if there is one.
+
+    Each fix is tested on all tasks that include the file: the finding must be gone, no error or warning may be new, and
+    no other text of a prompt may change. Comments stay.
     """
     options = pytest_options(select=select, allow_code=allow_code, no_code=no_code)
     fixed = fix_files(paths or [], options, write=write)
@@ -97,9 +98,9 @@ def convert(
 ) -> None:
     """Convert the layout of a task file, and show the difference.
 
-    `--to` turns one `template:` into the other kind, or a hand-written doc_to_text into a template. `--format` turns
-    a hand-written doc_to_text into `formats:`. Hand-written layouts are converted only if every prompt and request
-    stays the same. All else in the file stays as it is, comments included.
+    `--to` converts one kind of `template:` to the other, or a hand-written doc_to_text to a template. `--format`
+    converts a hand-written doc_to_text to `formats:`. A hand-written layout is converted only if every prompt and
+    request stays the same. Comments stay.
     """
     if (to is None) == (format_name is None):
         raise SettingsError("missing --to or --format", hint="add --to mcq, --to cloze or --format NAME")

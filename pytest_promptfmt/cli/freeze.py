@@ -63,11 +63,10 @@ def freeze(
 ) -> None:
     """Save a few docs of a task's dataset next to its file.
 
-    A note has their revision, licence and row numbers. With the setting docs_dir they are kept in that folder, which
-    mirrors the rootdir.
+    A second file has the revision, licence and row numbers. With the setting docs_dir, both are written to that folder.
 
-    A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Given a folder,
-    freezes every task without docs, lists those that failed, and exits with 1 if there are any.
+    A dataset of the Hugging Face hub is downloaded: check its licence before you commit the docs. For a folder, docs
+    are saved for each task that has none. If tasks fail, they are listed, and the exit code is 1.
     """
     require_path(file)
     tasks = load_tasks(file)

@@ -96,7 +96,7 @@ def init(
 ) -> None:
     """Write settings, a workflow for GitHub and, if needed, an example.
 
-    Lines for git's attributes and ignores are added. Nothing is overwritten.
+    It also adds lines to .gitattributes and .gitignore. Nothing is overwritten.
     """
     require_path(folder, "folder")
     if action is not None and not _PINNED.fullmatch(action):

@@ -41,12 +41,12 @@ def record(
 ) -> None:
     """Record the prompts of a server, or how its parser reads answers.
 
-    Chat templates are sent with all conversations, tasks with the messages of their docs for each profile that has a
-    chat template. Name the recording as `engine` of a profile or in `template_engines`, and every run compares with it,
-    without the server. This is the only command that needs one; no model is run.
+    With --engine, a server renders each chat template with all built-in conversations, and the messages of your tasks.
+    Name the recording as `engine` of a profile or in `template_engines`: later runs compare with it, without the
+    server. No model runs.
 
-    With `--parser`, an installed vLLM or SGLang reads the answers that each chat template writes. The recording is next
-    to the template (`NAME.answers.jsonl`), and every run uses it.
+    With --parser, an installed vLLM or SGLang reads the answers that each chat template writes. Later runs use the
+    recording `NAME.answers.jsonl` next to the template.
     """
     if bool(engine) == bool(parser):
         hint = "--engine llama.cpp:URL, --engine vllm:URL, --parser vllm/NAME or --parser sglang/NAME"

@@ -63,10 +63,9 @@ def review(
 ) -> None:
     """Walk through failing snapshots: accept, reject or skip each.
 
-    Without a file of pending snapshots the tests are run first. Accepting writes a snapshot, or deletes it where no
-    task defines it. Rejected snapshots stay as they are, are listed at the end as what to fix, and leave the file of
-    pending snapshots; skipped ones stay there for the next review. No other file is touched but promptfmt.lock.
-    Exit code: 0 all were accepted, 1 some were not.
+    Without a file of pending snapshots, the tests run first. Accepted snapshots are written, or deleted if they are
+    obsolete. Rejected snapshots stay, and are listed at the end. Skipped snapshots wait for the next review. Only
+    snapshots and promptfmt.lock are changed. Exit code: 0 all were accepted, 1 some were not.
     """
     top = writing.top_of(Path.cwd())
     names = source or []
@@ -106,9 +105,9 @@ def review(
 def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = False) -> None:
     """Write the snapshots that the last run found new or changed.
 
-    Those that it found obsolete are deleted, and promptfmt.lock is renewed. Only the task files concerned are rendered
-    again. Snapshots that differ from what that run found are left and reported. Exit code: 0 all were accepted, 1 some
-    were not, 2 no run is known.
+    Obsolete snapshots are deleted, and promptfmt.lock is updated. Only the affected task files are rendered again. A
+    snapshot that changed again since the last run is not accepted. Exit code: 0 all were accepted, 1 some were not, 2
+    there was no earlier run.
     """
     run, chosen = _last_run(globs or ())
     options = [*run.options, *pytest_options(no_code=no_code)]
@@ -137,7 +136,7 @@ def accept(globs: Annotated[list[str] | None, _GLOBS] = None, no_code: NoCode = 
 def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
     """Keep the snapshots, and list the causes to fix.
 
-    The list is that of the last run, by cause. Nothing is rendered. Exit code: 0, or 2 where no run is known.
+    The list is that of the last run, by cause. Nothing is rendered. Exit code: 0, or 2 without an earlier run.
     """
     run, chosen = _last_run(globs or ())
     for line in _rejected_lines(chosen):

@@ -26,7 +26,7 @@ from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.results.wording import counted, listed
 from pytest_promptfmt.revisions.release_scores import COMPARISON, release_scores, with_scores
 from pytest_promptfmt.settings.setting_values import RELEASE
-from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference, ScoreChange
+from pytest_promptfmt.study.request_comparison import AsksHarness, Compared, Difference
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import installed_harness, package_in, use_package
 
@@ -52,9 +52,8 @@ def verify(
 ) -> None:
     """Compare prompts and requests with those of the installed harness.
 
-    lm-eval, eval-framework and HELM make the requests of their tasks themselves, with the docs of the tests in place of
-    their datasets. Every byte counts. Exit code: 0 all are equal, 1 some differ, 2 the command was used wrongly, 3 none
-    differs, and none could be compared.
+    Each harness makes the requests of its own tasks, with the docs of your tests. Requests must be equal byte for byte.
+    Exit code: 0 all are equal, 1 some differ, 2 usage error, 3 none could be compared.
     """
     asked = [each for each in known_systems().values() if isinstance(each, AsksHarness)]
     folders = {"lm-eval": lm_eval, "eval-framework": eval_framework, "helm": helm}
@@ -180,7 +179,9 @@ def _lines(results: Sequence[Compared], title: str, sides: tuple[str, str], *, v
         yield f"{counted(answers, 'score')} changed, {tasks(scored)}{f': {why}' if why else ''}"
         for each in scored if verbose else scored[:1]:
             for change in each.changed_scores if verbose else each.changed_scores[:1]:
-                yield f"  {display_path(Path(each.file))} {each.task}, {_about(change)}"
+                doc, metric = f"doc {change.doc}, " if change.doc else "", change.metric or "the score"
+                at = f"{doc}filter {change.pipeline}: {metric} of {change.answer}"
+                yield f"  {display_path(Path(each.file))} {each.task}, {at}"
                 yield text(sides[0], change.old)
                 yield text(sides[1], change.new)
     may = [each for each in results if each.scores and not each.changed_scores]
@@ -209,8 +210,3 @@ def _lines(results: Sequence[Compared], title: str, sides: tuple[str, str], *, v
     parts += [f"{failures:,} prompts fail on both sides"] if failures else []
     parts += [f"{len(unknown):,} not compared"] if unknown else []
     yield f"{title}: {', '.join(parts)}"
-
-
-def _about(change: ScoreChange) -> str:
-    where = f"doc {change.doc}, filter {change.pipeline}" if change.doc else f"filter {change.pipeline}"
-    return f"{where}: {change.metric or 'the score'} of {change.answer}"

@@ -187,7 +187,7 @@ def _prove_identical(before: Task, after: Task, docs: TaskDocs) -> None:
             if written != converted:
                 diff = "\n".join(difflib.unified_diff(written, converted, "as written", "converted", lineterm=""))
                 raise FormatError(
-                    f"{before.name!r} would get another prompt, first in doc {first.index + 1}:\n{diff}",
+                    f"the prompt of {before.name!r} would change, first in doc {first.index + 1}:\n{diff}",
                     position=before.position("doc_to_text"),
                     hint="nothing was converted",
                 )

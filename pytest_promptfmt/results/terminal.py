@@ -134,12 +134,6 @@ def since_lines(result: RunResult) -> Iterator[str]:
     yield from first_of([f"gone: {' '.join(identity)}" for identity in gone], SHOWN_CLUSTERS)
 
 
-def effect_lines(result: RunResult, group: FindingGroup) -> Iterator[str]:
-    """Yield the failures that a cause explains, one line for each distinct one."""
-    for cluster in result.explained_by(group):
-        yield f"  explains: {cluster.category}, {cluster.size()}: {cluster.headline}"
-
-
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
     yield f"{cluster.category}, {cluster.size()}: {cluster.headline}"
     if len(cluster.members) > 1:
@@ -190,7 +184,8 @@ def finding_lines(
         yield printable(f"{where or group.where}: {group.headline}")
         most = None if is_verbose else SHOWN_PLACES
         yield from map(printable, cause_lines(group, here, most, is_above=group.cluster in above))
-        yield from map(printable, effect_lines(result, group)) if result is not None else ()
+        for cluster in result.explained_by(group) if result is not None else ():
+            yield printable(f"  explains: {cluster.category}, {cluster.size()}: {cluster.headline}")
     if len(shown) < len(ordered):
         yield f"… and {len(ordered) - len(shown):,} more causes{LISTED_BY_V}; by rule:"
         yield from (f"  {line}" for line in statistics_lines(ordered))

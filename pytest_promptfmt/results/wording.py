@@ -46,15 +46,12 @@ def archetype_note(names: Sequence[str]) -> str:
 
 def accept_all(arguments: Sequence[str]) -> str:
     """Return the shell command that accepts what a run with these arguments found; without the options of reports."""
-    return shlex.join(["pytest", *_without_reports(arguments), "--snapshot-update"])
-
-
-def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
     of_files = {"--junitxml", "--junit-xml", "--promptfmt-write", "--promptfmt-since"}
     of_files |= {BY_NAME[name].option for name in REPORTS}
-    rest = iter(arguments)
+    kept, rest = [], iter(arguments)
     for argument in rest:
         if argument in of_files:
             next(rest, None)  # the file
         elif argument.partition("=")[0] not in of_files and argument != "--promptfmt-step-summary":
-            yield argument
+            kept.append(argument)
+    return shlex.join(["pytest", *kept, "--snapshot-update"])

@@ -249,7 +249,7 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     languages = data_table("contract")["languages"]
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
     if cue.casefold() in languages and into and cue.casefold() not in into:
-        saw = f"into {', '.join(sorted(into)).title()}, and {cue.title()}:"
+        saw = f"into {', '.join(sorted(into)).title()}, but the label is {cue.title()}:"
         yield finding("the prompt requests one language, but the answer label names another", saw)
 
 

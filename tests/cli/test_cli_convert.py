@@ -110,7 +110,7 @@ def test_question_that_is_not_stripped_is_no_template(task: Path) -> None:
     task.write_text(TASK.replace("question.strip()", "question"))
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
     assert result.exit_code == 1
-    assert "'capitals' would get another prompt" in result.stderr
+    assert "the prompt of 'capitals' would change" in result.stderr
 
 
 def test_handwritten_layout_becomes_a_format_and_comments_stay(task: Path) -> None:
@@ -168,7 +168,7 @@ def test_refusal_shows_the_difference_and_writes_nothing(task: Path) -> None:
         result = promptfmt("convert", "capitals.yaml", *target, "--write")
         assert result.exit_code == 1
         assert result.stdout == ""
-        assert result.stderr.startswith("capitals.yaml:5:1: 'capitals' would get another prompt, first in doc 1:\n")
+        assert result.stderr.startswith("capitals.yaml:5:1: the prompt of 'capitals' would change, first in doc 1:\n")
         assert "-B) Oslo\n" in result.stderr
         assert "nothing was converted" in result.stderr
     assert "convert with --to mcq first" in result.stderr

@@ -131,11 +131,11 @@ def test_layout_becomes_a_format_when_the_prompts_are_the_same(
         ("question", "choices", "not consist of only expressions"),
         ("{% if question %}{{ question }}{% endif %}", "choices", "not consist of only expressions"),
         ("{{question}}\nAnswer:", ["A", "B"], "doc_to_text does not list A, B one by one"),
-        ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would get another prompt"),
+        ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would change, first in doc"),
         (
             "{{question}}\nA. {{choices[0]}}\n\nB. {{choices[1]}}\nC. {{choices[2]}}",
             ["A", "B", "C"],
-            "would get another prompt",
+            "would change, first in doc",
         ),
         ("{{question}}\n{{choices[0]}}\nA. {{choices[0]}}\nB. {{choices[1]}} {{passage}}", ["A", "B"], "does not list"),
     ],
