@@ -40,11 +40,11 @@ def encode_pairs(
     add_bos_token: bool | None = None,
     prefix_token_id: int | None = None,
 ) -> list[EncodedPair]:
-    """Return each (context, continuation) as the model is given it.
+    """Return each (context, continuation) in the tokens that the model gets.
 
-    `add_bos_token` (for a tokenizer that has a BOS) and `prefix_token_id` are the arguments of lm-eval's HFLM. An
-    empty context becomes the prefix token (given, or BOS, or EOS), unless the continuation starts with it. The
-    continuation may come out empty; lm-eval would stop there. Raises TokenizerError for an empty context without a
+    `add_bos_token` (for a tokenizer that has a BOS) and `prefix_token_id` are the arguments of lm-eval's HFLM. An empty
+    context becomes the prefix token (the given one, or BOS, or EOS), unless the continuation starts with it. A
+    continuation may have no tokens; lm-eval would stop there. Raises TokenizerError for an empty context without a
     prefix token, and for text that no tokenizer can encode.
     """
     if split not in SPLITS:

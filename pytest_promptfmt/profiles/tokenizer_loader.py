@@ -35,11 +35,11 @@ _loaded: dict[tuple[object, ...], Tokenizer | TokenizerError] = {}
 
 
 def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Path | None = None) -> Tokenizer:
-    """Return the tokenizer that `AutoTokenizer.from_pretrained(source)` would be.
+    """Return a tokenizer with the ids of `AutoTokenizer.from_pretrained(source)`.
 
-    `source` is `archetype:NAME`, a folder, a file (`tokenizer.json`, SentencePiece, tiktoken, tekken, GGUF), a
-    Hugging Face id, or `mistral:PATH`. Ids come from the local cache; `download` allows the network. Code of a model
-    never runs. `cache_dir` is where frozen tokenizers are kept, by default `cache_directory()`. Raises
+    `source` is `archetype:NAME`, a folder, a file (`tokenizer.json`, SentencePiece, tiktoken, tekken, GGUF), a Hugging
+    Face id, or `mistral:PATH`. Ids are looked up in the local cache; `download` allows the network. Code of a model
+    never runs. `cache_dir` is where converted tokenizers are kept, by default `cache_directory()`. Raises
     TokenizerError.
     """
     found = find_source(source, download=download)

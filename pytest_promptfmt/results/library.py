@@ -34,10 +34,10 @@ def study_of(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> Study:
-    """Return the study of a task: its docs, prompts, tokens and scores, each made once, when it is first used.
+    """Return the study of a task. It makes docs, prompts, tokens and scores once, when they are first used.
 
-    `docs` take the place of those that the task has. `select` and `ignore` are codes and prefixes of rules. With
-    `allow_code` the functions that the task names may run.
+    `docs` replace the docs of the task. `select` and `ignore` are codes and prefixes of rules. With `allow_code`,
+    Python functions of the task may run.
     """
     if docs is not None:
         given = docs if isinstance(docs, TaskDocs) else TaskDocs.in_memory(docs)
@@ -59,10 +59,9 @@ def study_of(
 
 
 def check(task: Task | Study, **options: Any) -> list[Reported]:
-    """Return what the rules find in a task, errors first; infos only where `select` names them.
+    """Return the findings in a task, errors first; infos only if `select` names them.
 
-    `options` are those of `study_of`. Raises the PromptfmtError that keeps the task from being rendered, apart from
-    docs that are not there.
+    `options` are those of `study_of`. Raises PromptfmtError if the task cannot be rendered, except for missing docs.
     """
     study = task if isinstance(task, Study) else study_of(task, **options)
     selection = Selection.of(study.settings, known_rules())
@@ -80,9 +79,9 @@ def check(task: Task | Study, **options: Any) -> list[Reported]:
 def compare(
     before: Task | Study, after: Task | Study, *, profile: Profile = PLAIN, **options: Any
 ) -> tuple[Change, ...]:
-    """Return how the prompts and requests of two tasks differ for a profile; nothing where they are the same.
+    """Return how the prompts and requests of two tasks differ for a profile; an empty tuple if they are the same.
 
-    What is compared is what a snapshot holds. `options` are those of `study_of`, for both. Raises PromptfmtError.
+    The content of a snapshot is compared. `options` are those of `study_of`, for both tasks. Raises PromptfmtError.
     """
     documents = []
     for task in (before, after):
@@ -102,12 +101,12 @@ def render(
     continue_final_message: bool | str = False,
     **template_args: Any,
 ) -> str:
-    """Return a conversation as the chat template of a profile shows it, byte for byte as transformers 5.23 does.
+    """Return a conversation as the chat template of a profile renders it, byte for byte as transformers 5.23 does.
 
-    Messages have `role` and `content`, and what their template reads besides: `tool_calls`, `reasoning_content`.
-    `template_args` are arguments of the template, such as `enable_thinking=False`, besides those of the profile.
-    `continue_final_message` ends the text in the last message, or in the field of it that it names. Raises
-    SettingsError and TokenizerError for a profile that cannot be loaded, RenderError for what the template refuses.
+    Messages have `role` and `content`, and other fields that the template reads, such as `tool_calls`. `template_args`
+    are further arguments of the template, such as `enable_thinking=False`. With `continue_final_message`, the text ends
+    in the last message, or in the field that it names. Raises SettingsError or TokenizerError if the profile cannot be
+    loaded, and RenderError if the template refuses the conversation.
     """
     from jinja2 import TemplateError
 

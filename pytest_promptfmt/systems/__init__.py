@@ -165,19 +165,19 @@ def check_template(
     response_template: Mapping[str, Any] | None = None,
     parser: str | None = None,
 ) -> list[Reported]:
-    """Return what the rules about chat templates find, errors first.
+    """Return the findings of the rules about chat templates, errors first.
 
     `template` is Jinja source, or a path: a Jinja or JSON file of transformers, a GGUF file, or a folder with one of
-    them. `tokenizer` is a folder or file that `load_tokenizer` takes; it gives the special tokens. `conversations` take
-    the place of the built-in ones and of those next to the template: by name what a file of conversations holds, such
-    as `{"refund": {"messages": [...], "tools": [...]}}`. `engines` (`minijinja`) render them as well, to be compared.
-    `hosts` (`vllm`, `trl` …) decide what is an error, by default all. `response_template` reads answers back, by
-    default the one in the tokenizer_config.json next to the template. `parser` names one that is installed instead:
-    `vllm/NAME` or `sglang/NAME`, with a reasoning parser `sglang/NAME+NAME`. In the main thread, a rendering that takes
-    more than 10 s of processor time is ended, and is a finding; memory is not limited.
+    them. `tokenizer` is a folder or file that `load_tokenizer` takes; it gives the special tokens. `conversations`
+    replace the built-in ones: a mapping of names to conversations, such as `{"refund": {"messages": [...], "tools":
+    [...]}}`. `engines` (`minijinja`) also render them, and differences are findings. `hosts` (`vllm`, `trl` …) decide
+    what is an error; by default all. `response_template` reads answers back; by default it is the one in the
+    tokenizer_config.json next to the template. `parser` is an installed parser: `vllm/NAME`, `sglang/NAME`, or
+    `sglang/NAME+NAME` with a reasoning parser. In the main thread, a rendering ends after 10 s of processor time, which
+    is a finding. Memory is not limited.
 
     Raises SourceError for a file without template and for invalid conversations, TokenizerError for a tokenizer that
-    cannot be loaded, and SettingsError where an engine or the system of templates is missing, or a name is unknown.
+    cannot be loaded, and SettingsError for a missing engine or an unknown name.
     """
     system = system_with(ChecksTemplates)
     if system is None:

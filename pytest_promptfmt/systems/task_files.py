@@ -85,14 +85,12 @@ def read_task_file(
 
 
 def load_tasks(source: str | Path | Mapping[str, Any], *, allow_code: bool = False) -> list[Task]:
-    """Return the tasks of a file, of all files of tasks below a folder, or of a mapping with a task's keys.
+    """Return the tasks of a file, of all task files below a folder, or of a mapping with the keys of a task.
 
-    A Python file gives its task classes; that needs `allow_code`.
-
-    With `allow_code` the Python functions of the tasks are imported and bound, those of filters, metrics and
-    `process_results` as well; without it they stay references, and rendering a task that needs one raises
-    CodeNotAllowedError. Raises SourceError for the first file that is broken, FunctionError for the first function that
-    cannot be imported, ScoringError for the package of a filter or metric that does not load.
+    With `allow_code`, the Python functions of the tasks are imported, and a Python file gives its task classes. Without
+    it, rendering a task that needs a function raises CodeNotAllowedError. Raises SourceError for the first broken file,
+    FunctionError for the first function that cannot be imported, and ScoringError if the package of a filter or metric
+    does not load.
     """
     tasks = tasks_of_mapping(source) if isinstance(source, Mapping) else _tasks_of(resolved(Path(source)), allow_code)
     if not allow_code:
