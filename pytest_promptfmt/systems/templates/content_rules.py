@@ -283,8 +283,8 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
 def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     """Report accidental text, such as quotes at both ends, or words about tools if there are none.
 
-    Why: All text around the tags of a template is printed. A space between an answer and its end token is an info, and
-    so is one at the beginning of an opening text that the template writes in quotes.
+    Why: All text around the tags of a template is printed. A space between an answer and its end token is an info. So
+    is a space at the beginning of the prompt, if the template writes it in quotes.
 
     Fix: remove this text.
 
