@@ -13,13 +13,11 @@ from typing import Any, Final
 from jinja2 import nodes
 
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.profiles.dialect import compiled_template
-from pytest_promptfmt.profiles.probe_conversations import Conversation, Unit
+from pytest_promptfmt.profiles.dialect import compiled_template, generation_marks
+from pytest_promptfmt.profiles.probe_conversations import Conversation, State, Unit
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 _AROUND: Final = 28
-_LINE: Final = re.compile("\ue000([0-9]+)\ue001")
-"""A line of the template before what it prints."""
 
 MAPPING: Final = "a Python mapping or list"
 BOOLEAN: Final = "True or False"
@@ -120,17 +118,10 @@ def excerpt(text: str, at: int = 0, end: int | None = None) -> str:
 def place_printed(trial: TemplateTrial, conversation: Conversation, at: int, *texts: str) -> Position | None:
     """Return the line of the template that prints the character `at` a place of a whole conversation.
 
-    Where that is unknown, because lines would change the prompt, it is the first line that holds one of the texts.
+    Where that is unknown, it is the first line that holds one of the texts.
     """
-    marked = trial.rendered_by(_WithLines(trial.source), conversation, conversation.states[-1]).text or ""
-    first, *rest = _LINE.split(marked)
-    lines, written, end = rest[::2], rest[1::2], len(first)
-    if first + "".join(written) == trial.whole(conversation):
-        for line, text in zip(lines, written, strict=True):
-            end += len(text)
-            if end > at:
-                return trial.place(int(line))
-    return trial.place_of(*texts)
+    lines = [line for begin, line in written_lines(trial, conversation, conversation.states[-1]) if begin <= at]
+    return trial.place(lines[-1]) if lines else trial.place_of(*texts)
 
 
 def place_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Position | None:
@@ -157,16 +148,44 @@ def place_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) 
     return trial.place(max(over, key=lambda each: sum(1 for _ in each.find_all(nodes.Node))).lineno)
 
 
-class _WithLines:
-    """A template that writes, before each text and value, the line at which that is printed."""
+def written_lines(trial: TemplateTrial, conversation: Conversation, state: State) -> list[tuple[int, int]]:
+    """Return where the pieces of a prompt begin (characters), each with the line of the template that writes it."""
+    stepping, begin, found = _Stepping(trial.source), 0, []
+    trial.rendered_by(stepping, conversation, state)
+    for piece, line in stepping.pieces:
+        if piece:
+            found.append((begin, line))
+        begin += len(piece)
+    return found
+
+
+class _Stepping:
+    """The template as Jinja compiles it, which keeps each piece that it writes, with its line."""
 
     def __init__(self, source: str) -> None:
-        self._template = compiled_template(source)
+        self._source, self._template = source, compiled_template(source)
+        self.pieces: list[tuple[str, int]] = []
 
     def render(self, variables: Mapping[str, Any], /) -> str:
-        pieces: Any = self._template.root_render_func(self._template.new_context(dict(variables)))
-        line_of = self._template.get_corresponding_lineno
-        return "".join(f"\ue000{line_of(pieces.gi_frame.f_lineno)}\ue001{piece}" for piece in pieces)
+        written: Any = self._template.root_render_func(self._template.new_context(dict(variables)))
+        text = []
+        for piece in written:
+            line = self._template.get_corresponding_lineno(written.gi_frame.f_lineno)
+            plain = piece
+            for mark in generation_marks.get():
+                plain = plain.replace(mark, "") if mark else plain
+            self.pieces.append((plain, self._line_of(plain, line) if piece in written.gi_code.co_consts else line))
+            text.append(piece)
+        return "".join(text)
+
+    def _line_of(self, literal: str, before: int) -> int:
+        """Return the line of literal text, of which Jinja keeps only that of what is before it."""
+        first, start = literal.strip().partition("\n")[0], 0
+        for _ in range(before - 1):
+            start = self._source.find("\n", start) + 1
+        at = self._source.find(first, start)
+        at = self._source.find(first) if at < 0 else at
+        return before if at < 0 or not first else self._source.count("\n", 0, at) + 1
 
 
 def first_difference(one: str, other: str) -> int:

@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any, Final
 
 from jinja2 import nodes
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.profiles.dialect import changed_template, compiled_template, generation_marks
+from pytest_promptfmt.profiles.dialect import changed_template
 from pytest_promptfmt.profiles.probe_conversations import Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import first_difference
+from pytest_promptfmt.profiles.trial_evidence import first_difference, written_lines
 
 GENERATION: Final = "{% generation %}"
 _MOST_SHOWN: Final = 3
 _FOLLOWING: Final = 8
-
-
-class _Stepping:
-    """The template as Jinja compiles it, which keeps each piece that it writes, with its line."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._template = compiled_template(source)
-        self.pieces: list[tuple[str, int]] = []
-
-    def render(self, variables: Mapping[str, Any], /) -> str:
-        written: Any = self._template.root_render_func(self._template.new_context(dict(variables)))
-        text = []
-        for piece in written:
-            plain = piece
-            for mark in generation_marks.get():
-                plain = plain.replace(mark, "") if mark else plain
-            self.pieces.append((plain, self._line(plain, written.gi_frame.f_lineno)))
-            text.append(piece)
-        return "".join(text)
-
-    def _line(self, piece: str, number: int) -> int:
-        """Return the line of a piece: Jinja keeps none for literal text of the template."""
-        literal = piece.strip()
-        if literal and literal in self._source:
-            return self._source.count("\n", 0, self._source.find(literal)) + 1
-        return self._template.get_corresponding_lineno(number)
 
 
 def line_at(trial: TemplateTrial, conversation: Conversation, state: State, ours: str, theirs: str) -> int | None:
@@ -55,17 +28,6 @@ def line_at(trial: TemplateTrial, conversation: Conversation, state: State, ours
     lines = [each for each in written_lines(trial, conversation, state) if each[0] <= place]
     follows = lines[1:] and lines[-1][0] == place and theirs.find(ours[place : place + _FOLLOWING], place) > place
     return lines[-2 if follows else -1][1] if lines else None
-
-
-def written_lines(trial: TemplateTrial, conversation: Conversation, state: State) -> list[tuple[int, int]]:
-    """Return where the pieces of a prompt begin (characters), each with the line of the template that writes it."""
-    stepping, begin, found = _Stepping(trial.source), 0, []
-    trial.rendered_by(stepping, conversation, state)
-    for piece, line in stepping.pieces:
-        if piece:
-            found.append((begin, line))
-        begin += len(piece)
-    return found
 
 
 def constructs_at(tree: nodes.Template, line: int | None) -> str:

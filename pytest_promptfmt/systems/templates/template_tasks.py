@@ -22,9 +22,9 @@ from pytest_promptfmt.profiles.probe_conversations import (
     conversations_beside,
 )
 from pytest_promptfmt.profiles.template_trial import Rendering, TemplateTrial, TrialOptions
+from pytest_promptfmt.profiles.trial_evidence import written_lines
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.answers_read_back import loop_lines, loop_table
-from pytest_promptfmt.systems.templates.constructs import written_lines
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.tasks import TaskFile
 
