@@ -15,7 +15,7 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of, pattern, warning
+from pytest_promptfmt.rules.rule_views import around, continuations, finding, literal_of, pattern, warning
 from pytest_promptfmt.tasks import load_docs
 
 _LONG: Final = 50
@@ -33,6 +33,7 @@ _QUESTION: Final = pattern("shot_layout", "question")
 _KEY: Final = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
 """A name of words, such as `world_history`, which code makes readable."""
 
+_MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
 _GAP: Final = re.compile(r"(?<!\w)_+(?!\w)")
 """A place to fill in, at which a text is cut."""
 
@@ -52,15 +53,24 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
     Real: seven bugs of lm-evaluation-harness with a dropped text or the word None in the prompt.
     """
     for instance in study.real_instances:
-        empty = {key for key, value in instance.doc.items() if value is None or value != value}
+        empty = sorted(key for key, value in instance.doc.items() if value is None or value != value)
+        if empty and (instance.target in (None, "None", "nan")) and "doc_to_target" in study.config:
+            message, do = "the gold answer is a missing value (None or nan)", "drop docs without an answer"
+            yield finding(message, str(instance.target), "doc_to_target", instance, do=do)
+        whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
         spans = (span for prompt in instance.prompts[:1] for span in prompt.spans if span.origin.shot is None)
         for span in spans:
-            saw = f"column {span.origin.field!r}"
-            if span.origin.field in empty and span.text in ("None", "nan", "NaN"):
+            saw, column = f"column {span.origin.field!r}", span.origin.field
+            made = _MISSING.search(span.text) if empty and study.asks_by_code and column is None else None
+            if column in empty and span.text in ("None", "nan", "NaN"):
                 yield finding(f'a missing value was rendered as the word "{span.text}"', saw, span, instance)
-            elif span.origin.field and span.text in ("undefined", "nan", "NaN"):
+            elif column and span.text in ("undefined", "nan", "NaN"):
                 message = f'the data contain the word "{span.text}" for a missing value'
                 yield warning(message, saw, span, instance, do="leave the text out, or correct the data")
+            elif made is not None and made[0] not in whole:
+                saw = f"{around(span.text, made, 30, 10)}; column {empty[0]!r} is empty"
+                message = f'code prints a missing value as the word "{made[0]}"'
+                yield finding(message, saw, "doc_to_text", instance, field=empty[0])
         for continuation in continuations(instance) if empty else ():
             if continuation.strip() in ("None", "nan"):
                 message, do = "a missing value is one of the choices", "leave the choice out if the value is missing"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE
-from pytest_promptfmt.answers.trials import trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.rules.scores import scored_by
+from pytest_promptfmt.rules.page import error_query, query, task
+from pytest_promptfmt.rules.rule_registry import also
+from pytest_promptfmt.rules.rule_views import finding, listed_labels
+from pytest_promptfmt.rules.scores import LONG, is_rate, scored_by, tried
 from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.study.gold import gold_kind
 
+_WORD: Final = re.compile(r"\w+")
 _ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
 _SEEDS: Final = 2
 _GUESSES: Final = 4
@@ -73,3 +79,103 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 yield finding("if the filters find no answer, they return a random one", saw, ("filter_list", number))
     finally:
         random.setstate(state)
+
+
+@also("PF605", scores=True)
+def near_miss_scores(study: Study) -> Iterator[Finding]:
+    """Report scoring code that accepts a wrong answer, such as another option or one that contains the gold answer."""
+    trials = tried(study)
+    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
+        return
+    if is_rate(study, trials):
+        return
+    chain, given = trials.chain, trials.answers if gold_kind(study) in ("text", "choice") else ()
+    asked = [(trial, str(trial.answers.labels[trial.answers.gold]).strip()) for trial in given]
+    golds = [gold for _, gold in asked] if len(trials.scoring.metrics) == 1 else []  # else another is stricter
+    others = [[other for other in golds if other and other not in gold and gold not in other] for _, gold in asked]
+    won = [trial.beats_nonsense and _counts(chain, trial, gold) for trial, gold in asked]
+    pairs = [(trial, other) for (trial, _), each in zip(asked, others, strict=True) for other in each]
+    if len(asked) > 1 and all(won) and all(others) and all(_counts(chain, *pair) for pair in pairs):
+        message = "the gold answer of another doc scores as high as the doc's own"
+        yield finding(message, f"{others[0][0]!r} for {asked[0][1]!r}", scored_by(trials), severity=Severity.ERROR)
+        return
+    copied = [_copied(trial, gold) for trial, gold in asked if len({gold for _, gold in asked}) > 1]
+    for name in sorted(set.intersection(*map(set, copied))) if copied and all(won) else ():
+        if all(_counts(chain, trial, texts[name]) for (trial, _), texts in zip(asked, copied, strict=True)):
+            saw, at = f"{copied[0][name][:LONG]!r} for {asked[0][1]!r}", scored_by(trials)
+            yield finding(
+                "in every doc, a text of the prompt counts as right", saw, at, asked[0][0].instance, field=name
+            )
+            return
+    for (trial, gold), is_won, more in zip(asked, won, others, strict=True):
+        kinds = {**_near_misses(gold), "is the gold answer of another doc": _unrelated(trial, gold, more)}
+        options = trial.answers.targets if trial.answers.kind == "choice" else ()
+        kinds["is another option"] = [str(one) for at, one in enumerate(options) if at != trial.answers.gold]
+        for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
+            if _counts(chain, trial, miss):
+                saw = f"{miss!r} for {gold!r}"
+                yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
+                return
+
+
+def _copied(trial: AnswerTrial, gold: str) -> Mapping[str, str]:
+    """Return texts of the doc that the prompt shows, with no word of the gold answer, or with all in another order."""
+    words, shown = _WORD.findall(gold), trial.instance.prompts[0].text
+    found = {}
+    for name, text in trial.instance.doc.items():
+        held = _WORD.findall(text) if isinstance(text, str) and text in shown else []
+        is_reordered = held != words and sorted(held) == sorted(words)
+        if words and len(held) > 1 and (is_reordered or {*words}.isdisjoint(held)):
+            found[name] = text
+    return found
+
+
+def _unrelated(trial: AnswerTrial, gold: str, others: Sequence[str]) -> list[str]:
+    """Return those of other gold answers in words that the doc does not have, for a gold answer in words."""
+    held, is_number = str(trial.instance.doc.values()).casefold(), re.search(r"\d", gold)
+    unknown = [other for other in others if other.casefold() not in held and not re.search(r"\d", other)]
+    return unknown if len(gold.split()) > 1 and not is_number else []
+
+
+def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
+    """Return whether a completion counts as right by all pipelines."""
+    doc = trial.instance.doc
+    return bool(chain.pipelines) and all(chain.reads_right(one, text, trial.question, doc) for one in chain.pipelines)
+
+
+@error_query("PF605", "an empty completion counts as right", task, scores=True)
+def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs and gold_kind(study) == "text" else None
+    chain = trials.chain if trials is not None else None
+    asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
+    right = [trial for trial in asked if trial.beats_nonsense and chain is not None and _counts(chain, trial, "")]
+    # where one doc has nothing to find, saying nothing is right, but not for the label of an option
+    labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
+    if trials is not None and (labels or 0 < len(right) == len(asked)):
+        trial = [*labels, *right][0]
+        yield finding("", f"'' for {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
+
+
+@query("PF605", "a tie between all choices counts as right", task, scores=True)
+def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
+    choices = trials.choices if trials is not None else ()
+    is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
+    if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
+        saw = f"acc is 1 for all {len(choices)} docs, whichever choice is the gold one"
+        yield finding("", saw, scored_by(trials), choices[0].instance)
+
+
+def _near_misses(gold: str) -> dict[str, Sequence[str]]:
+    """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
+    contains, digits = "contains the gold answer", "has only the digits of the gold answer"
+    if re.fullmatch(r"\d{1,6}", gold):
+        return {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
+    if re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
+        return {digits: (gold.replace(".", "").removeprefix("-"),)}
+    if gold.casefold() in ("true", "correct", "valid", "likely"):
+        return {contains: (f"not {gold}",)}
+    if gold.casefold() == "no":
+        return {contains: ("I do not know",)}
+    texts = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
+    return {contains: (texts[gold],)} if gold in texts else {}

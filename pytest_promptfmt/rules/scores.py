@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pytest_promptfmt.answers.completions import Chain
@@ -16,9 +17,10 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
+from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import compares_whole, finding, listed_labels, words
+from pytest_promptfmt.rules.rule_views import compares_whole, finding, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import accepted_texts, gold_kind, has_constant_target
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
@@ -32,9 +34,9 @@ _OF_PAIRS: Final = ("f1", "matthews_corrcoef", "bleu", "chrf", "chrf++", "ter", 
 _REFERENCE_FIRST: Final = ("bleu", "chrf", "chrf++", "ter")
 _CLASSES_OF_F1: Final = 2
 _PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
-_WORD: Final = re.compile(r"\w+")
+_ACCURACY: Final = re.compile(r"acc|match|correct|f1|score|\bem\b|pass", re.IGNORECASE)
 _SECONDS: Final = 2.0
-_LONG: Final = 80
+LONG: Final = 80
 
 
 _METRICS: Final = ("metric_list",)
@@ -270,7 +272,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     trials = tried(study)
     if trials is None or not study.has_real_docs or not study.has_own_scorer:
         return
-    if gold_kind(study) in ("tests", "nothing"):
+    if gold_kind(study) in ("tests", "nothing") or is_rate(study, trials):
         return
     is_better = {metric.name: metric.higher_is_better for metric in trials.scoring.metrics}
     signs = {name: 1 if better else -1 for name, better in is_better.items() if isinstance(better, bool)}
@@ -298,10 +300,25 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
             saw, severity = (
-                f"gold {lost[0].gold[:_LONG]!r} scores no better; gold {won[:_LONG]!r} scores better",
+                f"gold {lost[0].gold[:LONG]!r} scores no better; gold {won[:LONG]!r} scores better",
                 Severity.WARNING,
             )
             yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
+
+
+def is_rate(study: Study, trials: Trials) -> bool:
+    """Return whether code that claims no accuracy measures answers alike without the columns of the gold answer."""
+    columns = template_names(study.written.doc_to_target) & {*study.docs.columns} if study.docs is not None else set()
+    if not columns or study.task.process_results is None or any(map(_ACCURACY.search, study.metrics)):
+        return False
+    for trial in trials.answers:
+        doc = {name: value for name, value in trial.instance.doc.items() if name not in columns}
+        without = replace(trial, instance=replace(trial.instance, doc=doc))
+        for text in (trial.gold, NONSENSE):
+            values = _values(trials, trial, text)
+            if values is None or values != _values(trials, without, text):
+                return False
+    return bool(trials.answers)
 
 
 def _compare(
@@ -337,58 +354,6 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@also("PF605", scores=True)
-def near_miss_scores(study: Study) -> Iterator[Finding]:
-    """Report scoring code that accepts a wrong answer, such as another option or one that contains the gold answer."""
-    trials = tried(study)
-    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
-        return
-    chain, given = trials.chain, trials.answers if gold_kind(study) in ("text", "choice") else ()
-    asked = [(trial, str(trial.answers.labels[trial.answers.gold]).strip()) for trial in given]
-    golds = [gold for _, gold in asked] if len(trials.scoring.metrics) == 1 else []  # else another is stricter
-    others = [[other for other in golds if other and other not in gold and gold not in other] for _, gold in asked]
-    won = [trial.beats_nonsense and _counts(chain, trial, gold) for trial, gold in asked]
-    pairs = [(trial, other) for (trial, _), each in zip(asked, others, strict=True) for other in each]
-    if len(asked) > 1 and all(won) and all(others) and all(_counts(chain, *pair) for pair in pairs):
-        message = "the gold answer of another doc scores as high as the doc's own"
-        yield finding(message, f"{others[0][0]!r} for {asked[0][1]!r}", scored_by(trials), severity=Severity.ERROR)
-        return
-    reordered = [[*_reordered(*one)] for one in asked]
-    copies = reordered if len(asked) > 1 and all(reordered) else [[] for _ in asked]
-    for (trial, gold), is_won, more, copied in zip(asked, won, others, copies, strict=True):
-        kinds = {**_near_misses(gold), "is the gold answer of another doc": _unrelated(trial, gold, more)}
-        options = trial.answers.targets if trial.answers.kind == "choice" else ()
-        kinds["is another option"] = [str(one) for at, one in enumerate(options) if at != trial.answers.gold]
-        kinds["has the words of the prompt in their given order"] = copied
-        for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
-            if _counts(chain, trial, miss):
-                saw = f"{miss!r} for {gold!r}"
-                yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
-                return
-
-
-def _reordered(trial: AnswerTrial, gold: str) -> Iterator[str]:
-    """Yield a text of the doc that the prompt shows, and that has the words of the gold answer in another order."""
-    words, shown = _WORD.findall(gold), trial.instance.prompts[0].text
-    for text in trial.instance.doc.values():
-        held = _WORD.findall(text) if isinstance(text, str) and text in shown else []
-        if held != words and sorted(held) == sorted(words):
-            yield text
-
-
-def _unrelated(trial: AnswerTrial, gold: str, others: Sequence[str]) -> list[str]:
-    """Return those of other gold answers in words that the doc does not have, for a gold answer in words."""
-    held, is_number = str(trial.instance.doc.values()).casefold(), re.search(r"\d", gold)
-    unknown = [other for other in others if other.casefold() not in held and not re.search(r"\d", other)]
-    return unknown if len(gold.split()) > 1 and not is_number else []
-
-
-def _counts(chain: Chain, trial: AnswerTrial, text: str) -> bool:
-    """Return whether a completion counts as right by all pipelines."""
-    doc = trial.instance.doc
-    return bool(chain.pipelines) and all(chain.reads_right(one, text, trial.question, doc) for one in chain.pipelines)
-
-
 @error_query("PF615", "exact_match and f1 are returned under each other's names", task, scores=True)
 def _measures_exchanged(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
@@ -400,41 +365,3 @@ def _measures_exchanged(study: Study) -> Iterator[Finding]:
         if exact is not None and overlap is not None and exact > overlap:
             saw = f"{part!r} for {trial.gold!r}: exact_match is {exact:g}, f1 is {overlap:g}"
             yield finding("", saw, "process_results", trial.instance)
-
-
-@error_query("PF605", "an empty completion counts as right", task, scores=True)
-def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs and gold_kind(study) == "text" else None
-    chain = trials.chain if trials is not None else None
-    asked = [trial for trial in trials.answers if trial.gold.strip()] if trials is not None else []
-    right = [trial for trial in asked if trial.beats_nonsense and chain is not None and _counts(chain, trial, "")]
-    # where one doc has nothing to find, saying nothing is right, but not for the label of an option
-    labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
-    if trials is not None and (labels or 0 < len(right) == len(asked)):
-        trial = [*labels, *right][0]
-        yield finding("", f"'' for {trial.gold[:_LONG]!r}", scored_by(trials), trial.instance)
-
-
-@query("PF605", "a tie between all choices counts as right", task, scores=True)
-def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
-    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
-    choices = trials.choices if trials is not None else ()
-    is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
-    if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
-        saw = f"acc is 1 for all {len(choices)} docs, whichever choice is the gold one"
-        yield finding("", saw, scored_by(trials), choices[0].instance)
-
-
-def _near_misses(gold: str) -> dict[str, Sequence[str]]:
-    """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
-    contains, digits = "contains the gold answer", "has only the digits of the gold answer"
-    if re.fullmatch(r"\d{1,6}", gold):
-        return {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
-    if re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
-        return {digits: (gold.replace(".", "").removeprefix("-"),)}
-    if gold.casefold() in ("true", "correct", "valid", "likely"):
-        return {contains: (f"not {gold}",)}
-    if gold.casefold() == "no":
-        return {contains: ("I do not know",)}
-    texts = {"A": "Apparently none", "B": "Both are wrong", "C": "Certainly none", "D": "Doubtful", "E": "Either one"}
-    return {contains: (texts[gold],)} if gold in texts else {}

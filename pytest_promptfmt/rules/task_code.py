@@ -19,12 +19,10 @@ from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
-from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import around, finding
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import functions_of, missing_for
 
 _PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")
-_MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
 
 
 @rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
@@ -125,27 +123,6 @@ def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
         if isinstance(node, ast.FunctionDef):
             found.setdefault(node.name, []).append(node)
     return found
-
-
-@also("PF221", severity=Severity.ERROR)
-def missing_value_in_code(study: Study) -> Iterator[Finding]:
-    """Report code or a template that turns a missing value into the word None or nan."""
-    for instance in study.real_instances:
-        empty = [name for name, value in instance.doc.items() if value is None or value != value]
-        if not empty:
-            continue
-        if instance.target in ("None", "nan") or (instance.target is None and "doc_to_target" in study.config):
-            message = "the gold answer is a missing value (None or nan)"
-            yield finding(message, str(instance.target), "doc_to_target", instance)
-            return
-        whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
-        for span in instance.prompts[0].spans if study.asks_by_code and instance.prompts else ():
-            found = _MISSING.search(span.text) if span.origin.shot is None and span.origin.field is None else None
-            if found is not None and found[0] not in whole:
-                message = f'code prints a missing value as the word "{found[0]}"'
-                saw = f"{around(span.text, found, 30, 10)}; column {empty[0]!r} is empty"
-                yield finding(message, saw, "doc_to_text", instance, field=empty[0])
-                return
 
 
 def literal_end(study: Study) -> str:

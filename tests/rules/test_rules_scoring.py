@@ -311,3 +311,31 @@ def test_a_stop_sequence_of_another_width_is_reported_with_the_reason() -> None:
     (found,) = findings(docs, num_fewshot=2, generation_kwargs={"until": ["问题:", "</s>"]})
     assert (found.code, "width" in found.do) == ("PF910", True)
     assert findings(docs, num_fewshot=2, generation_kwargs={"until": ["问题："]}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reads", "expected"),
+    [("refused", False, []), ("acc", False, ["PF605"]), ("refused", True, ["PF605"])],
+)
+def test_a_rate_is_no_scorer_that_forgets_the_gold_answer(name: str, reads: bool, expected: list[str]) -> None:
+    def scored(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+        is_known = "answer" in doc or not reads
+        return {name: float(is_known and any(word in results[0] for word in ("cannot", "sorry")))}
+
+    docs = [{"question": "?", "answer": "I cannot help"}, {"question": "!", "answer": "sorry, no"}]
+    metric = [{"metric": name, "aggregation": "mean", "higher_is_better": True}]
+    assert codes(findings(docs, process_results=scored, metric_list=metric)) == expected
+
+
+@pytest.mark.parametrize(("compares", "expected"), [("set", ["PF605"]), ("list", [])])
+def test_the_words_of_the_prompt_in_their_order_are_no_answer(compares: str, expected: list[str]) -> None:
+    made = {"set": set, "list": list}[compares]
+
+    def scored(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+        return {"acc": float(made(results[0].strip().split(", ")) == made(doc["answer"].split(", ")))}
+
+    docs = [
+        {"question": words, "answer": ", ".join(sorted(words.split(", ")))} for words in ("fig, apple", "moss, fern")
+    ]
+    metric = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
+    assert codes(findings(docs, process_results=scored, metric_list=metric)) == expected
