@@ -12,7 +12,15 @@ from pytest_promptfmt.rules import Finding, Study
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, generating, given_shots, query
-from pytest_promptfmt.rules.rule_views import compares_whole, finding, first_text, listed_labels, pattern, words
+from pytest_promptfmt.rules.rule_views import (
+    finding,
+    first_text,
+    listed_labels,
+    mapped,
+    pattern,
+    scores_exact_match,
+    words,
+)
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
 from pytest_promptfmt.study.scoring import token_budget
@@ -58,6 +66,8 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
                 and chain.counts(longer, *asked)
             ):
                 longer = f"First, $\\boxed{{x + 1}}$ follows.\n{alone}"
+            if place == "last" and trial.answers.kind == "choice" and chain.counts(longer, *asked):
+                longer = f"The reply has to end with {form.said}.\n{alone}"
             if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
                 where = "at the beginning" if place == "first" else "at the end"
                 saw = f"the prompt requests the answer {where}, but no filter reads {gold!r} from {longer!r}"
@@ -85,7 +95,8 @@ def _compared_golds(study: Study) -> Sequence[tuple[Study, list[str]]]:
     """Return a task that compares whole completions with texts, and the texts of its own docs."""
     targets = [instance.target for instance in study.real_instances]
     are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
-    is_compared = bool(targets) and are_texts and compares_whole(study) and not study.has_guessed_text
+    is_compared = study.generates and scores_exact_match(study) and not study.has_own_scorer and not mapped(study)
+    is_compared &= bool(targets) and are_texts and not study.has_guessed_text
     return ((study, [str(target).strip() for target in targets]),) if is_compared else ()
 
 

@@ -248,6 +248,9 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
         yield f"{next(iter(asked))}: and {cue}:"
     languages = data_table("contract")["languages"]
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
+    source = next((one for one in page.layout.labels[:-1] if one.name == cue and one.value), None)
+    if cue.casefold() in languages and source is not None and len(page.layout.labels) == len((source, page.cue)):
+        yield finding("question and answer have the name of the same language as their label", f"{cue}: … {cue}:")
     if cue.casefold() in languages and into and cue.casefold() not in into:
         saw = f"into {', '.join(sorted(into)).title()}, but the label is {cue.title()}:"
         yield finding("the prompt requests one language, but the answer label names another", saw)
@@ -306,9 +309,13 @@ def _repeated_description(page: Page) -> Iterator[str]:
 @query("PF242", "a text of the data is shown twice in the question", lambda study: own(study)[:1])
 def _text_shown_twice(page: Page) -> Iterator[Finding]:
     values = {name: value.strip() for name, value in page.instance.doc.items() if isinstance(value, str)}
+    fields = [span.origin.field for span in page.message.content]
+    pairs = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
     for name, text in values.items():
         held = sum(text in other for key, other in values.items() if key != name)
-        if len(text.split()) >= _WORDS and not held and page.text.count(text) > 1:
+        is_other_lost = pairs.get(name) in values and pairs[name] not in fields and fields.count(name) > 1
+        is_long = len(text.split()) >= (_WORDS if not is_other_lost else 1)
+        if is_long and not held and page.text.count(text) > 1:
             yield finding("", text[:60], field=name)
 
 

@@ -307,6 +307,8 @@ def _range_unlike_options(page: Page) -> Iterator[str]:
     asked = _RANGE.search(study.own_text) or _TOGETHER.search(study.own_text)
     if asked is None or not listed or listed[0] != "A" or asked[1][-1] == listed[-1]:
         return
+    if re.search(r"\bA[\"'”)\]]* (?:and|or) [\"'“(\[]*[C-Z]", asked[0]):
+        return  # an example of two letters
     if len(listed) < _LEAST and re.search(rf"(?<!\w){asked[1][-1]}[:)=.] ?\S", page.text):
         return  # the options are within a line
     constants = (text for template in study.templates for text in template.text.constants)

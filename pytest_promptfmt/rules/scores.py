@@ -311,14 +311,15 @@ def is_rate(study: Study, trials: Trials) -> bool:
     columns = template_names(study.written.doc_to_target) & {*study.docs.columns} if study.docs is not None else set()
     if not columns or study.task.process_results is None or any(map(_ACCURACY.search, study.metrics)):
         return False
+    measured = []
     for trial in trials.answers:
         doc = {name: value for name, value in trial.instance.doc.items() if name not in columns}
         without = replace(trial, instance=replace(trial.instance, doc=doc))
-        for text in (trial.gold, NONSENSE):
-            values = _values(trials, trial, text)
-            if values is None or values != _values(trials, without, text):
+        for text in (trial.gold, NONSENSE, ""):
+            measured.append(_values(trials, trial, text))
+            if measured[-1] is None or measured[-1] != _values(trials, without, text):
                 return False
-    return bool(trials.answers)
+    return any(one != measured[0] for one in measured)
 
 
 def _compare(

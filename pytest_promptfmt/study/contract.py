@@ -211,9 +211,11 @@ def _objects(text: str) -> Iterator[AskedForm]:
         if key is not None and re.search(r"\bjson\b", text, re.IGNORECASE):
             made = {key: "\0"}
             before, _, after = json.dumps(made).partition('"\\u0000"')
+            is_bare = re.search(rf"[\"']{key}[\"']\s*:\s*(?:true|false|-?\d)", match[0]) is not None
+            before, after = (before, after) if is_bare else (f'{before}"', f'"{after}')
             if fence is not None and words_for("block").search(sentence_around(text, start)):
                 before, after = f"{fence[0]}{before}", f"{after}\n```"
-            yield AskedForm(form="json", before=f'{before}"', after=f'"{after}', said=match[0], start=match.start())
+            yield AskedForm(form="json", before=before, after=after, said=match[0], start=match.start())
 
 
 def _keyed(text: str) -> Iterator[AskedForm]:

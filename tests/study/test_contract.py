@@ -23,6 +23,10 @@ from pytest_promptfmt.study.requested_labels import enumerations, joined_by_or
         ("Valid outputs are only:\n[[A]], [[B]], or [[C]]", "[[7]]"),
         ("Return the option letter inside double square brackets.", "[[7]]"),
         ('Return JSON like {"answer": "..."}.', '{"answer": "7"}'),
+        ('Return JSON like {"answer": 3}.', '{"answer": 7}'),
+        ('Antworte mit JSON: {"grund": "...", "antwort": "..."}', '{"antwort": "7"}'),
+        ('Responde con un bloque de código:\n```json\n{"tema": "..."}\n```', '```json\n{"tema": "7"}\n```'),
+        ("Überlege und ende mit dieser Zeile:\nAntwort: <Begriff>", "Antwort: 7"),
     ],
 )
 def test_the_answer_is_written_in_the_form_that_the_prompt_asks_for(text: str, written: str) -> None:
@@ -38,6 +42,7 @@ def test_the_answer_is_written_in_the_form_that_the_prompt_asks_for(text: str, w
         "<b>bold</b>",
         "Give the word in square brackets.",
         'It is {"a": 1}.',
+        "<p>Wer war das?</p>\nAntwort: <footer>",
     ],
 )
 def test_quotations_tags_and_formulas_that_ask_for_nothing_are_no_form(text: str) -> None:
