@@ -31,6 +31,7 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     warning,
 )
+from pytest_promptfmt.study.layout import layout_of
 
 _NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?)"
 _CALCULATED: Final = re.compile(
@@ -290,3 +291,20 @@ def _common(styles: set[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _differs(one: Any, other: Any) -> bool:
     return None not in (one, other) and one != other and "" not in (one, other)
+
+
+@query(
+    "PF807",
+    "few-shot examples and the question have different labels, or different spaces after them",
+    shown,
+    at=("fewshot_config", "doc_to_text"),
+)
+def _other_labels(page: Page) -> Iterator[Finding]:
+    asked = [page.message.content, *(shot.messages[0].content for shot in page.shots)]
+    asked = [spans for spans in asked if any(span.origin.field for span in spans)]
+    begun = [layout_of(join(takewhile(lambda span: not span.origin.field, spans))).cue for spans in asked]
+    leads = [f"{one.name}{one.colon}{one.space}" for one in begun if one is not None]
+    other = next((lead for lead in leads if lead != leads[0]), None)
+    if len(leads) == len(asked) == len(page.shots) + 1 and other is not None:
+        saw = f"{other!r} in a few-shot example, {leads[0]!r} in the question"
+        yield finding("", saw, severity=severity_of_shots(page.study))
