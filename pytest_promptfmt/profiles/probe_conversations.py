@@ -275,7 +275,7 @@ def conversations_of(values: Mapping[Any, Any], path: Path, known_tools: Mapping
     """Return the conversations of a file's content; raises SourceError as `read_conversations`."""
     written, own_tools = values.get("conversations"), values.get("tools") or {}
     if not isinstance(written, dict):
-        raise SourceError("a file of conversations has the key `conversations`", position=Position(path))
+        raise SourceError("a file of conversations must have the key `conversations`", position=Position(path))
     if not isinstance(own_tools, dict):
         raise SourceError("`tools` must be a mapping of names to lists of tools", position=Position(path))
     tools = {**known_tools, **own_tools}

@@ -27,9 +27,7 @@ from pytest_promptfmt.rules import Family, rule
 from pytest_promptfmt.rules.chat_templates import on_trial
 from pytest_promptfmt.rules.rule_views import finding, info
 
-_AGAINST: Final = (
-    "turn reasoning off with a template argument, or put few-shot examples into one turn (fewshot_as_turns: false)"
-)
+_AGAINST: Final = "turn reasoning off with a template argument, or set fewshot_as_turns: false in the profile"
 _TWICE: Final = re.compile(r"(\S.{2,})\s*\1", re.S)
 _CONTROL_TOKENS: Final = "control-tokens"
 _CONTROL: Final = ("<|", "<｜")
@@ -443,7 +441,8 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
             severity=Severity.INFO if is_more else less,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield info("finished answers and the generation prompt have different reasoning tags", saw, place)
+        do = "write the same reasoning tags in finished answers and in the generation prompt"
+        yield info("finished answers and the generation prompt have different reasoning tags", saw, place, do=do)
     else:
         # The line break of a header such as `<|im_start|>assistant`; some models write more after the role.
         is_header = opened[-1:].isalpha() and begun[len(opened) :][:1] == "\n" and not trial.mentions("think")

@@ -318,7 +318,9 @@ def _check_aggregation(config: Mapping[Any, Any], origins: _Origins, index: Task
         keys = ("aggregate_metric_list", *((number,) if isinstance(written, list) else ()))
         position = origins.at(*keys)
         if not isinstance(entry, Mapping) or "metric" not in entry:
-            raise SourceError("an entry of aggregate_metric_list is a mapping with the key `metric`", position=position)
+            raise SourceError(
+                "an entry of aggregate_metric_list must be a mapping with the key `metric`", position=position
+            )
         for key in entry:
             if key not in _AGGREGATE_KEYS:
                 message = f"unknown key {key!r} in aggregate_metric_list"

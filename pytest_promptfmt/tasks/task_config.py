@@ -167,7 +167,7 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
     for index, metric in enumerate(config.get("metric_list") or ()):
         if not isinstance(metric, Mapping) or "metric" not in metric:
             hint = f"write `- metric: {metric}`" if isinstance(metric, str) else None
-            message = "an entry of metric_list is a mapping with the key `metric`"
+            message = "an entry of metric_list must be a mapping with the key `metric`"
             raise where.error(message, "metric_list", index, hint=hint)
     for index, pipeline in enumerate(config.get("filter_list") or ()):
         _check_filters(pipeline, index, where)
@@ -238,7 +238,7 @@ def _check_generation(kwargs: Mapping[str, Any] | None, where: _Where) -> None:
 def _check_filters(pipeline: Any, index: int, where: _Where) -> None:
     for key in ("name", "filter"):
         if not isinstance(pipeline, Mapping) or key not in pipeline:
-            message = f"an entry of filter_list is a mapping with the keys `name` and `filter`; {key!r} is missing"
+            message = f"an entry of filter_list must have the keys `name` and `filter`; {key!r} is missing"
             raise where.error(message, "filter_list", index)
     steps = pipeline["filter"]
     if not isinstance(steps, list):
@@ -246,7 +246,7 @@ def _check_filters(pipeline: Any, index: int, where: _Where) -> None:
     for number, step in enumerate(steps):
         if not isinstance(step, Mapping) or "function" not in step:
             hint = f"write `- function: {step}`" if isinstance(step, str) else None
-            message = "a step of a filter is a mapping with the key `function`"
+            message = "a step of a filter must be a mapping with the key `function`"
             raise where.error(message, "filter_list", index, "filter", number, hint=hint)
 
 
