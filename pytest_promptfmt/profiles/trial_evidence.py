@@ -127,15 +127,10 @@ def place_printed(trial: TemplateTrial, conversation: Conversation, at: int, *te
 def place_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Position | None:
     """Return the line of the template at which a text should be printed.
 
-    That is the line of another text of its message, else of what the message adds to the prompt. Where it adds nothing,
-    it is the loop over messages.
+    That is the line of what its message adds to the prompt, else the loop over messages.
     """
     text, number = trial.whole(conversation) or "", lost.message
-    beside = [each.text for each in conversation.units if each.message == number and each.text in text]
-    beside = [each for each in beside if each != lost.text]  # which may be among the tools
     kinds = (f"'{lost.kind}'", f'"{lost.kind}"', "tool_calls")
-    if beside:
-        return place_printed(trial, conversation, text.rfind(beside[-1]), *kinds)
     others = [*conversation.messages[:number], *conversation.messages[number + 1 :]]
     without = trial.whole(replace(conversation, messages=others)) if others else None
     if without is not None and without != text:

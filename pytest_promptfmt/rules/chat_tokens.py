@@ -154,7 +154,7 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
             f"BOS is missing in a conversation with {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
             trial.place_of("bos_token", bos),
-            conversation.mildest(Severity.WARNING),
+            Severity.WARNING,
         )
 
 

@@ -131,7 +131,6 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             f"a turn is not closed in a conversation with {conversation.about}",
             saw,
             trial.place_of(closing or pairs[0][1]),
-            conversation.mildest(),
         )
 
 

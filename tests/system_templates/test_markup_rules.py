@@ -116,12 +116,6 @@ MISTAKES = {
         "PF440",
         "a turn is not closed",
     ),
-    "a variable that nothing reads": (
-        "{%- for",
-        "{%- set is_first = true %}{%- for",
-        "PF445",
-        "the template sets is_first, but never reads the variable",
-    ),
     "another role for calls": (
         "{{- '<|begin|>' + message.role",
         "{{- '<|begin|>' + ('caller' if message.tool_calls else message.role)",

@@ -80,30 +80,6 @@ def stripped_letters(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, str, int
                 yield what, characters, each.lineno
 
 
-def unread_names(tree: Iterable[nodes.Node]) -> Iterator[tuple[str, int]]:
-    """Yield the variables, fields of namespaces and macros that a template sets and never reads, and the line.
-
-    Names that begin with an underscore are meant to be unused.
-    """
-    known = list(tree)
-    read = {each.name for each in known if isinstance(each, nodes.Name) and each.ctx == "load"}
-    read |= {each.attr for each in known if isinstance(each, nodes.Getattr)}
-    items = (each.arg for each in known if isinstance(each, nodes.Getitem))
-    read |= {str(arg.value) for arg in items if isinstance(arg, nodes.Const)}
-    loops = [each.target for each in known if isinstance(each, nodes.For)]
-    looped = {id(each) for target in loops for each in (target, *target.find_all(nodes.Name))}
-    for each in known:
-        name = ""
-        if isinstance(each, nodes.Macro) or (
-            isinstance(each, nodes.Name) and each.ctx == "store" and id(each) not in looped
-        ):
-            name = each.name
-        elif isinstance(each, nodes.NSRef):
-            name = each.attr
-        if name and name not in read and not name.startswith("_"):
-            yield (f"{each.name}.{name}" if isinstance(each, nodes.NSRef) else name), each.lineno
-
-
 def _assigned(body: Iterable[nodes.Node], loops: int = 0) -> Iterator[tuple[str, int]]:
     """Yield the variables that statements set, each with the number of loops around it."""
     for each in body:

@@ -31,7 +31,6 @@ from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.constructs import (
     lost_assignments,
     stripped_letters,
-    unread_names,
 )
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
@@ -76,7 +75,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             f"{_NAMES.get(kind, f'the {kind} text')} is lost in a conversation with {conversation.about}",
             f"{lost.text!r} is {'only among the tools' if is_tool else 'not in the prompt'}",
             place_of_loss(trial, conversation, lost),
-            conversation.mildest(_severity_of_loss(trial, conversation, lost)),
+            _severity_of_loss(trial, conversation, lost),
         )
 
     for name, without in _IMAGES.items():
@@ -159,7 +158,6 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
             f"{_NAMES.get(kind, f'the {kind} text')} is written twice in a conversation with {conversation.about}",
             excerpt(text, at, at + len(unit.text)),
             place_printed(trial, conversation, at, f"'{kind}'", f'"{kind}"'),
-            conversation.mildest(),
         )
 
     called = trial.text("call" if "call" in trial.sent else "") or ""
@@ -265,7 +263,7 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     """Report a variable that a loop sets and later text reads, if this changes a prompt.
 
     Why: After a loop, Jinja resets a variable to its value before the loop. A flag or text that the loop collects is
-    lost. It is an info if nothing reads a variable: often it was part of a removed condition.
+    lost.
 
     Fix: keep the value in a `namespace`, or use a filter such as `selectattr`.
 
@@ -274,9 +272,6 @@ def value_unused(trial: TemplateTrial) -> Iterator[Finding]:
     for name, line, conversation in lost_assignments(trial):
         message = f"a loop sets {name!r}, but the new value is lost after the loop"
         yield conversation.finding(message, trial.source.splitlines()[line - 1].strip(), trial.place(line))
-    for name, line in dict(unread_names(trial.nodes)).items():
-        message = f"the template sets {name}, but never reads the variable"
-        yield info(message, "", trial.place(line), do="remove the variable")
 
 
 @template_rule("PF447", "stray-text", severity=Severity.WARNING)

@@ -66,7 +66,7 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
                     f"{what} in a conversation with {answer.conversation.about}",
                     saw[:_MOST_SHOWN],
                     trial.place_of("tool_calls" if "call" in what else "content"),
-                    answer.conversation.mildest(severity),
+                    severity,
                 )
 
 

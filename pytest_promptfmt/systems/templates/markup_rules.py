@@ -57,7 +57,6 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
             f"the {what} is broken in a conversation with {conversation.about}",
             f"{problem} at {excerpt(text, at)!r}",
             trial.place_of("tools" if what == "JSON of the tools" else "tool_calls"),
-            conversation.mildest(),
         )
 
 
@@ -209,7 +208,6 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
             f"{'braces' if name == '{' else 'tags'} are not balanced in a conversation with {conversation.about}",
             f"{shown} in {excerpt(text, at)!r}",
             place_printed(trial, conversation, at, "tool_calls" if name == "{" else shown),
-            conversation.mildest(),
         )
 
 

@@ -70,16 +70,10 @@ _TOKEN: Final = re.compile(r"'\w+_token' is undefined")
 
 
 def _cause(trial: TemplateTrial, conversation: Conversation) -> str:
-    """Return what a template stops at: the conversation, and the other shape of arguments if that is rendered."""
-    shapes = ("arguments as mappings", "arguments"), ("arguments as JSON text", "arguments text")
-    tried = dict(conversation.relaxations)
-    also = (
-        what
-        for what, name in shapes
-        if what not in conversation.about and (other := tried.get(frozenset({name})))
-        if conversation.same_as and trial.stopped(other) is None
-    )
-    return " and ".join([conversation.about, *also])
+    """Return what a template stops at: the conversation, with the shape of arguments if JSON text is rendered."""
+    other = dict(conversation.relaxations).get(frozenset({"arguments"})) if conversation.same_as else None
+    needs_both = other is not None and trial.stopped(other) is None
+    return f"{conversation.about} and arguments as mappings" if needs_both else conversation.about
 
 
 def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:

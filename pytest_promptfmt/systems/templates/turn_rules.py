@@ -232,13 +232,11 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
-    lost = {
-        name
-        for name in ("reasoning", "reasoning-call", "reasoning-in-content", "reasoning-loop")
-        if name in trial.conversations and "reasoning" in missing(trial, trial.conversations[name])
-    }
-    lost -= {"reasoning-loop"} if "reasoning-call" in lost else set()
-    for name in sorted(lost):
-        conversation, place = trial.conversations[name], trial.place_of("reasoning_content", "</think>")
+    for conversation in trial.simplest(lambda each: each.name in _LAST and "reasoning" in missing(trial, each)):
         message = f"the reasoning of the last answer is lost in a conversation with {conversation.about}"
+        place = trial.place_of("reasoning_content", "</think>")
         yield conversation.finding(message, f"{THOUGHT!r} is not in the prompt", place, Severity.INFO)
+
+
+_LAST: Final = ("reasoning", "reasoning-call", "reasoning-in-content", "reasoning-loop")
+"""Conversations whose last answer has reasoning."""
