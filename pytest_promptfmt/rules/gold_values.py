@@ -9,6 +9,7 @@ from itertools import takewhile
 from string import ascii_uppercase
 from typing import Any, Final
 
+from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
@@ -18,6 +19,7 @@ from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout, warning
+from pytest_promptfmt.rules.scores import is_rate
 from pytest_promptfmt.study.gold import compares_likelihoods, gold_kind
 from pytest_promptfmt.tasks import FilterPipeline, Question, looks_for_answers, questions_of
 
@@ -34,7 +36,7 @@ _LEGEND: Final = re.compile(r"\b(\d)\b[\"')]* ?(?:=|:|-+>?|→|for|means|stands 
 _LEGEND_AFTER: Final = re.compile(r"\b([^\W\d_]+)[\"')]* ?(?:=|:|→|as|is|\() ?[\"'(]?([01])\b", re.I)
 
 _CAST: Final = re.compile(r"\{\{-? *(\w+) *\| *int *-?\}\}")
-_MOST_LABELS, _MOST_LATER = 20, 200
+_MOST_LABELS, _MOST_BY_CODE = 20, 30
 _LONGEST: Final = 60
 """Characters of a gold answer that a sentence may give."""
 
@@ -364,6 +366,8 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
     chain, trials = scored_answers(study) or (None, ())
     if chain is None or not trials or any(trial.error or not _is_short(trial.gold) for trial in trials):
         return
+    if study.has_own_scorer and is_rate(study, trials_of(study)):
+        return
     known = [(trial.question, trial.instance.doc) for trial in trials]
     asked = [form.written("{}") for form in study.contract.wrapped]
     forms = ["{}", *asked, *data_table("rules")["gold_forms"]]
@@ -373,7 +377,8 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
             return chain.reads_right(pipeline, _said(form, question.target), question, row)
 
         read = [form for form in forms if all(reads(form, *one) for one in known)]
-        later = list(zip(local.questions, local.docs, strict=False))[first:][:_MOST_LATER]
+        most = first + _MOST_BY_CODE if study.has_own_scorer else None
+        later = list(zip(local.questions, local.docs, strict=False))[first:most]
         for doc, (question, row) in enumerate(later if read else (), first):
             if _is_short(question.target) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
