@@ -51,7 +51,6 @@ class AnswerTrial(ScoringTrial):
     answers: Answers
     gold: str
     best: float | None = None
-    empty: float | None = None
     nonsense: float | None = None
 
     @property
@@ -128,12 +127,12 @@ def _answer_trial(chain: Chain, instance: Instance, question: Question) -> Answe
     if not gold.strip():
         return trial
     try:
-        best, empty, nonsense = (chain.score(question, instance.doc, text) for text in (gold, "", NONSENSE))
+        best, _, nonsense = (chain.score(question, instance.doc, text) for text in (gold, "", NONSENSE))
     except PromptfmtError:
         raise
     except Exception as error:
         return replace(trial, error=f"{type(error).__name__}: {error}")
-    return replace(trial, best=best, empty=empty, nonsense=nonsense)
+    return replace(trial, best=best, nonsense=nonsense)
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------
