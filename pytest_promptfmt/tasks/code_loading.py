@@ -29,7 +29,7 @@ from pytest_promptfmt.tasks.deferred_imports import Deferred, put_off, restore_r
 from pytest_promptfmt.tasks.harness import PACKAGES, Harness
 from pytest_promptfmt.tasks.import_failures import ImportFailedError, can_wait, explained, missing_package
 
-_CAUGHT: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+_CAUGHT: Final = frozenset({"ImportError", "ModuleNotFoundError", "PackageNotFoundError", "Exception", "BaseException"})
 _TOLERANT: Final = frozenset({"importlib", "importlib.metadata", "importlib.util"})
 _ENDS: Final = frozenset({"exit", "quit", "_exit"})
 

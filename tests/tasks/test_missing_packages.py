@@ -106,8 +106,18 @@ def test_a_class_that_needs_what_is_not_installed_names_the_package(tmp_path: Pa
         CodeImporter(lambda _path: True).find(ref, "class", None)
 
 
-def test_what_falls_back_without_a_package_falls_back(tmp_path: Path) -> None:
-    guarded = "try:\n    import a_package_of_nobody as p\nexcept ImportError:\n    p = None\n"
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        "try:\n    import a_package_of_nobody as p\nexcept ImportError:\n    p = None\n",
+        "from importlib import metadata\ntry:\n    p = metadata.version('of-nobody')\n"
+        "except metadata.PackageNotFoundError:\n    p = None\n",
+        "from contextlib import suppress\np = None\nwith suppress(Exception):\n    import a_package_of_nobody as p\n",
+        "try:\n    import a_package_of_nobody as p\nexcept ImportError:\n    try:\n        import also_of_nobody as p\n"
+        "    except ImportError:\n        p = None\n",
+    ],
+)
+def test_what_falls_back_without_a_package_falls_back(tmp_path: Path, guarded: str) -> None:
     utils = f"{guarded}import another_package_of_nobody\ndef text(doc):\n    return str(p)\nscore = text\n"
     assert bound(task_with(tmp_path, utils)).doc_to_text({}) == "None"
 
