@@ -115,7 +115,9 @@ class CodeLoader(SourceLoader):
                     raise
                 self._note(error, frame)
                 lacking = Deferred(f"package {missing}", partial(_miss, missing))
-                return lacking if names else _with_part(absolute, lacking)
+                if names:  # which may begin with underscores
+                    return _copied(ModuleType(absolute), **dict.fromkeys(names, lacking))
+                return _with_part(absolute, lacking)
 
     def _found(self, name: str, absolute: str, scope: dict[str, Any], names: Sequence[str], level: int) -> Any:
         parts = absolute.split(".")

@@ -167,6 +167,7 @@ def test_a_part_that_the_installed_release_lacks_is_missing(tmp_path: Path, line
         "from a_package_of_nobody import Base, Other\nclass Mine(Base):\n    pass\n",
         "from a_package_of_nobody import A, B\ndef annotated(x: A | B | None, *, y: None | A):\n    pass\n",
         "from a_package_of_nobody import retry\n@retry(times=3)\ndef ask():\n    pass\n",
+        "from a_package_of_nobody import __version__\nfrom a_package_of_nobody.parts import _hidden\n",
         "import a_package_of_nobody.parts as p\nMODEL = p.Model(p.SIZE[3])\n",
     ],
 )
