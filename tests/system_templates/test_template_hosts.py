@@ -275,6 +275,17 @@ def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) ->
     }
 
 
+@pytest.mark.parametrize(("served", "trained", "severity"), [(False, True, "info"), (True, False, "warning")])
+def test_reasoning_only_in_training_may_be_meant_and_only_in_inference_is_not(
+    served: bool, trained: bool, severity: str, tmp_path: Path
+) -> None:
+    thought = "{{ '<think>' + message.reasoning_content + '</think>' if message.reasoning_content else '' }}"
+    for name, writes in (("chat_template", served), ("chat_template_training", trained)):
+        (tmp_path / f"{name}.jinja").write_text(template(turn=(thought if writes else "") + TURN), "utf-8")
+    found = severities(check_template(tmp_path / "chat_template.jinja"), "PF454")
+    assert set(found.values()) == {severity}
+
+
 def test_different_calls_that_look_alike_are_reported() -> None:
     plain = "{% for name, value in call.function.arguments.items() %}{{ '<' + name + '>' ~ value ~ '</>' }}{% endfor %}"
     found = severities(check_template(template().replace(CALL, "{{ call.function.name }}" + plain)), "PF468")

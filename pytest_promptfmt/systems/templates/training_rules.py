@@ -36,7 +36,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The training variant of `NAME.jinja` is `NAME_training.jinja`, or the setting `training_of` names it. It should
     only add `{% generation %}`. With any other difference, the model is trained on prompts that it never sees later.
-    Reasoning that is kept for training may be intended, so it is an info.
+    Reasoning that is kept for training may be intended, so it is an info; reasoning that training lacks is not.
 
     Fix: copy the inference template, and add only `{% generation %}` and `{% endgeneration %}`.
 
@@ -87,11 +87,12 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
     for change, conversation in islice(simplest.items(), _MOST_CHANGES):
         state, ours, theirs = next(each for each in differing(conversation) if _change(*each[1:]) == change)
         at = first_difference(ours, theirs)
+        lost = [unit.text for unit in conversation.units if unit.kind == "reasoning" and unit.text not in theirs]
         yield conversation.finding(
             f"the prompts for training and inference differ in a conversation with {conversation.about}",
             f"for training {excerpt(theirs, at)!r}, for inference {excerpt(ours, at)!r}",
             training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
-            Severity.INFO if conversation.has_reasoning else None,
+            Severity.INFO if conversation.has_reasoning and not any(each in ours for each in lost) else None,
         )
 
 
