@@ -92,17 +92,14 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     once = trial.sent.get("image")
     if once is not None and (seen := trial.finished(once)) and trial.mentions("image"):
         asked, *later = once.messages
-        twice = replace(once, messages=[{**asked, "content": [asked["content"][0], *asked["content"]]}, *later])
-        if trial.finished(twice) == seen != trial.text("second-question"):
-            message = "a second image is not in the prompt"
-            yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), Severity.WARNING)
-        later_image = replace(once, messages=[{**asked, "content": asked["content"][::-1]}, *later])
-        if trial.finished(later_image) == seen != trial.text("second-question"):
-            message, place = (
-                "an image that follows a text is written before the text",
-                trial.place_of("'image'", '"image"'),
-            )
-            yield once.finding(message, excerpt(seen), place, Severity.INFO)
+        changed = {
+            "a second image is not in the prompt": ([asked["content"][0], *asked["content"]], Severity.WARNING),
+            "an image that follows a text is written before the text": (asked["content"][::-1], Severity.INFO),
+        }
+        for message, (parts, severity) in changed.items():
+            other = trial.finished(replace(once, messages=[{**asked, "content": parts}, *later]))
+            if other == seen != trial.text("second-question"):
+                yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
     for call, letters, line in stripped_letters(trial.nodes):
         message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
         yield warning(message, letters, trial.place(line), do=do)
