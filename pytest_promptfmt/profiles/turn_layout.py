@@ -122,7 +122,8 @@ def is_for_chat(trial: TemplateTrial) -> bool:
     turns, text = trial.conversations.get("turns"), trial.text("turns")
     if turns is not None and text is not None:
         first = next((unit.text for unit in turns.units if unit.kind == "assistant"), "")  # classifiers write the last
-        if first not in text or ("user" in missing(trial, turns) and trial.mentions("audio")):
+        is_there = first.casefold() in text.casefold()  # a template that changes texts may still be one for chats
+        if not is_there or ("user" in missing(trial, turns) and trial.mentions("audio")):
             return False
     asked = (layout_of(trial).opened or "").partition(QUESTION)[2]
     return len(asked.split()) <= MOST_HEADER_WORDS
