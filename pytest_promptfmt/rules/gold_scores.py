@@ -9,12 +9,12 @@ from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import NONSENSE
-from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, listed_labels
-from pytest_promptfmt.rules.scores import LONG, is_rate, scored_by, tried
+from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, scored_by, tried
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
 
@@ -23,11 +23,13 @@ _ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
 _SEEDS: Final = 2
 _GUESSES: Final = 4
 """Per seed, at once: a filter may draw for each answer, or once for all."""
+_FEWEST_FOR_BLEU: Final = 4
+"""Words of a text that has the longest sequences of words that BLEU counts."""
 
 
 @rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def gold_does_not_win(study: Study) -> Iterator[Finding]:
-    """Report scoring in which another answer scores as much as the gold answer.
+    """Report scoring in which nonsense or another answer scores as much as the gold answer.
 
     Why: if target and metric do not fit, the score is the same for all answers.
 
@@ -38,6 +40,18 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
     trials = trials_of(study)
     if scoring_failure(study) is not None:
         return
+    for trial in trials.answers if gold_kind(study) != "tests" else ():
+        if "bleu" in study.metrics[:1] and len(trial.gold.split()) < _FEWEST_FOR_BLEU:
+            continue  # alone it scores 0, among other docs it counts
+        is_scored = None not in (trial.best, trial.nonsense) and not trials.scoring.has_own_code
+        if is_scored and not trials.scoring.is_synthetic and not _wins(study, trial, trials):
+            yield finding(
+                "the gold answer scores no better than nonsense",
+                f"{trial.gold!r} scores {trial.best:g}",
+                scored_by(trials),
+                trial.instance,
+                do="correct the target or the metric: all answers get the same score",
+            )
     for choice in trials.choices:
         for name in _ACCURACIES:
             best, other = choice.gold_best.get(name), choice.other_best.get(name)
@@ -79,6 +93,17 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 yield finding("if the filters find no answer, they return a random one", saw, ("filter_list", number))
     finally:
         random.setstate(state)
+
+
+def _wins(study: Study, trial: AnswerTrial, trials: Trials) -> bool:
+    """Return whether the gold answer scores more than nonsense, in one of its forms."""
+    if trial.beats_nonsense or trials.chain is None or trial.nonsense is None:
+        return True
+    scores = (
+        trials.chain.score(trial.question, trial.instance.doc, form)
+        for form in gold_forms(study, trial, trials.chain)[1:]
+    )
+    return any(score is not None and score > trial.nonsense for score in scores)
 
 
 @also("PF605", scores=True)
