@@ -18,7 +18,7 @@ from pytest_promptfmt.revisions.versions import VersionFinding, bumps, next_vers
 _SENTENCES: Final = {
     "kept": "changed{parts}, version still {before}",
     "unsure": "unknown whether the task changed{parts}, version still {before}",
-    "elsewhere": "changed{parts} because of docs, settings or templates, version still {before}",
+    "elsewhere": "changed{parts} because of docs, settings or chat templates, version still {before}",
     "members": "tasks of the group changed, but its version is still {before}",
     "missing": "changed{parts}, but has no version",
     "raised": "changed{parts}, version {before} → {after}",

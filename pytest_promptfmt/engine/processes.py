@@ -321,7 +321,7 @@ class Inbox:
             head, seal = bytes(self._received[:_HEAD]), self._received[_HEAD:_START]
             (size,) = _LENGTH.unpack_from(head)
             if size > self.MOST or not compare_digest(seal, _seal(self._key, self._number, head)):
-                raise ValueError("not a message of the worker")
+                raise ValueError("the worker process sent an invalid message")
             end = _START + size
             if len(self._received) < end:
                 break

@@ -133,7 +133,9 @@ class OutcomeCache:
         if not self._has_same_answers(row):
             raise _DifferentError("the tasks that the file names changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("another file is now the first to use a profile of this file")
+            raise _DifferentError(
+                "a profile is checked with the first file that uses it, and that file is another one now"
+            )
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())

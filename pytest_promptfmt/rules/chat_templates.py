@@ -276,7 +276,7 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: A model cannot call a tool that it never sees. It is an info if the template does not support tools at all.
 
-    Fix: print the tools in the template, or refuse them with `raise_exception`.
+    Fix: print tools and tool calls in the template, or refuse such conversations with `raise_exception`.
 
     Real: axolotl's template of Mistral v3.
     """

@@ -166,7 +166,7 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     the scored tokens are shifted by one, and often only the end token is left. For such models, lm-eval
     encodes prompt and answer separately.
 
-    Fix: in the profile, set `split: pairwise`. If no answer is scored, set `mode: generate`.
+    Fix: in the profile, set `split: pairwise`. If the model only generates answers, set `mode: generate`.
 
     Real: lm-eval 0.4.13 splits T5 and other encoder-decoder models pairwise for this reason.
     """
@@ -185,7 +185,7 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
     decomposed accents, which look the same, are reported as info.
 
-    Fix: normalize these characters in `process_docs`, or do not use models with this tokenizer.
+    Fix: replace such texts in `process_docs`, or do not use models with this tokenizer.
 
     Real: transformers #6150 (T5 drops newlines); sentencepiece #208; llama.cpp #6980.
     """

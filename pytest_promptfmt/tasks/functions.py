@@ -285,7 +285,7 @@ def _require_early(ref: FunctionRef, what: str, position: Position | None) -> No
     harness = harness_of(ref.directory)
     if harness is not None and not harness.reads_early_yaml:
         raise FunctionError(
-            f"{what}: {harness.title} does not find a function by a path",
+            f"{what}: {harness.title} cannot load a function from a path",
             position=position,
             hint="in the task's folder, add a module that imports the function, and write `!function module.function`",
         )

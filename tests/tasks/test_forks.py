@@ -586,7 +586,7 @@ def test_a_function_with_a_path_fails_since_0_4_12(tmp_path: Path) -> None:
     task = replace(
         read(folder / "t.yaml").tasks[0], doc_to_text=FunctionRef("../utils", "text", folder, Position(folder))
     )
-    with pytest.raises(FunctionError, match=r"lm-eval 0\.4\.13 does not find a function by a path"):
+    with pytest.raises(FunctionError, match=r"lm-eval 0\.4\.13 cannot load a function from a path"):
         bind_functions(task, trusted=lambda _path: True)
 
 

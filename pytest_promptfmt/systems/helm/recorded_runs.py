@@ -304,7 +304,7 @@ def _score_instance(
         if file.spec.method == "ranking_binary":
             if file.ranking is None:
                 hint = "give metric_specs with a RankingMetric, here or in run_spec.json"
-                raise ScoringError("no ranking metrics are named", hint=hint)
+                raise ScoringError("a run with rankings must name a ranking metric", hint=hint)
             judged = [_ranked(found["original", index], index) for index in range(len(references))]
             return references[ranked(judged, file.ranking)[0].index], score_ranking(judged, file.ranking)
         measured = [[_measured(found[mode, at], text, count) for at, text in enumerate(references)] for mode in modes]

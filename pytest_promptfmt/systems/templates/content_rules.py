@@ -211,7 +211,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     because parsers of servers read them as booleans. Among the tools, which no parser reads, a mapping is a warning and
     a list an info. All are infos if the template itself writes calls or keys in Python's notation.
 
-    Fix: write mappings, lists, booleans and null with `tojson`. Leave out contents that are null.
+    Fix: if `content` is null, print nothing. Write other null values, mappings, lists and booleans with `tojson`.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """

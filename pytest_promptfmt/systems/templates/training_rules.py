@@ -167,7 +167,7 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
             seen.add(text[first:last])
             yield conversation.finding(
                 "the training mask leaves out the beginning of an answer",
-                f"{text[first:last]!r} comes after the generation prompt: {excerpt(text, first, last)}",
+                f"{text[first:last]!r} follows the generation prompt in {excerpt(text, first, last)}",
                 trial.place_of("generation"),
                 Severity.WARNING if text[first:last].strip(" ") else Severity.INFO,  # a token may begin with a space
             )

@@ -190,7 +190,7 @@ def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
     if unknown:
         raise DocsError(
             f"cannot read {display_path(path)} with the option {unknown[0]!r}",
-            hint=f"known: {', '.join(sorted(_CSV_OPTIONS))}; or write the docs as .jsonl",
+            hint=f"use {', '.join(sorted(_CSV_OPTIONS))}, or write the docs as .jsonl",
         )
     delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
     limit = csv.field_size_limit(MAX_LINE_BYTES)
