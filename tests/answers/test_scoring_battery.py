@@ -218,6 +218,19 @@ def test_code_that_fails_on_each_synthetic_doc_says_nothing_about_completions(co
     assert row(try_phrasings(scoring_of(task, docs)), "spaces").verdicts == (verdict,)
 
 
+def sum_of_points(doc: Any, results: Any) -> dict[str, float]:
+    """Judge by columns that synthetic docs do not have."""
+    return {"acc": float(doc.get(f"points_{results[0]}", 0.0))}
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("synthetic", "-"), ("given", "MISS")])
+def test_code_that_never_counts_the_gold_answer_of_a_synthetic_doc_is_unknown(kind: Any, verdict: str) -> None:
+    docs = replace(TaskDocs.in_memory([{"input": "Which one?", "target": "B"}]), kind=kind)
+    asked = "{{input}}\nA. iron\nB. tin\nEnd with 'ANSWER: LETTER'."
+    task = Task(name="t", doc_to_text=asked, doc_to_target="{{target}}", process_results=sum_of_points)
+    assert row(try_phrasings(scoring_of(task, docs)), "asked-for").verdicts == (verdict,)
+
+
 @pytest.mark.parametrize(("budget", "length"), [(None, 2000), (128, 1000), (1024, 10_000), (8192, 20_000)])
 def test_degenerate_completions_are_no_longer_than_the_token_budget(budget: int | None, length: int) -> None:
     given = {"max_gen_toks": budget} if budget else {"until": ["\n\n"]}
