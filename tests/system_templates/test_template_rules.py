@@ -90,6 +90,12 @@ def test_what_a_simpler_conversation_shows_is_not_repeated() -> None:
     assert found(broken, "PF431") == ["the template fails on a single user message"]
 
 
+def test_a_filter_that_jinja_lacks_has_its_own_remedy() -> None:
+    lacking = PLAIN.replace("message.content", "(message.content | from_json if message.role else '')")
+    remedies = [each.do for each in check_template(lacking) if each.code == "PF431"]
+    assert remedies == ["use only filters and tests that Jinja has"]
+
+
 def test_an_answer_to_continue_that_transformers_does_not_find_is_no_failure_of_the_template() -> None:
     assert found(PLAIN.replace("message.content", "message.content | upper"), "PF431") == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -56,7 +57,9 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
             if _TOKEN.search(stopped.error):
                 severity = Severity.INFO
             message, place = f"the template fails on {_cause(trial, conversation)}", trial.place(stopped.line)
-            yield conversation.finding(message, stopped.error, place, severity)
+            found = conversation.finding(message, stopped.error, place, severity)
+            lacks_name = _NAME.search(stopped.error) is not None
+            yield replace(found, do="use only filters and tests that Jinja has" if lacks_name else found.do)
     if trial.takes_only_parts:
         message, made = "the template accepts message contents only as lists of parts, not as text", trial.as_text
         saw = made.error or f"{trial.conversations[_SIMPLEST].units[0].text!r} is not in the prompt"
@@ -67,6 +70,8 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
 _TOKEN: Final = re.compile(r"'\w+_token' is undefined")
 """A failure for want of a special token, which comes with a tokenizer or processor."""
+
+_NAME: Final = re.compile(r"No (?:filter|test) named ")
 
 
 def _cause(trial: TemplateTrial, conversation: Conversation) -> str:
