@@ -117,7 +117,7 @@ def concise_lines(result: RunResult) -> Iterator[str]:
             yield printable(f"{place.at(result.rootdir) or group.where}: {group.headline}")
     for cluster in result.clusters:
         level = "warning" if cluster.category == "header-only" else "error"
-        code = "" if cluster.category == level else f"{cluster.category} "
+        code = "" if cluster.category == level else f"{cluster.category}: "
         for file in cluster.files(result.rootdir):
             yield printable(f"{file}:1:1: {level}: {code}{cluster.headline}")
 

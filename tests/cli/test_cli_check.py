@@ -179,7 +179,7 @@ def test_concise_output_is_one_line_for_each_place_of_a_finding_or_change(tasks:
     assert found.stdout.splitlines()[0] == (
         "tasks/woods.yaml:4:1: error: PF201 double space between the question and the answer [*]"
     )
-    assert any(line.startswith("tasks/woods.yaml:1:1: error: changed ") for line in found.stdout.splitlines())
+    assert any(line.startswith("tasks/woods.yaml:1:1: error: changed: ") for line in found.stdout.splitlines())
 
 
 def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
