@@ -321,9 +321,10 @@ class _Battery(Subject):
         """Try a phrasing in each pipeline; `judge` gives the verdict of one that has an extraction."""
         read = [(one, self.chain.read(one, phrasing.text, self.doc, phrasing.id)) for one in self.chain.pipelines]
         verdicts = [problem_of(stages) or judge(stages) for _, stages in read]
-        # A synthetic answer need not have the form that a filter looks for, where another one finds it.
-        is_excused = self.synthetic and (("«" in label and OK in verdicts) or not self._counts_itself(question))
-        excused = MISS if is_excused else None
+        # A synthetic answer need not have the form that another filter finds; code may judge by columns it lacks.
+        golds = (question.target, [question.target]) if self.synthetic and self.judges_by_doc else ()
+        is_uncounted = golds and all(self._right_or(question, self.doc, gold, "") != OK for gold in golds)
+        excused = MISS if is_uncounted or (self.synthetic and "«" in label and OK in verdicts) else None
         for (pipeline, stages), verdict in zip(read, verdicts, strict=True):
             self._note(phrasing, pipeline, label, UNKNOWN if verdict == excused else verdict, stages, question)
 
@@ -394,11 +395,6 @@ class _Battery(Subject):
                 except Exception as error:
                     verdict, stages = "CRASH", replace(stages, problem=f"{type(error).__name__}: {error}")
             self._note(phrasing, pipeline, "", verdict, stages, None)
-
-    def _counts_itself(self, question: Question) -> bool:
-        """Return whether the gold answer itself counts: code may judge by columns that synthetic docs do not have."""
-        golds = (question.target, [question.target])
-        return not self.judges_by_doc or any(self._right_or(question, self.doc, gold, "") == OK for gold in golds)
 
     def _right_or(self, question: Question, doc: Any, extracted: Any, otherwise: str) -> str:
         # Most phrasings are read as the same few texts: each is scored once.
