@@ -45,6 +45,15 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
             yield finding("the name of a column looks misspelt", name, keys, do=f"did you mean {intended!r}?")
 
 
+@query("PF261", "the name of a split looks misspelt", task, every=True)
+def _misspelt_split(study: Study) -> Iterator[Finding]:
+    for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
+        written = str(getattr(study.written.dataset, key) or "")
+        intended = meant(written, ("train", "validation", "valid"))
+        if intended is not None:
+            yield finding("", written, key, do=f"use {intended!r}, if that is the split")
+
+
 def meant(name: str, known: Collection[str] = COMMON) -> str | None:
     """Return the known name of which a name has two letters swapped, or one inside lost or doubled; None otherwise."""
     if len(name) < _SHORTEST - 1 or name in known or not name.isascii():

@@ -21,6 +21,7 @@ from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_layout, warning
 from pytest_promptfmt.rules.scores import is_rate
 from pytest_promptfmt.study.gold import compares_likelihoods, gold_kind
+from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import FilterPipeline, Question, looks_for_answers, questions_of
 
 _FEW_MARKS: Final = 2
@@ -31,6 +32,10 @@ _FEW_WORDS: Final = 4
 _GENERIC: Final = re.compile(r"(?:correct_|gold_|true_|the_)?(?:answer|label|target|gold|class|verdict|output)", re.I)
 _BOOLEAN_NAME: Final = re.compile(r"(?:is|has|are|was|contains)_(\w{3,})|(\w{3,})_(?:flag|bool)", re.IGNORECASE)
 _NEGATED: Final = re.compile(r"\b(?:not|\w+n't|never|without|lacks?|incorrect|wrong|untrue|opposite|fails?)\b", re.I)
+_RATING: Final = re.compile(r"(?:\w+_)?(?:stars?|ratings?)(?:_\w+)?", re.IGNORECASE)
+_SHIFTED: Final = re.compile(r"\{\{ *(\w+)(?: *\| *int)? *\+ *\d+ *\}\}")
+_ENOUGH: Final = 8
+"""Docs among which a label from 0 would have a 0."""
 _SENTENCE: Final = re.compile(r"[^.!?\n]+")
 _LEGEND: Final = re.compile(r"\b(\d)\b[\"')]* ?(?:=|:|-+>?|→|for|means|stands for|is) ?[\"'(]*([^\W\d_]+)", re.I)
 _LEGEND_AFTER: Final = re.compile(r"\b([^\W\d_]+)[\"')]* ?(?:=|:|→|as|is|\() ?[\"'(]?([01])\b", re.I)
@@ -276,6 +281,32 @@ def _meaning(gold: str, legend: Mapping[str, str], stem: str) -> bool | None:
 
 def _pairs() -> Sequence[tuple[str, str]]:
     return [(yes.casefold(), no.casefold()) for yes, no in data_table("contract")["pairs"]]
+
+
+@query("PF701", "a rating that starts at 1 is used as an index, but indices start at 0", task, at="doc_to_target")
+def _rating_as_index(study: Study) -> Iterator[Finding]:
+    column, choices = _only_column(study), study.written.doc_to_choice
+    are_numbers = isinstance(choices, list) and [*map(str, choices)] == [str(each + 1) for each in range(len(choices))]
+    if column is None or not study.has_choices or not isinstance(choices, list) or not are_numbers:
+        return
+    values = [doc.get(column) for doc in study.local_docs]
+    is_index = str(study.written.doc_to_target).strip("{} -") == column
+    if not values or not is_index or not all(isinstance(each, int) and 0 < each <= len(choices) for each in values):
+        return
+    if _RATING.fullmatch(column) or (len(values) >= _ENOUGH and len(set(values)) > 1):
+        yield finding("", f"{', '.join(map(str, values[:3]))}; the choice at index 1 is {choices[1]!r}", doc=0)
+
+
+@query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
+def _index_shifted(study: Study) -> Iterator[Finding]:
+    shifted, choices = _SHIFTED.fullmatch(str(study.written.doc_to_target).strip()), study.written.doc_to_choice
+    if shifted is None or not isinstance(choices, list) or not follow_each_other([str(each) for each in choices]):
+        return
+    values = [doc.get(shifted[1]) for doc in study.local_docs]
+    lists = [len(each) for doc in study.local_docs for each in doc.values() if isinstance(each, list)]
+    is_after_one = len(choices) - 1 in lists or str(choices[0]) == "0"  # of which the options are the others
+    if 0 in values and not is_after_one and all(isinstance(each, int) and each >= 0 for each in values):
+        yield finding("", f"{shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1])
 
 
 @error_query(

@@ -277,3 +277,11 @@ def test_a_stop_that_comes_before_the_answer_is_reported(keys: dict[str, object]
     until = ["\n"] if "gen_prefix" in keys else ["\n\n"]
     task = {"output_type": "generate_until", "doc_to_choice": None, "generation_kwargs": {"until": until}}
     assert ("PF903" in codes(**(task | keys))) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("split", "is_reported"),
+    [("vaildation", True), ("tain", True), ("validation", False), ("val", False), ("train_hard", False)],
+)
+def test_a_misspelt_split_is_reported(split: str, is_reported: bool) -> None:
+    assert ("PF261" in codes(fewshot_split=split)) is is_reported
