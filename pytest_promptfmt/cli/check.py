@@ -172,16 +172,16 @@ def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, int | 
 
 def _ending(checked: CheckSummary) -> str:
     counts = checked.result.counts
-    parts = [counted(checked.files, "file")]
+    parts = [f"{counted(checked.files, 'file')} checked"]
     if checked.unchanged:
         parts.append(f"{checked.unchanged:,} unchanged since the last run")
-    if checked.without_snapshots:
-        parts.append(f"{checked.without_snapshots:,} without snapshots (`promptfmt accept` writes them)")
     if counts.get("skipped"):
         parts.append(f"{counted(counts['skipped'], 'item')} not tested")
+    if checked.without_snapshots:
+        parts.append(f"{checked.without_snapshots:,} without snapshots: `promptfmt accept` writes them")
     is_partly_seen = counts.get("skipped") or any(group.severity != "info" for group in checked.result.findings)
     well = "nothing to check" if not checked.files else "no errors" if is_partly_seen else "all is well"
-    return f"{well if checked.is_good else 'found problems'}: {', '.join(parts)}"
+    return f"{well if checked.is_good else 'found problems'} ({', '.join(parts)})"
 
 
 def _watch(paths: list[Path]) -> None:

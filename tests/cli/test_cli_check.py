@@ -75,9 +75,9 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_all_is_well_and_the_second_time_nothing_is_run(settled: Path) -> None:
     first = promptfmt(settled.parent, "check", "tasks")
     assert (first.returncode, first.stdout) == (0, "")
-    assert first.stderr == "all is well: 3 files\n"
+    assert first.stderr == "all is well (3 files checked)\n"
     again = promptfmt(settled.parent, "check", "tasks")
-    assert again.stderr == "all is well: 3 files, 3 unchanged since the last run\n"
+    assert again.stderr == "all is well (3 files checked, 3 unchanged since the last run)\n"
     assert "unchanged" not in promptfmt(settled.parent, "check", "--no-cache").stderr
 
 
@@ -93,8 +93,8 @@ def test_tasks_that_cannot_be_rendered_are_not_well_and_the_cause_is_named_once(
     for _ in range(2):
         run = promptfmt(tmp_path, "check")
         assert run.returncode == 0
-        assert "\nno errors: 2 files, " in f"\n{run.stderr}"
-        assert run.stderr.rstrip().endswith("6 items not tested")
+        assert "\nno errors (2 files checked, " in f"\n{run.stderr}"
+        assert ", 6 items not tested" in run.stderr
         assert run.stdout.count("the Python function parts.head") == 1
         assert "(it raised ValueError: invalid literal for int() with base 10: " in run.stdout
         assert run.stdout.endswith("), 2 tasks\n")
@@ -123,7 +123,7 @@ def test_a_run_says_how_far_it_is_on_a_terminal_and_in_a_log_once_it_takes_long(
     if where == "a terminal":  # logs: tests/plugin/test_progress.py
         assert count is not None, shown
         assert "\r\x1b[2Kpromptfmt: 40 files, folders and tasks read\r\x1b[2K" in shown
-        assert "\r\x1b[2Kall is well: " in shown
+        assert "\r\x1b[2Kall is well (" in shown
     else:
         assert "\x1b" not in shown
 
@@ -137,7 +137,7 @@ def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path)
         assert "-| Question: Which rusts\n+| Q: Which rusts\n" in found.stdout
         assert "changed, 3 items of 1 task" in found.stdout
         assert "accept all changes: pytest --promptfmt tasks --snapshot-update\n" in found.stdout
-        assert "\nfound problems: 3 files" in f"\n{found.stderr}"
+        assert "\nfound problems (3 files checked" in f"\n{found.stderr}"
 
 
 def test_what_is_remembered_is_what_a_fresh_run_finds_and_what_pytest_finds(tasks: Path) -> None:
@@ -189,7 +189,7 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
         well = promptfmt(tasks.parent, "check")
         assert (well.returncode, well.stdout) == (0, "")
         assert "3 files" in well.stderr
-        assert "3 without snapshots (`promptfmt accept` writes them)" in well.stderr
+        assert "3 without snapshots: `promptfmt accept` writes them" in well.stderr
     edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
     found = promptfmt(tasks.parent, "check")
     assert found.returncode == 1
@@ -371,7 +371,7 @@ def test_watch_checks_again_after_a_change(tasks: Path) -> None:
     options["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # jobs in the background ignore it
     with subprocess.Popen(command, cwd=tasks.parent, env=environment, **options) as running:
         try:
-            assert "all is well: 3 files" in _until(running, "all is well")
+            assert "all is well (3 files checked)" in _until(running, "all is well")
             time.sleep(2)
             edit(tasks / "stones.yaml", "Question:", "Q:")
             assert "+| Q: Which rusts" in _until(running, "found problems")
@@ -404,13 +404,15 @@ def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     )
     update = ("--promptfmt", "-q", "--snapshot-update")
     forked_runs.run("pytest", *update, folder=tmp_path)
-    assert "\nfound problems: 1 file" in f"\n{promptfmt(tmp_path, 'check').stderr}"  # after progress, if it is slow
+    assert (
+        "\nfound problems (1 file checked" in f"\n{promptfmt(tmp_path, 'check').stderr}"
+    )  # after progress, if it is slow
     adding = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
     with (tmp_path / "chat_template.jinja").open("a", encoding="utf-8") as file:
         file.write(adding)
     forked_runs.run("pytest", *update, folder=tmp_path)
     found = promptfmt(tmp_path, "check")
-    assert (found.returncode, found.stderr) == (0, "no errors: 1 file\n")
+    assert (found.returncode, found.stderr) == (0, "no errors (1 file checked)\n")
     assert "warning" in found.stdout
 
 
