@@ -34,6 +34,8 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
 _GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
 _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
+_FEW_OF_RESULT: Final = 5
+"""Words and signs of an equation that is no more than a result."""
 """A word or two with a full stop, which are no sentence, or anything in bold."""
 
 _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label|target|answer)s?", re.IGNORECASE)
@@ -389,3 +391,21 @@ def _target_with_other_words(study: Study) -> Iterator[str]:
         return  # the choices of the data may have these words
     if words and choices and not any(word in choices for word in words):
         yield spec
+
+
+@query("PF702", "the gold answer is a worked solution, but its result is in another column", _compared_golds)
+def _gold_around_answer(study: Study) -> Iterator[Finding]:
+    docs = [(instance, str(instance.target).strip()) for instance in study.real_instances]
+    is_whole = len(docs) > 1 and not any(one.get("regexes_to_ignore") for one in study.task.metric_list or ())
+    for name in docs[0][0].doc if is_whole and study.shots == 0 else ():
+        if _GOLD_COLUMN.fullmatch(name) and all(_ends_with_result(gold, one.doc.get(name)) for one, gold in docs):
+            saw = f"{docs[0][1][:40]!r}; {name} is {docs[0][0].doc[name]!r}"
+            yield finding("", saw, "doc_to_target", docs[0][0], field=name)
+
+
+def _ends_with_result(gold: str, value: Any) -> bool:
+    """Return whether a text that calculates ends with a number, at most a full stop after it."""
+    number = str(value).strip()
+    is_number = re.fullmatch(r"-?\d[\d.,]*", number) is not None
+    ends = re.search(rf"(?<![\w.,]){re.escape(number)}\.?$", gold) is not None
+    return is_number and ends and "=" in gold and len(gold.split()) > _FEW_OF_RESULT
