@@ -1,8 +1,8 @@
 """Code that is tested, loaded from its source, and without what is not installed until that is used.
 
 An import of a package that is not installed, or of a module that cannot be loaded without one, gives a stand-in, unless
-the code goes on without it. Only the module that asks gets the stand-in: what is imported is what is installed, so a
-module is the same whatever was imported before it.
+the code goes on without it. Only the module with the import gets the stand-in. Other modules see what is installed, so
+a module does not depend on what was imported before it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class CodeLoader(SourceLoader):
     def _version(self, distribution_name: str) -> str:
         """Return the version of a distribution, one that satisfies each requirement for what is not installed.
 
-        A checkout has its own, for which lm-eval asks when it is imported.
+        A checkout has its own, which lm-eval reads when it is imported.
         """
         try:
             return importlib.metadata.version(distribution_name)
@@ -155,7 +155,7 @@ class CodeLoader(SourceLoader):
             return _AnyVersion("9999")
 
     def _note(self, error: BaseException, frame: FrameType) -> None:
-        """Note what is missing, with the line that asks for it."""
+        """Note what is missing, with the line that imports it."""
         line = TracebackType(error.__traceback__, frame, frame.f_lasti, frame.f_lineno)
         self._own_lack = self._own_lack or explained(error.with_traceback(line), Path(self.path))
 

@@ -177,7 +177,7 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 _WHOLE: Final = {"no_result_name", "result_parts"}
-"""Shapes whose text is complete, whatever is around it."""
+"""Shapes whose text is complete by itself."""
 
 
 def _is_passed_on(text: str, conversation: Conversation) -> bool:
