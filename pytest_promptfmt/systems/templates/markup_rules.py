@@ -79,7 +79,8 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
             is_placeholder = error.msg == "Expecting value" and text[error.pos : error.pos + 1] in ("<", "{", ".", "…")
             is_other = is_placeholder or text.startswith(_PYTHON, error.pos)  # in instructions, or another rule's
             if any(name in read for name in names) and not is_other:
-                yield "a tool call" if 0 <= said < found.start() else "the tools", error.pos, error.msg
+                what = "a tool call" if 0 <= said < found.start() else "the tools"
+                yield what, error.pos, error.msg.removesuffix(" at")
                 at = error.pos
             else:
                 at = found.start() + 1 if text[found.start()] == "[" else found.end()
