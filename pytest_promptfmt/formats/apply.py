@@ -62,7 +62,7 @@ class LaidOutTask(Task):
 
         Columns that only the format's own texts use are in its description.
         """
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Task)}
+        own = _fields_of(self)
         own |= {key: getattr(self.written, key) for key in ("output_type", "gen_prefix")}
         own |= _specs(self.written, declared_mappings(self.written) or self.written)
         shots = {key: getattr(self.written.fewshot, key) for key in MAPPING_KEYS}
@@ -81,7 +81,7 @@ def declared_formats(task: Task) -> tuple[str, ...]:
 
     Raises FormatError when `formats:` has no shape that means something.
     """
-    return tuple(entry.name for entry in _declared(task))
+    return tuple(_declared(task))
 
 
 def format_of(task: Task, name: str) -> Format:
@@ -94,7 +94,7 @@ def format_of(task: Task, name: str) -> Format:
     if variants:
         return vary(format_of(task, base_name), variants)
     directory = task.path.parent if task.path is not None else None
-    entries = {entry.name: entry for entry in _declared(task)}
+    entries = _declared(task)
     if name in entries:
         entry = entries[name]
         base = find_format(entry.base, directory, task.position(*entry.keys))
@@ -138,28 +138,24 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
         **_scoring(task, format_, scorer),
     }
     values = {
-        **{key: getattr(templates, key) for key in MAPPING_KEYS},
+        **_fields_of(task),
+        # What reads and scores the answers may be made for the task's own prompts.
+        **({} if task.assembly.renders_fields else dict.fromkeys(("filter_list", "metric_list", "process_results"))),
+        **{key: getattr(templates, key) for key in (*MAPPING_KEYS, "choices", "labels", "gold")},
         **becomes,
+        "format": format_.name,
         "fewshot": _laid_out_fewshot(task, format_, mappings),
         "assembly": FIELDS,
     }
-    if not task.assembly.renders_fields:
-        # What reads and scores the answers was made for the task's own prompts.
-        values = {"filter_list": None, "metric_list": None, "process_results": None, **values}
-    kept = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task) if field.name not in values}
-    kept["format"] = format_.name
+    replaced = tuple(_overwritten(task, becomes))
     return LaidOutTask(
-        **kept,
-        **values,
-        layout=format_,
-        written=task,
-        choices=templates.choices,
-        labels=templates.labels,
-        gold=templates.gold,
-        scorer=scorer,
-        overwritten=tuple(_overwritten(task, becomes)),
-        notes=mappings.notes,
+        **values, layout=format_, written=task, scorer=scorer, overwritten=replaced, notes=mappings.notes
     )
+
+
+def _fields_of(task: Task) -> dict[str, Any]:
+    """Return the values that a task has as every `Task` has them."""
+    return {field.name: getattr(task, field.name) for field in dataclasses.fields(Task)}
 
 
 def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
@@ -194,8 +190,7 @@ def _mappings(task: Task, format_: Format) -> Mappings:
     fields = declared_mappings(task)
     if fields is not None:
         return fields
-    names = [entry.name for entry in _declared(task)]
-    if format_.name.partition("+")[0] in names or has_template(task):
+    if format_.name.partition("+")[0] in _declared(task) or has_template(task):
         return Mappings(**{key: getattr(task, key) for key in MAPPING_KEYS})
     return read_mappings(task, format_.name)
 
@@ -203,7 +198,7 @@ def _mappings(task: Task, format_: Format) -> Mappings:
 def _templates(task: Task, format_: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> FormatTemplates:
     """Return the templates for these fields; `section` is the key that holds them, for positions."""
     specs = _specs(task, mappings)
-    declared = next((entry for entry in _declared(task) if entry.name == format_.name.partition("+")[0]), None)
+    declared = _declared(task).get(format_.name.partition("+")[0])
     keys = declared.keys if declared is not None else ()
     with placed(lambda key: task.position(*(section if key in specs else keys if key in PROMPT_FIELDS else ()), key)):
         fields = Fields(
@@ -239,8 +234,7 @@ def _scoring(task: Task, format_: Format, scorer: Scorer | None) -> dict[str, An
 def _is_written(task: Task, key: str) -> bool:
     if task.config:
         return key in task.config
-    default = next(field for field in dataclasses.fields(Task) if field.name == key).default
-    return bool(getattr(task, key) != default)
+    return bool(getattr(task, key) != Task.__dataclass_fields__[key].default)
 
 
 def _overwritten(task: Task, becomes: Mapping[str, Any]) -> list[Overwritten]:
@@ -253,28 +247,27 @@ def _overwritten(task: Task, becomes: Mapping[str, Any]) -> list[Overwritten]:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """One declared format: the name tests see, the known format it starts from, and what the task changes in it.
+    """One declared format: the known format it starts from, and what the task changes in it.
 
     `keys` leads to the overrides in the task's configuration.
     """
 
-    name: str
     base: str
     overrides: Mapping[str, Any]
     keys: tuple[str, ...]
 
 
-def _declared(task: Task) -> tuple[_Declared, ...]:
-    """Return the formats that the task declares, the default first; empty when it declares none.
+def _declared(task: Task) -> dict[str, _Declared]:
+    """Return the formats that the task declares by the names tests see, the default first; empty when it has none.
 
     `formats:` is a name, `{type: name, …}` or `{name: overrides, …}`. Raises FormatError, with the position, for a
     value of another shape.
     """
     value = task.config.get("formats")
     if value is None:
-        return ()
+        return {}
     if isinstance(value, str):
-        return (_Declared(value, value, {}, ("formats",)),)
+        return {value: _Declared(value, {}, ("formats",))}
     if not isinstance(value, Mapping):
         message = f"formats is a {type(value).__name__}; it must be a name or a mapping"
         hint = "formats: mcqa" if not isinstance(value, list) else "write several formats as a mapping: {mcqa: null, …}"
@@ -284,18 +277,17 @@ def _declared(task: Task) -> tuple[_Declared, ...]:
         raise task.error(FormatError, message, "formats", hint="write formats: mcqa, or leave the key out")
     if "type" in value:
         base = _checked_name(value["type"], task, ("formats", "type"))
-        return (_Declared(base, base, _without_type(value), ("formats",)),)
-    return tuple(_declared_entry(task, key, entry) for key, entry in value.items())
+        return {base: _Declared(base, _without_type(value), ("formats",))}
+    names = {key: _checked_name(key, task, ("formats", str(key))) for key in value}
+    return {name: _declared_entry(task, name, value[key]) for key, name in names.items()}
 
 
-def _declared_entry(task: Task, key: Any, entry: Any) -> _Declared:
-    name = _checked_name(key, task, ("formats", str(key)))
+def _declared_entry(task: Task, name: str, entry: Any) -> _Declared:
     keys = ("formats", name)
     if isinstance(entry, Mapping):
-        base = _checked_name(entry.get("type", name), task, (*keys, "type"))
-        return _Declared(name, base, _without_type(entry), keys)
+        return _Declared(_checked_name(entry.get("type", name), task, (*keys, "type")), _without_type(entry), keys)
     if entry is None or isinstance(entry, str):
-        return _Declared(name, name if entry is None else entry, {}, keys)
+        return _Declared(name if entry is None else entry, {}, keys)
     message = f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields"
     hint = f"to override fields of one format, write formats: {{type: mcqa, {name}: …}}"
     raise task.error(FormatError, message, *keys, hint=hint)
@@ -381,5 +373,4 @@ def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
         made["doc_to_choice"] = template.get_doc_to_choice()
     more = {key: value for key, value in template.task_keys().items() if task.config.get(key) is None}
     notes = (f"{key} is not set, so template {template.template_type!r} sets it to {more[key]!r}" for key in more)
-    kept = {entry.name: getattr(task, entry.name) for entry in dataclasses.fields(Task)}
-    return TemplatedTask(**{**kept, **made, **more}, template=template, written=task, notes=tuple(notes))
+    return TemplatedTask(**{**_fields_of(task), **made, **more}, template=template, written=task, notes=tuple(notes))

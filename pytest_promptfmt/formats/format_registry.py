@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -48,12 +48,8 @@ def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
     Later ones replace earlier ones of the same name. Raises FormatError, with the file and line or the entry point,
     for a format that cannot be read.
     """
-    formats = {**{name: published_format(name) for name in _all_published()}, **_entry_point_formats(), **_registered}
-    for name in _file_names(directory):
-        format_ = _file_format(name, directory, ())
-        if format_ is not None:
-            formats[name] = format_
-    return MappingProxyType(formats)
+    made = ((name, make()) for name, make in _makers(directory))
+    return MappingProxyType({name: format_ for name, format_ in made if format_ is not None})
 
 
 def find_format(
@@ -64,19 +60,22 @@ def find_format(
     Of published formats and the files of `directory/formats/` only those that this one starts from are read. `route`
     are the formats that start from it: a name among them means the format that is not in a file.
     """
-    format_ = _file_format(name, directory, route) if name not in route else None
-    format_ = format_ or _registered.get(name) or _entry_point_formats().get(name)
-    if format_ is not None:
-        return format_
-    try:
-        return published_format(name)
-    except KeyError:
-        known = [*_all_published(), *_entry_point_formats(), *_registered, *_file_names(directory)]
-        raise FormatError(
-            f"unknown format {name!r}",
-            position=position,
-            hint=did_you_mean(name, known) or f"known: {', '.join(known)}",
-        ) from None
+    makers = list(_makers(directory, route))
+    for known, make in reversed(makers):
+        if known == name and (format_ := make()) is not None:
+            return format_
+    names = list(dict.fromkeys(known for known, _ in makers))
+    hint = did_you_mean(name, names) or f"known: {', '.join(names)}"
+    raise FormatError(f"unknown format {name!r}", position=position, hint=hint)
+
+
+def _makers(directory: Path | None, route: tuple[str, ...] = ()) -> Iterator[tuple[str, Callable[[], Format | None]]]:
+    """Yield the names of all formats with what makes them; later ones replace earlier ones of the same name."""
+    yield from ((name, partial(published_format, name)) for name in _all_published())
+    yield from ((name, partial(given.get, name)) for given in (_entry_point_formats(), _registered) for name in given)
+    if directory is not None:
+        names = (name for name in _file_names(directory) if name not in route)
+        yield from ((name, partial(_file_format, name, directory, route)) for name in names)
 
 
 @cache
@@ -123,17 +122,15 @@ def format_files(directory: Path) -> Iterator[str]:
     yield from (str(directory / FOLDER / f"{name}.yaml") for name in _file_names(directory))
 
 
-def _file_names(directory: Path | None) -> list[str]:
-    folder = directory / FOLDER if directory is not None else None
-    if folder is None or not gate.is_allowed(folder / "-") or not folder.is_dir():
+def _file_names(directory: Path) -> list[str]:
+    folder = directory / FOLDER
+    if not gate.is_allowed(folder / "-") or not folder.is_dir():
         return []
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _file_format(name: str, directory: Path | None, route: tuple[str, ...]) -> Format | None:
-    """Return the format in `formats/<name>.yaml`; None when there is no such file, or when it is a task or group."""
-    if directory is None or name not in _file_names(directory):
-        return None
+def _file_format(name: str, directory: Path, route: tuple[str, ...]) -> Format | None:
+    """Return the format in `formats/<name>.yaml`; None when it is a task or group."""
 
     def start(base: str | None, position: Position) -> Format:
         return find_format(base or "mcqa", directory, position, route=(*route, name))
