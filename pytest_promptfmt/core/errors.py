@@ -94,16 +94,7 @@ class FunctionError(PromptfmtError):
     `lacks_resource`: the module itself may be fine, but needs a package, data or a network that is missing here.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        position: Position | None = None,
-        hint: str | None = None,
-        lacks_resource: bool = False,
-    ) -> None:
-        super().__init__(message, position=position, hint=hint)
-        self.lacks_resource = lacks_resource
+    lacks_resource = False
 
 
 class OwnPromptsError(UnavailableError):
@@ -143,8 +134,10 @@ class MissingResourceError(FunctionError, UnavailableError):
     `reason` and `remedy` are the same for all tasks that need it.
     """
 
+    lacks_resource = True
+
     def __init__(self, message: str, missing: MissingResource, *, position: Position | None = None) -> None:
-        super().__init__(message, position=position, hint=missing.remedy or None, lacks_resource=True)
+        super().__init__(message, position=position, hint=missing.remedy or None)
         self.reason, self.remedy = missing
 
 

@@ -194,15 +194,12 @@ def resolve_profiles(
 
 
 def _resolve(reference: str, defined: Mapping[str, Profile]) -> Profile:
-    profile = defined.get(reference)
-    if profile is not None:
-        return profile
+    if reference in defined:
+        return defined[reference]
     name, colon, arguments = reference.partition(":")
-    profile = defined.get(name)
-    if profile is None:
-        if name not in BUILTIN_PROFILES:
-            raise _unknown(name, (*BUILTIN_PROFILES, *defined))
-        profile = builtin_profile(name)
+    if name not in defined and name not in BUILTIN_PROFILES:
+        raise _unknown(name, (*BUILTIN_PROFILES, *defined))
+    profile = defined[name] if name in defined else builtin_profile(name)
     return with_arguments(profile, arguments) if colon else profile
 
 

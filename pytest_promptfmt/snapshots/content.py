@@ -18,7 +18,6 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.phrasing_verdicts import score_lines
@@ -79,24 +78,13 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     instances = seen.render()
     study, profile, tokenizer = seen.study, seen.profile, seen.tokenizer
     task, docs, shots = study.material.task, study.material.docs, study.material.shots
-    facts = dict(task.assembly.facts)
+    header = header_facts(task, profile, docs, shots, name=seen.name)
     more: Callable[[Instance], Iterable[Section]] = lambda _instance: ()  # noqa: E731
     if tokenizer is not None and seen.pairs is not None:
-        facts |= profile_facts(profile, tokenizer)
+        header |= profile_facts(profile, tokenizer)
         what = f"encoding the prompts of {task.id} with {tokenizer.name}"
         with time_limit(study.settings.time_limit, what, task.position("doc_to_text"), hint=_TOO_MUCH_TEXT):
             more = token_sections(tokenizer, profile, instances, seen.pairs)
-    header = header_facts(
-        task=task.id,
-        profile=seen.name,
-        template_args=profile.template_args if profile.is_chat else {},
-        output=task.output_type,
-        version=task.metadata.get("version"),
-        docs=docs.origin,
-        shots=shots,
-        fewshot_docs=docs.fewshot_origin,
-        more=facts,
-    )
     document = make_document(header, instances, more, shows_text=profile.shows_text)
     if not with_task:
         return document
@@ -140,32 +128,23 @@ def _scoring_sections(study: Study) -> Iterator[Section]:
             yield Section(SCORES, entries=scores)
 
 
-def header_facts(
-    *,
-    task: str,
-    profile: str,
-    output: str,
-    docs: str,
-    version: Any = None,
-    template_args: Mapping[str, Any] = MappingProxyType({}),
-    shots: int = 0,
-    fewshot_docs: str = "",
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, str]:
-    """Return the stable facts of a snapshot's header, in their order, without the empty ones.
+def header_facts(task: Task, profile: Profile, docs: TaskDocs, shots: int = 0, *, name: str = "") -> dict[str, str]:
+    """Return the stable facts of a snapshot's header, in their order; `name` is what the run calls the profile.
 
-    `version` is the task's own, in any notation. `template_args` are those that the profile gives its chat
-    template: a name like `qwen3` does not show them. `more` are the facts of the task's assembly.
+    They have the arguments that the profile gives its chat template: a name like `qwen3` does not show them.
     """
-    facts = {"task": task, "profile": profile}
-    if template_args:
+    facts, version = {"task": task.id, "profile": name or profile.name}, task.metadata.get("version")
+    if profile.is_chat and profile.template_args:
         facts["template arguments"] = ", ".join(
-            f"{name}={_shortened(to_json(template_args[name]))}" for name in sorted(template_args)
+            f"{key}={_shortened(to_json(profile.template_args[key]))}" for key in sorted(profile.template_args)
         )
-    facts |= {"output": output, **({} if version is None else {VERSION: _shortened(str(version))}), "docs": docs}
+    facts["output"] = task.output_type
+    if version is not None:
+        facts[VERSION] = _shortened(str(version))
+    facts["docs"] = docs.origin
     if shots:
-        facts["shots"] = f"{shots}, out of {fewshot_docs}"
-    return {**facts, **more}
+        facts["shots"] = f"{shots}, out of {docs.fewshot_origin}"
+    return {**facts, **task.assembly.facts}
 
 
 def make_document(

@@ -65,9 +65,9 @@ class ExpectedSnapshots:
 
     def claim(self, task_file: Path, task_id: str, profile: str) -> SnapshotPath:
         """Return the place of a snapshot; raises SnapshotError when the name is too long or taken."""
-        path = self.tree.path(task_file, task_id, profile)
-        self._claims.claim(path, f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
-        return SnapshotPath(str(path), f"{task_id}/{profile}")
+        place = self.place(task_file, task_id, profile)
+        self._claims.claim(Path(place.path), f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
+        return place
 
     def place(self, task_file: Path, task_id: str, profile: str) -> SnapshotPath:
         """Return the place of a snapshot that is not claimed: it is known that no other task has it."""

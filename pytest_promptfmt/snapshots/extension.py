@@ -86,7 +86,8 @@ def check(
     try:
         stored = read_snapshot(place.path)
     except OSError as problem:
-        return _unreadable(path, problem)
+        unread = f"the snapshot cannot be read: {problem.strerror or problem}"
+        return Verdict(state="damaged", path=path, passed=False, error=SnapshotError(unread, position=Position(path)))
     comparison = compare(stored, document, path, narrowed_run=narrowed_run)
     is_current = comparison.text == comparison.stored or not config.option.update_snapshots
     if comparison.state == "equal" and is_current:
@@ -96,12 +97,10 @@ def check(
     if may_be_missing and not writes and comparison.state == "missing" and expected.obsolete_like(document) is None:
         return Verdict(state="missing", path=path, passed=False, not_adopted=True)
     error = comparison.error
-    update = bool(config.option.update_snapshots)
-    is_writable = not isinstance(error, UnknownVersionError) and not (error is not None and narrowed_run)
-    if isinstance(error, UnknownVersionError):
-        update = False
-    elif error is not None and narrowed_run and update:
-        update = False
+    is_newer, loses_docs = isinstance(error, UnknownVersionError), error is not None and narrowed_run
+    is_writable = not is_newer and not loses_docs
+    update = bool(config.option.update_snapshots) and is_writable
+    if error is not None and loses_docs and not is_newer and config.option.update_snapshots:
         error = SnapshotError(error.message, position=error.position, hint="rewrite the file in a run with all docs")
     assertion = SnapshotAssertion(
         session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy keeps its session
@@ -326,11 +325,6 @@ class PromptExtension(AbstractSyrupyExtension):
         if not is_snapshot_location(snapshot_location):
             return
         delete_snapshot(Path(snapshot_location))
-
-
-def _unreadable(path: Path, error: OSError) -> Verdict:
-    problem = SnapshotError(f"the snapshot cannot be read: {error.strerror or error}", position=Position(path))
-    return Verdict(state="damaged", path=path, passed=False, error=problem)
 
 
 if not hasattr(SnapshotReport, "_directory_selection_allows_cleanup"):

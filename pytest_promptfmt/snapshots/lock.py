@@ -179,9 +179,8 @@ class Lock:
     def would_write(self, seen: Mapping[str, UsedTokenizer]) -> tuple[Path, str] | None:
         """Return the file and the text that `renew` would write, None where it would not change the file."""
         merged = self._merged({**self.locked.tokenizers, **seen})
-        if merged == self.locked and not (self._error is not None and seen):
-            return None
-        return self._path, lock_text(merged)
+        is_due = merged != self.locked or (self._error is not None and seen)
+        return (self._path, lock_text(merged)) if is_due else None
 
     def _merged(self, tokenizers: Mapping[str, UsedTokenizer]) -> Locked:
         release = self._release.version if self._release.differs_from(LATEST) else ""

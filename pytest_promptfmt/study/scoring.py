@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -196,32 +196,22 @@ def expected_failures(task: Task) -> Mapping[str, str]:
     Those below a key such as `@cot` only count for the task in that format. Raises ScoringError for another shape or
     a reason that is missing.
     """
-    given: Any = task.own_metadata.get("expected_failures") or {}
+    position = partial(task.position, "metadata", "promptfmt", "expected_failures")
+
+    def read(given: Any) -> Mapping[Any, Any]:
+        if not isinstance(given, Mapping):
+            raise ScoringError("expected_failures must be a mapping from phrasing to reason", position=position())
+        return given
+
     expected: dict[str, str] = {}
-    for name, reason in _entries(given, task).items():
-        if str(name).startswith("@"):
-            inner = _entries(reason or {}, task)
-            expected |= _with_reasons(inner, task) if str(name)[1:] == task.format else {}
-        else:
-            expected |= _with_reasons({name: reason}, task)
+    for key, value in read(task.own_metadata.get("expected_failures") or {}).items():
+        is_format = str(key).startswith("@")
+        inner = read(value or {}) if is_format else {key: value}
+        for name, reason in inner.items() if not is_format or str(key)[1:] == task.format else ():
+            if not isinstance(reason, str) or not reason.strip():
+                raise ScoringError(f"the expected failure {name!r} needs a reason", position=position(name))
+            expected[str(name)] = reason
     return expected
-
-
-def _entries(given: Any, task: Task) -> Mapping[Any, Any]:
-    if not isinstance(given, Mapping):
-        raise ScoringError(
-            "expected_failures must be a mapping from phrasing to reason",
-            position=task.position("metadata", "promptfmt", "expected_failures"),
-        )
-    return given
-
-
-def _with_reasons(given: Mapping[Any, Any], task: Task) -> dict[str, str]:
-    for name, reason in given.items():
-        if not isinstance(reason, str) or not reason.strip():
-            position = task.position("metadata", "promptfmt", "expected_failures", name)
-            raise ScoringError(f"the expected failure {name!r} needs a reason", position=position)
-    return {str(name): reason for name, reason in given.items()}
 
 
 def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], known: Sequence[str]) -> list[str]:

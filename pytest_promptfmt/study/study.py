@@ -200,15 +200,15 @@ class Study(Configuration):
         return self.once(("scoring", count), make)
 
     def _material(self, count: int | None) -> Material:
-        return self.once(("material", count), lambda: self._make_material(count))
+        def make() -> Material:
+            task, shots = self.bound, self.settings.num_fewshot
+            with self._limit():
+                docs = load_docs(task, count=count, num_fewshot=shots)
+                refuse_mistyped_columns(task, docs)
+                renderer, drawn = renderer_with_shots(task, docs, shots)  # PF808 reports fewer
+            return Material(task=task, docs=docs, shots=drawn, renderer=renderer)
 
-    def _make_material(self, count: int | None) -> Material:
-        task, shots = self.bound, self.settings.num_fewshot
-        with self._limit():
-            docs = load_docs(task, count=count, num_fewshot=shots)
-            refuse_mistyped_columns(task, docs)
-            renderer, drawn = renderer_with_shots(task, docs, shots)  # PF808 reports fewer
-        return Material(task=task, docs=docs, shots=drawn, renderer=renderer)
+        return self.once(("material", count), make)
 
     def _rendered(self, count: int | None, profile: Profile) -> tuple[Instance, ...]:
         def make() -> tuple[Instance, ...]:

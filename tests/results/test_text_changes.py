@@ -63,16 +63,9 @@ def rendered(
     keys: dict[str, Any], profile: Profile = PLAIN, docs: Sequence[Doc] = DOCS
 ) -> tuple[Document, list[Instance]]:
     task = Task(locate=locate, **keys)
-    found = list(render_task(task, TaskDocs.in_memory(docs), profile))
-    facts = header_facts(
-        task=task.name,
-        profile=profile.name,
-        output=task.output_type,
-        docs=f"{len(docs)} inline",
-        shots=task.shots(None),
-        fewshot_docs="inline",
-    )
-    return make_document(facts, found), found
+    given = replace(TaskDocs.in_memory(docs), origin=f"{len(docs)} inline", fewshot_origin="inline")
+    found = list(render_task(task, given, profile))
+    return make_document(header_facts(task, profile, given, task.shots(None)), found), found
 
 
 def compared(

@@ -8,8 +8,11 @@ import pytest
 
 from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
 from pytest_promptfmt.answers.replaying import Transcript
+from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.core.recorded import RecordedScores
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.snapshots.content import (
     extraction_document,
     header_facts,
@@ -21,7 +24,10 @@ from pytest_promptfmt.snapshots.content import (
 from pytest_promptfmt.snapshots.document import Section, read_document, write_document
 
 FILE = Path("arc/plain.txt")
-FACTS = header_facts(task="arc@mcqa", profile="plain", output="multiple_choice", docs="1 synthetic")
+DOCS = TaskDocs(
+    evaluated=(), fewshot=(), columns=(), origin="2 synthetic", fewshot_origin="9 synthetic", kind="synthetic"
+)
+FACTS = header_facts(Task(name="arc", format="mcqa", output_type="multiple_choice"), PLAIN, DOCS)
 
 
 def prompt(text: str) -> Prompt:
@@ -96,14 +102,14 @@ def test_more_sections_follow() -> None:
 
 
 def test_shots_stand_in_the_header_when_there_are_any() -> None:
-    facts = header_facts(task="a", profile="plain", output="x", docs="2", shots=5, fewshot_docs="9 synthetic")
+    facts = header_facts(Task(name="a"), PLAIN, DOCS, 5)
     assert facts["shots"] == "5, out of 9 synthetic"
     assert "shots" not in FACTS
 
 
 def test_arguments_of_the_chat_template_stand_in_the_header_when_there_are_any() -> None:
     def facts(**arguments: Any) -> dict[str, str]:
-        return header_facts(task="a", profile="chat", output="x", docs="2", template_args=arguments)
+        return header_facts(Task(name="a"), Profile(name="chat", chat_template="", template_args=arguments), DOCS)
 
     shown = facts(enable_thinking=False, date="26 Jul\u20282024", tools=[{"name": "look_up"}])
     assert shown["template arguments"] == (
