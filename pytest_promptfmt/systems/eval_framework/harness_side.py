@@ -23,9 +23,9 @@ from pytest_promptfmt.systems.eval_framework.class_docs import (
     subject_of,
 )
 from pytest_promptfmt.systems.eval_framework.hooks import SEED, TaskClass, is_on_base
+from pytest_promptfmt.systems.eval_framework.messages import DEFAULT_FORMATTER
 from pytest_promptfmt.systems.eval_framework.tasks import class_of
 
-_DEFAULT_FORMATTER = "concat"
 _SUBJECT = "subject"
 
 Requests = list[list[tuple[Any, ...]]]
@@ -146,7 +146,7 @@ def _number(item: Any, rows: Sequence[Doc], noted: Mapping[int, Any]) -> int:
 
 def _formatter(formatters: Any, profile: Profile) -> Any:
     if profile.chat_template is None:
-        words = (profile.formatter or _DEFAULT_FORMATTER).split("-")
+        words = (profile.formatter or DEFAULT_FORMATTER).split("-")
         return getattr(formatters, f"{''.join(map(str.capitalize, words))}Formatter")()
     made = formatters.HFFormatter.__new__(formatters.HFFormatter)  # its constructor loads a tokenizer from the hub
     made.chat_template_kwargs = {}

@@ -42,7 +42,7 @@ _PARTS: Final[Mapping[str, Part]] = {
 MOST_SAMPLES: Final = 1000
 """The largest number of samples of one doc."""
 _ROLES: Final = ("system", "user", "assistant")
-_DEFAULT_FORMATTER: Final = "concat"
+DEFAULT_FORMATTER: Final = "concat"
 """How a profile without a chat template or formatter shows messages; eval-framework's for base models."""
 
 
@@ -94,7 +94,7 @@ class EvalClassAssembler:
 
     def _prompt(self, sample: PromptSample, number: int, profile: Profile) -> Prompt:
         if profile.chat_template is None and profile.formatter is None:
-            profile = replace(profile, formatter=_DEFAULT_FORMATTER)
+            profile = replace(profile, formatter=DEFAULT_FORMATTER)
         system = join_system(profile.system_instruction, sample.system, self._task)
         return prompt_of(profile, system, _turns(sample.messages), where=str(Place(self._task.id, number)))
 
@@ -217,7 +217,7 @@ class _Run:
         else:
             messages = self._opened(hooks, [*self._examples(hooks, row), *hooks.instruction()])
             system = hooks.text("_get_system_prompt_text")
-        return (PromptSample(system, messages, hooks.truth(), hooks.candidates()),)
+        return (PromptSample(system, messages, *hooks.truth_and_candidates()),)
 
     def _opened(self, hooks: _Hooks, messages: list[Message]) -> tuple[Message, ...]:
         """Return the messages with the cue at their end and the initial prompt at their beginning."""
@@ -333,13 +333,10 @@ class _Hooks:
             return self.messages("_get_instruction_messages")[1]
         return (Message("user", self.text("_get_instruction_text")),)
 
-    def truth(self) -> Any:
-        """Return the ground truth."""
-        return self._truth("_get_ground_truth", self.value("_get_ground_truth"))
-
-    def candidates(self) -> tuple[str, ...] | None:
-        """Return the candidates; None for a class without."""
-        return self._candidates("_get_possible_completions", self.value("_get_possible_completions"))
+    def truth_and_candidates(self) -> tuple[Any, tuple[str, ...] | None]:
+        """Return the ground truth, and the candidates; None for a class without."""
+        truth = self._truth("_get_ground_truth", self.value("_get_ground_truth"))
+        return truth, self._candidates("_get_possible_completions", self.value("_get_possible_completions"))
 
     def sample(self, hook: str, sample: Any) -> PromptSample:
         """Return a sample that a hook gave: an object or mapping with messages, ground truth and candidates."""

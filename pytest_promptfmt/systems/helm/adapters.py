@@ -16,6 +16,9 @@ from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import CALIBRATION_INPUT, Built, PromptBuilder, PromptPiece, cut
 
+_ECHO: Final = MappingProxyType({"num_completions": 1, "temperature": 0, "echo_prompt": True})
+"""The parameters of requests that score the prompt itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HelmRequest:
@@ -113,11 +116,7 @@ class HelmAdapter:
         prompt = self._prompt(shots, row)
         self._builder.label(0)  # HELM looks for the character, also where there are no references
         mapping = {spec.label(index): text for index, text in enumerate(row.references)}
-        yield HelmRequest(
-            prompt=prompt,
-            output_mapping=mapping,
-            parameters=parameters_of(spec),
-        )
+        yield HelmRequest(prompt=prompt, output_mapping=mapping, parameters=parameters_of(spec))
 
     def _separate(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         for index in range(len(row.references)):
@@ -140,14 +139,8 @@ class HelmAdapter:
             windows = language_windows(row.text, self.spec.max_tokens, self.window)
         origin = Origin("question", "input", field="input")
         for number, (text, conditioning) in enumerate(windows):
-            parameters = {
-                "num_completions": 1,
-                "temperature": 0,
-                "max_tokens": self.spec.max_tokens,
-                "stop_sequences": list(self.spec.stop_sequences),
-                "echo_prompt": True,
-                "random": self.spec.random if number == 0 else None,
-            }
+            own = {"max_tokens": self.spec.max_tokens, "stop_sequences": list(self.spec.stop_sequences)}
+            parameters = {**_ECHO, **own, "random": self.spec.random if number == 0 else None}
             built = Built((PromptPiece(Span(text, origin), 0),), ("user",), self.spec.max_train_instances)
             yield HelmRequest(prompt=built, parameters=parameters, num_conditioning_tokens=conditioning)
 
@@ -175,13 +168,7 @@ class HelmAdapter:
 
     @staticmethod
     def _scored(prompt: Built, index: int, mode: str) -> HelmRequest:
-        parameters = {
-            "num_completions": 1,
-            "temperature": 0,
-            "max_tokens": 0,
-            "stop_sequences": [],
-            "echo_prompt": True,
-        }
+        parameters = {**_ECHO, "max_tokens": 0, "stop_sequences": []}
         return HelmRequest(prompt=prompt, reference_index=index, mode=mode, parameters=parameters)
 
 

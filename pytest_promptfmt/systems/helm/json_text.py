@@ -51,8 +51,7 @@ class JsonText:
 
     def repeated_keys(self, key: str) -> list[str]:
         """Return the names that appear more than once in the object of a top-level key."""
-        start = next((value for name, _, value in self._members() if name == key), None)
-        names = Counter(str(name) for name, *_ in self._members(start)) if start is not None else Counter[str]()
+        names = Counter(str(name) for name, *_ in self._members_of(key))
         return [name for name, count in names.items() if count > 1]
 
     def position(self, offset: int) -> Position:
@@ -62,12 +61,16 @@ class JsonText:
 
     def item_positions(self, key: str) -> Iterator[Position]:
         """Yield where each item of the array of a top-level key begins."""
-        start = next((value for name, _, value in self._members() if name == key), None)
         line, counted = 1, 0
-        for _, offset, _ in self._members(start) if start is not None else ():
+        for _, offset, _ in self._members_of(key):
             line += self.text.count("\n", counted, offset)
             counted = offset
             yield Position(self.path, line, offset - self.text.rfind("\n", 0, offset))
+
+    def _members_of(self, key: str) -> Iterator[tuple[str | int, int, int]]:
+        """Yield the members of the value of a top-level key, the first one of that name."""
+        start = next((value for name, _, value in self._members() if name == key), None)
+        return self._members(start) if start is not None else iter(())
 
     def _members(self, start: int | None = None) -> Iterator[tuple[str | int, int, int]]:
         """Yield each member of the object or array at an offset: its name or number, where it and its value begin."""
