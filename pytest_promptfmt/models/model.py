@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from pytest_promptfmt.core.prompt import Instance, Request
-from pytest_promptfmt.study.scoring import BUDGETS
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Split
@@ -161,23 +160,24 @@ def questions(instances: Sequence[Instance]) -> list[AskedQuestion]:
 
     Unconditional and rolling log-likelihoods are left out: they do not depend on a prompt.
     """
-    return [asked for instance in instances for each in instance.requests for asked in _of_request(instance, each)]
+    return [asked for instance in instances for asked in _of_instance(instance)]
 
 
-def _of_request(instance: Instance, request: Request) -> Iterator[AskedQuestion]:
-    if request.kind == "generate_until" and request.context is not None:
-        messages = instance.prompts[request.prompt].messages if request.prompt is not None else ()
-        ask = Ask(
-            context=request.context,
-            stop=stops_of(request.generation_kwargs or {}),
-            max_tokens=budget_of(request.generation_kwargs or {}),
-            messages=tuple((message.role, message.text) for message in messages),
-        )
-        yield AskedQuestion(ask=ask, doc=instance.index, request=request)
-    elif request.kind == "loglikelihood" and request.context and request.continuation is not None:
-        ask = Ask(context=request.context, continuation=request.continuation)
-        for each in (ask, rival_of(ask)):
-            yield AskedQuestion(ask=each, doc=instance.index, request=request, is_rival=each is not ask)
+def _of_instance(instance: Instance) -> Iterator[AskedQuestion]:
+    for request in instance.requests:
+        if request.kind == "generate_until" and request.context is not None:
+            messages = instance.prompts[request.prompt].messages if request.prompt is not None else ()
+            ask = Ask(
+                context=request.context,
+                stop=stops_of(request.generation_kwargs or {}),
+                max_tokens=budget_of(request.generation_kwargs or {}),
+                messages=tuple((message.role, message.text) for message in messages),
+            )
+            yield AskedQuestion(ask=ask, doc=instance.index, request=request)
+        elif request.kind == "loglikelihood" and request.context and request.continuation is not None:
+            ask = Ask(context=request.context, continuation=request.continuation)
+            yield AskedQuestion(ask=ask, doc=instance.index, request=request)
+            yield AskedQuestion(ask=rival_of(ask), doc=instance.index, request=request, is_rival=True)
 
 
 def rival_of(ask: Ask) -> Ask:
@@ -197,8 +197,11 @@ def stops_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
 
 def budget_of(arguments: Mapping[str, Any]) -> int:
     """Return the most tokens to generate, by the names that lm-eval 0.4.13 takes."""
-    budgets = (arguments.get(name) for name in BUDGETS)
-    return next((budget for budget in budgets if isinstance(budget, int) and budget > 0), MAX_TOKENS)
+    for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"):
+        budget = arguments.get(name)
+        if isinstance(budget, int) and budget > 0:
+            return budget
+    return MAX_TOKENS
 
 
 def with_ids(asked: Sequence[AskedQuestion], tokenizer: Tokenizer, *, split: Split) -> list[AskedQuestion]:
@@ -207,12 +210,13 @@ def with_ids(asked: Sequence[AskedQuestion], tokenizer: Tokenizer, *, split: Spl
 
     pairs = [(one.ask.context, one.ask.continuation) for one in asked if one.ask.continuation is not None]
     prompts = iter(encode_prompts(tokenizer, [one.ask.context for one in asked if one.ask.continuation is None]))
-    encoded = iter(encode_pairs(tokenizer, pairs, split=split))
-
-    def ids_of(ask: Ask) -> Ask:
-        if ask.continuation is None:
-            return replace(ask, context_ids=next(prompts))
-        pair = next(encoded)
-        return replace(ask, context_ids=pair.context_ids, continuation_ids=pair.continuation_ids)
-
-    return [replace(one, ask=ids_of(one.ask)) for one in asked]
+    encoded_pairs = iter(encode_pairs(tokenizer, pairs, split=split))
+    result = []
+    for one in asked:
+        if one.ask.continuation is None:
+            ask = replace(one.ask, context_ids=next(prompts))
+        else:
+            pair = next(encoded_pairs)
+            ask = replace(one.ask, context_ids=pair.context_ids, continuation_ids=pair.continuation_ids)
+        result.append(replace(one, ask=ask))
+    return result

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.metric_scores import number_of
@@ -128,14 +128,35 @@ class ModelAnswers:
     thresholds: Thresholds | None
     seconds: float
 
-    def mean(self, fact: Literal["mass", "rival_mass", "stopped", "extracted", "score"]) -> float | None:
-        """Return the mean of a fact over the questions that it applies to, None where there are none."""
-        return _mean(getattr(one, fact) for one in self.questions)
+    @cached_property
+    def mass(self) -> float | None:
+        """Return the mean probability on the candidates."""
+        return _mean(one.mass for one in self.questions)
+
+    @cached_property
+    def rival_mass(self) -> float | None:
+        """Return the mean probability on the other spellings of the candidates."""
+        return _mean(one.rival_mass for one in self.questions)
 
     @cached_property
     def has_labels(self) -> bool:
         """Return whether the candidates are labels of few tokens."""
         return all(length <= LABEL_TOKENS for one in self.questions for length in one.tokens)
+
+    @cached_property
+    def stops(self) -> float | None:
+        """Return the share of generations that end before the maximum length."""
+        return _mean(one.stopped for one in self.questions)
+
+    @cached_property
+    def extraction(self) -> float | None:
+        """Return the share of generations in which the filters find an answer."""
+        return _mean(one.extracted for one in self.questions)
+
+    @cached_property
+    def score(self) -> float | None:
+        """Return the mean of the first metric."""
+        return _mean(one.score for one in self.questions)
 
     @property
     def first_text(self) -> str:
@@ -150,7 +171,7 @@ class ModelAnswers:
         `mass` is the probability on the candidates, `extracted` the share of generations in which the filters find an
         answer, `tokens` the mean length of what was written or scored.
         """
-        mass, extraction, score = self.mean("mass"), self.mean("extracted"), self.mean("score")
+        mass, extraction, score = self.mass, self.extraction, self.score
         tokens = _mean(length for one in self.questions for length in one.tokens)
         return (
             ("task", self.task.id),
@@ -177,7 +198,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _scored_likelihoods(task: Task, instances: Sequence[Instance], replies: Sequence[Reply]) -> Iterator[Scored]:
-    asked = _by_question(Likelihood, replies, instances)
+    asked = _by_question([reply for reply in replies if isinstance(reply.answer, Likelihood)], instances)
     questions = questions_of(task, [one.doc for one in asked])
     metrics = metrics_of(task)
     worse = {metric.name for metric in metrics if metric.higher_is_better is False}  # perplexities are not scores
@@ -192,7 +213,7 @@ def _scored_likelihoods(task: Task, instances: Sequence[Instance], replies: Sequ
         if len(own) > 1:  # a single candidate is not a choice
             rivals = [reply for reply in one.replies if reply.asked.is_rival]
             scored = replace(scored, mass=_mass(own), rival_mass=_mass(rivals))
-        if len(own) == one.expected:  # unconditional log-likelihoods are not asked
+        if len(own) == one.count:  # unconditional log-likelihoods are not asked
             try:
                 values = score_doc(task, metrics, one.doc, question, results)
                 score = number_of(metrics, {name: value for name, value in values.items() if name not in worse})
@@ -203,27 +224,30 @@ def _scored_likelihoods(task: Task, instances: Sequence[Instance], replies: Sequ
         yield scored
 
 
-class _Asked(NamedTuple):
-    """The replies that are scored together: the number of their instance, and the doc that they are scored by."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The replies to the requests that are scored together: the doc they are scored by, and how many there should be.
+
+    `number` is that of the instance's doc.
+    """
 
     number: int
     doc: Doc
-    expected: int
+    count: int
     replies: list[Reply]
 
 
-def _by_question(
-    kind: type[Likelihood | Generation], replies: Sequence[Reply], instances: Sequence[Instance]
-) -> list[_Asked]:
-    """Return the replies of a kind by what they are scored by: a doc, or one of several questions that it asks."""
+def _by_question(replies: Sequence[Reply], instances: Sequence[Instance]) -> list[_Asked]:
+    """Return the replies by what they are scored by: a doc, or one of several questions that it asks."""
     by_number = {instance.index: instance for instance in instances}
     found: dict[tuple[int, int], _Asked] = {}
     for reply in replies:
-        if isinstance(reply.answer, kind):
-            instance, own = by_number[reply.asked.doc], reply.asked.request.doc
+        instance, own = by_number[reply.asked.doc], reply.asked.request.doc
+        key = instance.index, id(own)
+        if key not in found:
             count = sum(request.doc is own for request in instance.requests)
-            asked = _Asked(instance.index, instance.doc if own is None else own, count, [])
-            found.setdefault((instance.index, id(own)), asked).replies.append(reply)
+            found[key] = _Asked(instance.index, instance.doc if own is None else own, count, [])
+        found[key].replies.append(reply)
     return list(found.values())
 
 
@@ -246,10 +270,11 @@ def _mass(replies: Sequence[Reply]) -> float:
 
 
 def _scored_generations(task: Task, instances: Sequence[Instance], replies: Sequence[Reply]) -> Iterator[Scored]:
-    asked = _by_question(Generation, replies, instances)
-    if not asked:
+    written = [reply for reply in replies if isinstance(reply.answer, Generation)]
+    if not written:
         return
-    chain = Chain(task, asked[0].replies[0].asked.ask.stop)
+    chain = Chain(task, written[0].asked.ask.stop)
+    asked = _by_question(written, instances)
     questions = questions_of(task, [one.doc for one in asked])
     for one, question in zip(asked, questions, strict=True):
         for reply in one.replies:

@@ -120,7 +120,6 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #1297, #3336; lighteval PR #354.
     """
-    mass, rival_mass = judged.mean("mass"), judged.mean("rival_mass")
     if judged.thresholds is None or not _prefers_rivals(judged):
         return
     own, rival = (
@@ -128,14 +127,14 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     )
     yield finding(
         "the model prefers another spelling of the candidates",
-        f"{rival.context[-8:]}|{rival.continuation} has the probability {rival_mass:.2g}, but "
-        f"{own.context[-8:]}|{own.continuation} of the task has {mass:.2g}",
+        f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, but "
+        f"{own.context[-8:]}|{own.continuation} of the task has {judged.mass:.2g}",
         "target_delimiter",
     )
 
 
 def _prefers_rivals(judged: ModelAnswers) -> bool:
-    mass, rival = judged.mean("mass"), judged.mean("rival_mass")
+    mass, rival = judged.mass, judged.rival_mass
     return mass is not None and rival is not None and rival > mass * RIVAL_FACTOR
 
 
@@ -149,13 +148,13 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness PR #531, #546: 76 % and 58 % on hellaswag, by how the prompt ends.
     """
-    limits, mass = judged.thresholds, judged.mean("mass")
-    if limits is None or mass is None or _prefers_rivals(judged):
+    limits = judged.thresholds
+    if limits is None or judged.mass is None or _prefers_rivals(judged):
         return
-    if judged.has_labels and mass < limits.mass:
+    if judged.has_labels and judged.mass < limits.mass:
         yield finding(
             "the model gives the candidates little probability",
-            f"mean {mass:.2g}, threshold {limits.mass:g}",
+            f"mean {judged.mass:.2g}, threshold {limits.mass:g}",
             "doc_to_text",
         )
 
@@ -173,9 +172,7 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
     """
     if judged.thresholds is not None:
         what = "end before the maximum length"
-        yield from _too_few(
-            judged, judged.mean("stopped"), judged.thresholds.stops, what, ("generation_kwargs", "until")
-        )
+        yield from _too_few(judged, judged.stops, judged.thresholds.stops, what, ("generation_kwargs", "until"))
 
 
 @rule("PF657", "model-seldom-extracted", severity=Severity.ERROR, family=Family.MODELS, scope="model")
@@ -191,7 +188,7 @@ def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
     """
     if judged.thresholds is not None:
         what = "contain an answer that the filters find"
-        yield from _too_few(judged, judged.mean("extracted"), judged.thresholds.extraction, what, ("filter_list",))
+        yield from _too_few(judged, judged.extraction, judged.thresholds.extraction, what, ("filter_list",))
 
 
 def _too_few(
@@ -212,10 +209,10 @@ def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #546, where one space cost 18 points.
     """
-    limits, score = judged.thresholds, judged.mean("score")
-    if limits is not None and score is not None and score < limits.score:
+    limits = judged.thresholds
+    if limits is not None and judged.score is not None and judged.score < limits.score:
         yield finding(
             "the score is below the threshold",
-            f"{score:.2f}, threshold {limits.score:g}",
+            f"{judged.score:.2f}, threshold {limits.score:g}",
             ("metadata", "promptfmt", "model", "score"),
         )

@@ -88,7 +88,7 @@ class ModelRun:
             asked = with_ids(asked, tokenizer, split=profile.split)
         began = time.perf_counter()
         with progress(len(asked), f"{task.id} [{profile_id}]") as show:
-            replies = self._replies(model, asked, task, profile_id, show)
+            replies = list(self._replies(model, asked, task, profile_id, show))
         seconds = time.perf_counter() - began
         return ModelAnswers(
             task=task,
@@ -113,24 +113,31 @@ class ModelRun:
 
     def _replies(
         self, model: Model, asked: Sequence[AskedQuestion], task: Task, profile: str, show: Callable[[int], object]
-    ) -> list[Reply]:
-        """Return the answers in the order of the questions, those that are recorded already without asking."""
+    ) -> Iterator[Reply]:
+        """Yield the answers in the order of the questions, those that are recorded already without asking."""
         if self._recorder is None and self._record is not None:
             self._recorder = AnswerRecorder(self._record, worker=self._worker)
         recorder = self._recorder
         known = {at: entry for at, one in enumerate(asked) if (entry := self._known(recorder, model, one)) is not None}
-        replies = {at: Reply(asked=asked[at], answer=each.answer, sent=each.sent) for at, each in known.items()}
+        waiting = [at for at in range(len(asked)) if at not in known]
         # Log-likelihoods and generations are asked apart, the rows of each together.
+        answers: dict[int, Answer] = {}
+        done = len(known)
         for kind in ("loglikelihood", "generate"):
-            places = [at for at, one in enumerate(asked) if at not in known and one.ask.kind == kind]
+            places = [at for at in waiting if asked[at].ask.kind == kind]
             asks = [asked[at].ask for at in places]
             stream: Iterator[Answer] = model.loglikelihood(asks) if kind == "loglikelihood" else model.generate(asks)
             for at, answer in zip(places, stream, strict=True):
-                replies[at] = Reply(asked=asked[at], answer=answer, sent=digest_of(answer.sent))
-                show(len(replies))
+                answers[at] = answer
+                done += 1
+                show(done)
                 if recorder is not None:
-                    recorder.keep(_entry(model, replies[at], at, task, profile))
-        return [replies[at] for at in range(len(asked))]
+                    recorder.keep(_entry(model, asked[at], at, answer, task, profile))
+        for at, one in enumerate(asked):
+            if at in known:
+                yield Reply(asked=one, answer=known[at].answer, sent=known[at].sent)
+            else:
+                yield Reply(asked=one, answer=answers[at], sent=digest_of(answers[at].sent))
 
     @staticmethod
     def _known(recorder: AnswerRecorder | None, model: Model, one: AskedQuestion) -> RecordingEntry | None:
@@ -153,15 +160,15 @@ def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
     return own
 
 
-def _entry(model: Model, reply: Reply, at: int, task: Task, profile: str) -> RecordingEntry:
+def _entry(model: Model, one: AskedQuestion, at: int, answer: Answer, task: Task, profile: str) -> RecordingEntry:
     return RecordingEntry(
         task=task.id,
         profile=profile,
-        doc=reply.asked.doc,
+        doc=one.doc,
         request=at,
-        key=reply.asked.ask.key,
-        answer=reply.answer,
-        sent=reply.sent,
+        key=one.ask.key,
+        answer=answer,
+        sent=digest_of(answer.sent),
         model=model.name,
         facts=model.facts,
     )

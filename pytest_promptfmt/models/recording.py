@@ -48,14 +48,24 @@ class RecordingEntry:
 
     def to_line(self) -> str:
         """Return the line without its end."""
-        line: dict[str, Any] = {name: getattr(self, name) for name in ("task", "profile", "doc", "request")}
+        answer: dict[str, Any]
         if isinstance(self.answer, Likelihood):
             logprobs = [round(value, DECIMALS) for value in self.answer.logprobs]
-            line |= {"kind": "loglikelihood", "logprobs": logprobs, "greedy": self.answer.is_greedy}
+            answer = {"kind": "loglikelihood", "logprobs": logprobs, "greedy": self.answer.is_greedy}
         else:
             written = self.answer
-            line |= {"kind": "generate", "text": written.text, "finish": written.finish, "tokens": written.tokens}
-        line |= {"key": self.key, "sent": self.sent, "model": self.model, "with": dict(self.facts)}
+            answer = {"kind": "generate", "text": written.text, "finish": written.finish, "tokens": written.tokens}
+        line = {
+            "task": self.task,
+            "profile": self.profile,
+            "doc": self.doc,
+            "request": self.request,
+            **answer,
+            "key": self.key,
+            "sent": self.sent,
+            "model": self.model,
+            "with": dict(self.facts),
+        }
         return json.dumps(line, ensure_ascii=False)
 
     @property

@@ -1,23 +1,21 @@
 """Causal language models of transformers (5.23), on a CPU or a GPU.
 
-Questions that differ only in their last token, such as labels, share one row. Rows of a batch are padded on the left,
-with positions that do not count the padding. torch is imported when a model is loaded.
+Contexts that several continuations share run once: their keys and values are kept for the continuations. Rows of a
+batch are padded on the left, with positions that do not count the padding. torch is imported when a model is loaded.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_promptfmt.core.errors import ModelError, TokenizerError
-from pytest_promptfmt.core.limits import online
+from pytest_promptfmt.core.errors import ModelError
+from pytest_promptfmt.models.loading import import_torch, load_model
 from pytest_promptfmt.models.model import Ask, Finish, Generation, Likelihood, ModelOptions, cut
 
 if TYPE_CHECKING:
@@ -33,19 +31,37 @@ _CHUNKS: Final = 8
 _DEFAULT_LENGTH: Final = 2048
 """The length of a model whose configuration gives none, in tokens, as in lm-eval 0.4.13's HFLM."""
 
-_DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
-
 Made = TypeVar("Made")
-Row = tuple[tuple[int, ...], list[tuple[int, Ask]]]
-"""Ids that the model gets, and the questions that they are for, each with its place in the list of questions."""
 
 
-def _longest_first(asks: Iterable[tuple[int, Ask]], row_of: Callable[[Ask], tuple[int, ...]]) -> list[Row]:
-    """Return the different rows of questions, the longest first: so memory runs out at once, and little is padded."""
-    rows: dict[tuple[int, ...], list[tuple[int, Ask]]] = {}
-    for at, ask in asks:
-        rows.setdefault(row_of(ask), []).append((at, ask))
-    return sorted(rows.items(), key=lambda row: len(row[0]), reverse=True)
+@dataclass(frozen=True, slots=True)
+class _Branching:
+    """A context and its continuations, with their places in the list of questions."""
+
+    context: tuple[int, ...]
+    continuations: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def longest(self) -> int:
+        return max(len(ids) for _, ids in self.continuations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A context to continue, and its places in the list of questions."""
+
+    ask: Ask
+    places: tuple[int, ...]
+
+
+def _by_stops(asks: Sequence[Ask]) -> Iterator[Sequence[_Begun]]:
+    """Yield the different contexts with the same stops and budget, the longest first: so little is padded."""
+    groups: dict[tuple[tuple[str, ...], int], dict[tuple[int, ...], list[int]]] = {}
+    for at, ask in enumerate(asks):
+        groups.setdefault((ask.stop, ask.max_tokens), {}).setdefault(ask.context_ids, []).append(at)
+    for found in groups.values():
+        begun = [_Begun(asks[places[0]], tuple(places)) for places in found.values()]
+        yield sorted(begun, key=lambda one: len(one.ask.context_ids), reverse=True)
 
 
 class TransformersModel:
@@ -111,66 +127,113 @@ class TransformersModel:
         size = self._batch * _CHUNKS  # the batch may become smaller on the way
         for first in range(0, len(asks), size):
             part = asks[first : first + size]
-            self._refuse_bad_ids(part)
+            self._refuse_unknown_ids(part)
             answers = answer(part)
             yield from (answers[at] for at in range(len(part)))
 
     # -- log-likelihood ------------------------------------------------------------------------------------------------
 
     def _likelihoods(self, asks: Sequence[Ask]) -> Mapping[int, Likelihood]:
-        for ask in asks:
+        answers: dict[int, Likelihood] = {}
+        for batch in self._likelihood_batches(self._branchings(asks)):
+            answers |= self._halving(batch, self._score)
+        return answers
+
+    def _branchings(self, asks: Sequence[Ask]) -> Sequence[_Branching]:
+        """Return the questions by context, the longest contexts first so that memory runs out at once or never."""
+        by_context: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
+        for at, ask in enumerate(asks):
             if not ask.continuation_ids:
                 raise ModelError(f"the continuation {ask.continuation!r} has no tokens")
-            if len(ask.continuation_ids) > self._length:
+            room = self._length + 1 - len(ask.continuation_ids)
+            if room < 1:
                 raise ModelError(
                     f"a continuation of {len(ask.continuation_ids)} tokens is longer than the model's {self._length}"
                 )
+            by_context.setdefault(ask.context_ids[-room:], []).append((at, ask.continuation_ids))
+        found = [_Branching(context, tuple(rows)) for context, rows in by_context.items()]
+        return sorted(found, key=lambda one: len(one.context), reverse=True)
 
-        def row_of(ask: Ask) -> tuple[int, ...]:
-            return (*ask.context_ids, *ask.continuation_ids[:-1])[-self._length :]
+    def _likelihood_batches(self, found: Sequence[_Branching]) -> Iterator[Sequence[_Branching]]:
+        batch: list[_Branching] = []
+        rows = 0
+        for one in found:
+            if batch and rows + len(one.continuations) > self._batch:
+                yield batch
+                batch, rows = [], 0
+            batch.append(one)
+            rows += len(one.continuations)
+        if batch:
+            yield batch
 
-        return self._answered(_longest_first(enumerate(asks), row_of), self._score)
-
-    def _score(self, batch: Sequence[Row]) -> Mapping[int, Likelihood]:
+    def _score(self, batch: Sequence[_Branching]) -> Mapping[int, Likelihood]:
         import torch
 
-        longest = max(len(ask.continuation_ids) for _, asked in batch for _, ask in asked)
         with torch.inference_mode():
-            ids, mask = self._padded([row for row, _ in batch])
-            positions = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)} if self._takes_positions else {}
-            logits = self._model(input_ids=ids, attention_mask=mask, use_cache=False, **positions).logits[:, -longest:]
-            logprobs = torch.log_softmax(logits.float(), dim=-1)
+            ids, mask = self._padded([one.context for one in batch])
+            out = self._forward(ids, mask, use_cache=any(one.longest > 1 for one in batch))
+            first = self._checked(torch.log_softmax(out.logits[:, -1].float(), dim=-1))
+            rows = [(row, at, ids) for row, one in enumerate(batch) for at, ids in one.continuations]
+            later = self._later_tokens(out, mask, [(row, ids) for row, _, ids in rows])
+        sent = [tuple(row[kept.bool()].tolist()) for row, kept in zip(ids, mask, strict=True)]
         answers = {}
-        for own, (row, asked) in zip(logprobs, batch, strict=True):
-            for at, ask in asked:
-                wanted = torch.tensor(ask.continuation_ids, device=own.device)
-                seen = own[-len(wanted) :]
-                answers[at] = Likelihood(
-                    logprobs=tuple(self._checked(seen.gather(1, wanted.unsqueeze(1)).squeeze(1)).tolist()),
-                    is_greedy=bool((seen.argmax(dim=-1) == wanted).all()),
-                    sent=(*row, ask.continuation_ids[-1]),
-                )
+        for (row, at, continuation), (logprobs, greedy) in zip(rows, later, strict=True):
+            likeliest = int(first[row].argmax()) == continuation[0]
+            answers[at] = Likelihood(
+                logprobs=(float(first[row, continuation[0]]), *logprobs),
+                is_greedy=likeliest and greedy,
+                sent=(*sent[row], *continuation),
+            )
         return answers
+
+    def _later_tokens(
+        self, out: Any, mask: torch.Tensor, rows: Sequence[tuple[int, tuple[int, ...]]]
+    ) -> Sequence[tuple[tuple[float, ...], bool]]:
+        """Return, for each row, the log-probabilities of all but its first token, and whether each is the likeliest."""
+        import torch
+
+        long = [(row, ids) for row, ids in rows if len(ids) > 1]
+        if not long:
+            return [((), True)] * len(rows)
+        kept = torch.tensor([row for row, _ in long], device=mask.device)
+        cache = out.past_key_values
+        cache.batch_select_indices(kept)
+        width = max(len(ids) for _, ids in long) - 1
+        fed = torch.tensor([[*ids[:-1], *[0] * (width + 1 - len(ids))] for _, ids in long], device=mask.device)
+        fed_mask = torch.tensor([[1] * (len(ids) - 1) + [0] * (width + 1 - len(ids)) for _, ids in long])
+        whole_mask = torch.cat([mask[kept], fed_mask.to(mask)], dim=1)
+        more = self._forward(fed, whole_mask, past_key_values=cache, use_cache=True)
+        logprobs = torch.log_softmax(more.logits.float(), dim=-1)
+        found = iter(range(len(long)))
+        result: list[tuple[tuple[float, ...], bool]] = []
+        for _, ids in rows:
+            if len(ids) == 1:
+                result.append(((), True))
+                continue
+            own = logprobs[next(found), : len(ids) - 1]
+            wanted = torch.tensor(ids[1:], device=own.device)
+            picked = self._checked(own.gather(1, wanted.unsqueeze(1)).squeeze(1))
+            result.append((tuple(picked.tolist()), bool((own.argmax(dim=-1) == wanted).all())))
+        return result
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
     def _generations(self, asks: Sequence[Ask]) -> Mapping[int, Generation]:
-        groups: dict[tuple[tuple[str, ...], int], list[tuple[int, Ask]]] = {}
-        for at, ask in enumerate(asks):
-            groups.setdefault((ask.stop, ask.max_tokens), []).append((at, ask))
         answers: dict[int, Generation] = {}
-        for group in groups.values():
-            answers |= self._answered(_longest_first(group, lambda ask: ask.context_ids), self._write)
+        for begun in _by_stops(asks):
+            while begun:
+                batch, begun = begun[: self._batch], begun[self._batch :]
+                answers |= self._halving(batch, self._write)
         return answers
 
-    def _write(self, batch: Sequence[Row]) -> Mapping[int, Generation]:
+    def _write(self, batch: Sequence[_Begun]) -> Mapping[int, Generation]:
         import torch
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
-        first = batch[0][1][0][1]  # the others have its stops and budget
-        budget, stops = min(first.max_tokens, self._length // 2), first.stop
-        ids, mask = self._padded([row[-(self._length - budget) :] for row, _ in batch])
+        budget = min(batch[0].ask.max_tokens, self._length // 2)
+        ids, mask = self._padded([one.ask.context_ids[-(self._length - budget) :] for one in batch])
         width = ids.shape[1]
+        stops = batch[0].ask.stop
         criteria = StoppingCriteriaList([_stop_on_text(self.tokenizer, stops, width)] if stops else [])
 
         def checked(seen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -189,9 +252,9 @@ class TransformersModel:
             )
         ends = _end_ids(self._model)
         answers: dict[int, Generation] = {}
-        for (_, asked), row, sent, kept in zip(batch, out, ids, mask, strict=True):
+        for one, row, sent, kept in zip(batch, out, ids, mask, strict=True):
             answer = self._generation(row[width:].tolist(), ends, stops, tuple(sent[kept.bool()].tolist()))
-            answers |= dict.fromkeys((at for at, _ in asked), answer)
+            answers |= dict.fromkeys(one.places, answer)
         return answers
 
     def _generation(
@@ -217,10 +280,8 @@ class TransformersModel:
         known = self.tokenizer.id_of_named("pad_token")
         return 0 if known is None or (self._size is not None and known >= self._size) else known
 
-    def _refuse_bad_ids(self, asks: Sequence[Ask]) -> None:
-        if not all(ask.context_ids for ask in asks):
-            raise ModelError("a context has no tokens, and the tokenizer has no BOS or EOS token to use instead")
-        largest = max(max(*ask.context_ids, *ask.continuation_ids, 0) for ask in asks)
+    def _refuse_unknown_ids(self, asks: Sequence[Ask]) -> None:
+        largest = max((max(ids) for ask in asks for ids in (ask.context_ids, ask.continuation_ids) if ids), default=0)
         if self._size is not None and largest >= self._size:
             raise ModelError(
                 f"the tokenizer gives the id {largest}, but the model {self.name} has only {self._size} embeddings",
@@ -230,38 +291,39 @@ class TransformersModel:
     def _padded(self, rows: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
+        if not all(rows):
+            raise ModelError("a context has no tokens, and the tokenizer has no BOS or EOS token to use instead")
         width = max(len(ids) for ids in rows)
         device = self._model.device
         ids = torch.tensor([[self._pad] * (width - len(row)) + list(row) for row in rows], device=device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
         return ids, mask
 
-    def _answered(self, waiting: Sequence[Row], run: Callable[[Sequence[Row]], Mapping[int, Made]]) -> dict[int, Made]:
-        """Return what `run` makes of the rows, in batches that are halved where memory runs out."""
-        import torch
+    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, **kwargs: Any) -> Any:
+        """Run the model over `ids`, the last columns of `mask`."""
+        if self._takes_positions:
+            positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+            kwargs["position_ids"] = positions[:, -ids.shape[1] :]
+        return self._model(input_ids=ids, attention_mask=mask, **kwargs)
 
-        answers: dict[int, Made] = {}
-        while waiting:
-            batch = waiting[: self._batch]
-            try:
-                answers |= run(batch)
-            except ModelError:
-                raise
-            except Exception as error:
-                if not _is_out_of_memory(error):
-                    raise self._failure(error) from error
-                if len(batch) == 1:
-                    raise ModelError(
-                        "a single row does not fit into the memory of the device",
-                        hint="use a smaller dtype (--promptfmt-model-dtype bfloat16) or a smaller model",
-                    ) from error
-                self._batch = (len(batch) + 1) // 2
-            else:
-                waiting = waiting[len(batch) :]
-                continue
-            if self._model.device.type == "cuda":
-                torch.cuda.empty_cache()
-        return answers
+    def _halving(self, batch: Sequence[Any], run: Callable[[Sequence[Any]], Mapping[int, Made]]) -> Mapping[int, Made]:
+        """Return what `run` makes of the batch, in halves where memory runs out; later batches stay small."""
+        try:
+            return run(batch)
+        except ModelError:
+            raise
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise self._failure(error) from error
+            if len(batch) == 1:
+                raise ModelError(
+                    "a single row does not fit into the memory of the device",
+                    hint="use a smaller dtype (--promptfmt-model-dtype bfloat16) or a smaller model",
+                ) from error
+        self._free_memory()
+        half = (len(batch) + 1) // 2
+        self._batch = max(1, min(self._batch, half))
+        return {**self._halving(batch[:half], run), **self._halving(batch[half:], run)}
 
     def _failure(self, error: Exception) -> ModelError:
         device, dtype = self._model.device.type, str(self._model.dtype).removeprefix("torch.")
@@ -280,6 +342,12 @@ class TransformersModel:
                 hint=f"instead of {dtype} try --promptfmt-model-dtype float32; if that gives NaN, the weights are bad",
             )
         return numbers
+
+    def _free_memory(self) -> None:
+        import torch
+
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _length_of(config: Any) -> int:
@@ -325,101 +393,3 @@ def _stop_on_text(tokenizer: Tokenizer, stops: Sequence[str], width: int) -> Any
             return torch.tensor(self._done, device=input_ids.device)
 
     return StopOnText()
-
-
-# -- loading -----------------------------------------------------------------------------------------------------------
-
-
-def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
-    """Return the model of a folder or hub id in evaluation mode, on its device, and its tokenizer.
-
-    Raises ModelError for what is missing or cannot be loaded.
-    """
-    from pytest_promptfmt.profiles import load_tokenizer
-
-    torch = import_torch()
-    import transformers
-
-    device = _device(torch, options.device)
-    dtype = _dtype(torch, options.dtype, device)
-    try:
-        tokenizer = load_tokenizer(source, download=options.download)
-        with _quiet(transformers), online() if options.download else contextlib.nullcontext():
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype,
-                local_files_only=not options.download,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, in one line
-            )
-    except TokenizerError as error:
-        raise ModelError(f"the tokenizer of {source!r}: {error.message}", hint=error.hint) from error
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0] or type(error).__name__
-        hint = None if Path(source).exists() or options.download else "--promptfmt-download downloads the model"
-        raise ModelError(f"the model {source!r} cannot be loaded: {first}", hint=hint) from error
-    _refuse_missing_weights(source, report)
-    try:
-        model = model.to(torch.device(device)).eval()
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"the model {source!r} cannot be moved to the device {device!r}: {error}") from error
-    return model, tokenizer
-
-
-def import_torch() -> Any:
-    """Return torch; raises ModelError saying how to install it."""
-    try:
-        import torch
-    except ImportError as error:
-        raise ModelError(
-            f"running a model needs torch: {error}", hint='run pip install "pytest-promptfmt[model]"'
-        ) from error
-    return torch
-
-
-def _refuse_missing_weights(source: str, report: Mapping[str, Any]) -> None:
-    """Raise ModelError for parameters that are not in the file, or of another size: they would be random."""
-    mismatched = [str(one[0] if isinstance(one, tuple | list) else one) for one in report.get("mismatched_keys") or ()]
-    missing = sorted({*map(str, report.get("missing_keys") or ()), *mismatched})
-    if missing:
-        raise ModelError(
-            f"the weights of {source!r} do not fit its config.json: {len(missing)} parameters are missing or of "
-            f"another size, such as {missing[0]}",
-            hint="take the weights and config.json from the same model. Missing weights would be random",
-        )
-
-
-def _device(torch: Any, written: str) -> str:
-    if written == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(written)
-    except RuntimeError as error:
-        raise ModelError(f"unknown device {written!r}", hint="write auto, cpu, cuda or cuda:1") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device {written!r}: torch finds no GPU", hint="write auto or cpu")
-    return written
-
-
-def _dtype(torch: Any, written: str, device: str) -> Any:
-    if written == "auto":
-        return torch.bfloat16 if device.startswith("cuda") and torch.cuda.is_bf16_supported() else torch.float32
-    if written not in _DTYPES:
-        raise ModelError(f"unknown dtype {written!r}", hint=f"write auto, {' or '.join(_DTYPES)}")
-    return getattr(torch, written)
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep loading from printing progress bars and warnings between pytest's own lines."""
-    level = transformers.logging.get_verbosity()
-    bars = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity(logging.ERROR)
-    transformers.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(level)
-        if bars:
-            transformers.logging.enable_progress_bar()

@@ -91,7 +91,7 @@ def test_the_score_of_a_class_is_the_share_of_its_questions_whose_gold_is_likeli
     judged = judge(task)
     assert not codes(judged)
     best = [max(one, key=lambda pair: pair[1].total)[0] for one in asked]
-    assert judged.mean("score") == pytest.approx(sum(request.gold for request in best) / len(best))
+    assert judged.score == pytest.approx(sum(request.gold for request in best) / len(best))
     assert len(best) == (6 if name == "EachOption" else 3)
 
 
@@ -101,5 +101,5 @@ def test_completions_of_yielded_samples_are_read_and_scored(tiny: Any, judge: Ju
     asks = [Ask(context=text, context_ids=tiny.tokenizer.ids(text), max_tokens=2) for text in texts]
     written = list(tiny.generate(asks))
     judged = judge(task)
-    assert judged.mean("score") == pytest.approx(sum(one.text.strip()[:1] == "A" for one in written) / 3)
-    assert judged.mean("extracted") == sum(one.text.strip()[:1] in "AB" for one in written) / 3
+    assert judged.score == pytest.approx(sum(one.text.strip()[:1] == "A" for one in written) / 3)
+    assert judged.extraction == sum(one.text.strip()[:1] in "AB" for one in written) / 3
