@@ -355,9 +355,17 @@ def test_a_filter_of_a_fork_is_unavailable_and_a_misspelt_one_a_mistake(tmp_path
     assert scoring_failure(study_of(named("take_frist"), tmp_path)) is not None
 
 
+@pytest.mark.parametrize("is_importable", [False, True])
 @pytest.mark.parametrize("output_type", ["generate_until", "multiple_choice"])
-def test_a_metric_that_a_fork_computes_for_generated_answers_is_unavailable(tmp_path: Path, output_type: str) -> None:
+def test_a_metric_that_a_fork_computes_for_generated_answers_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_type: str, is_importable: bool
+) -> None:
     tasks = fork(tmp_path)
+    if is_importable:  # as by `python -m pytest`, an editable install and a conftest
+        monkeypatch.syspath_prepend(tmp_path)
+        found = installed_harness()
+        assert found is not None
+        assert found.folder == tasks.parent
     (tmp_path / "lm_eval/api/task.py").write_text(
         f"{CONFIG}\ndef score(metric):\n    return metric == 'acc'\n", "utf-8"
     )

@@ -98,10 +98,8 @@ def registering_files(task: Task) -> tuple[set[str], set[str]]:
 
 
 def _checkout_around(task: Task) -> Harness | None:
-    """Return the harness around a task's file, None for the one that is installed."""
-    around = harness_around(task.path.parent.resolve()) if task.path is not None else None
-    installed = installed_harness()
-    return around if around is None or installed is None or around.folder != installed.folder else None
+    """Return the harness around a task's file, which may be the one that is installed."""
+    return harness_around(task.path.parent.resolve()) if task.path is not None else None
 
 
 def _is_changed(checkout: Harness | None, kind: Kind, name: str) -> bool:
