@@ -94,11 +94,16 @@ def _labels_out_of_order(page: Page) -> Iterator[str]:
 
 
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
-    """Return whether labels look counted: equal, or close together; other letters are meant as they are."""
+    """Return whether labels look counted: equal or close together, as a counter that stands still or counts wrong.
+
+    Other letters are meant as they are; an equal one that no list begins with, such as Q, names who speaks.
+    """
     codes = [ord(label) for label in labels]
     if max(codes) >= _OTHER_SCRIPTS:
         return len(set(codes)) == 1  # alphabets whose lists leave letters out, as Thai and Korean do
     steps = {after - before for before, after in pairwise(codes)}
+    if steps == {0}:
+        return any(abs(codes[0] - ord(first)) <= 1 for first in _FIRST)
     return steps <= {0, 1} or (len(steps) > 1 and max(codes) - min(codes) <= len(codes) and codes == sorted(codes))
 
 

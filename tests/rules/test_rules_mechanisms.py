@@ -50,6 +50,16 @@ def test_labels_of_a_loop(tmp_path: Path, label: str, codes: set[str]) -> None:
     assert found_in(tmp_path, loop(label)) & {"PF249", "PF203", "PF242"} == codes
 
 
+def test_turns_of_a_conversation_are_not_options(tmp_path: Path) -> None:
+    turns = "{% for q in asked[:-1] %}Q: {{q}}\\nA: {{told[loop.index0]}}\\n{% endfor %}Q: {{asked[-1]}}\\nA:"
+    task = (
+        f'output_type: generate_until\ndoc_to_text: "{{{{story}}}}\\n\\n{turns}"\ndoc_to_target: "{{{{told[-1]}}}}"\n'
+    )
+    boat = "story: Ida has a red boat called Tern., asked: [Who has it?, What colour is it?, What is its name?]"
+    docs = f"metadata: {{promptfmt: {{docs: [{{{boat}, told: [Ida, red, Tern]}}]}}}}\n"
+    assert found_in(tmp_path, task + docs) & {"PF242", "PF249"} == set()
+
+
 @pytest.mark.parametrize(("labels", "codes"), [("[A, B]", {"PF249"}), ("[A, B, C]", set())])
 def test_a_loop_lists_as_many_options_as_there_are_labels(tmp_path: Path, labels: str, codes: set[str]) -> None:
     listing = loop("{{'ABC'[loop.index0]}}. ").replace('"{{choices}}"', labels)
