@@ -34,7 +34,7 @@ def cache(
 ) -> None:
     """Print where outcomes are cached, and for how many files.
 
-    It also counts the reasons to test other files again. `promptfmt why FILE` prints the reason for each file. No test
+    It also counts why the other files are tested again. `promptfmt why FILE` prints the reason for each file. No test
     runs.
     """
     store, found = decisions(paths or [], pytest_options(no_code=no_code))

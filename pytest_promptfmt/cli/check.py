@@ -79,7 +79,7 @@ def check(
 ) -> None:
     """Report mistakes in tasks and chat templates, and changed prompts.
 
-    It runs the tests of `pytest --promptfmt`, but files need no snapshots. Unchanged files are not tested again. Exit
+    It runs the tests of `pytest --promptfmt`, but tasks need no snapshots. Unchanged files are not tested again. Exit
     code: 0 no errors, 1 errors or changed prompts, 2 usage error, 3 with --base: no errors, but some versions are
     unknown.
     """

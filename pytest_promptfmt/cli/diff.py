@@ -76,7 +76,11 @@ def diff(
     ] = None,
     lm_eval: Annotated[
         list[Path] | None,
-        repeatable("--lm-eval", "FOLDER", "With --harness: a checkout or environment of lm-eval that computes scores."),
+        repeatable(
+            "--lm-eval",
+            "FOLDER",
+            "With --harness: a checkout or environment of a release, to compute scores.",
+        ),
     ] = None,
     no_code: NoCode = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes (needs pytest-xdist).")] = 1,
@@ -84,7 +88,8 @@ def diff(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     unknown: Annotated[
-        UnknownTasks, typer.Option("--unknown", help="If it is unknown whether a task changed: fail (3) or warn (0).")
+        UnknownTasks,
+        typer.Option("--unknown", help="Fail (3) or warn (0) if it is unknown whether a task changed."),
     ] = UnknownTasks.FAIL,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page; - prints it.")

@@ -98,7 +98,7 @@ def convert(
 ) -> None:
     """Convert the layout of a task file, and show the difference.
 
-    `--to` converts one kind of `template:` to the other, or a hand-written doc_to_text to a template. `--format`
+    `--to` converts `template: mcq` to cloze, or cloze to mcq, or a hand-written doc_to_text to one of them. `--format`
     converts a hand-written doc_to_text to `formats:`. A hand-written layout is converted only if every prompt and
     request stays the same. Comments stay.
     """
@@ -235,5 +235,5 @@ def _replace(path: Path, text: str) -> None:
     """Write the file, that of a link in the repository at its place; raises SourceError."""
     with raising(SourceError, "the file cannot be written", Position(path)):
         if writing.leads_out(path, Path.cwd()):
-            raise gate.RefusedError("the path is a link out of the repository", path)
+            raise gate.RefusedError("the path is a link to a file outside the repository", path)
         writing.write(path.resolve(), text)

@@ -341,7 +341,7 @@ def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
     options = {"template_type": value} if isinstance(value, (str, FunctionRef)) else value
     if not isinstance(options, Mapping) or not options:
         what = "an empty mapping" if options == {} else f"{value!r}; it must be a name or a mapping"
-        raise FormatError(f"template is {what}", position=position, hint="template: mcq")
+        raise FormatError(f"template is {what}", position=position, hint="write template: mcq")
     kind = options.get("template_type")
     if isinstance(kind, FunctionRef):
         if resolve is None:

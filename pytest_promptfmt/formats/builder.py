@@ -269,7 +269,7 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str
         if fields.topic is None:
             message = f"format {format_.name!r}: {key} uses _topic, but no topic is set"
             where = _field_using("_topic", format_, key)
-            raise FormatError(message, key=where, hint="topic: <column or template>")
+            raise FormatError(message, key=where, hint="add topic: <column or template>")
         printed_topic = f"{{% set _topic %}}{fields.topic.template}{{% endset %}}"
         expression = fields.topic.expression
         before += printed_topic if expression is None else f"{{% set _topic = {expression} %}}"

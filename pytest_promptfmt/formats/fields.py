@@ -135,7 +135,7 @@ def _bare_field(key: str, name: str) -> FormatField:
     if is_path(name):
         return FormatField(f"{{{{ {name} }}}}", name)
     if not name:
-        raise FormatError(f"{key} is empty", key=key, hint=f"{key}: <column>")
+        raise FormatError(f"{key} is empty", key=key, hint=f"write {key}: <column>")
     # Jinja cannot read such a name (`Answer Key`); rendering looks the column up and reports a missing one.
     lookup = f"_column({literal(name)})"
     return FormatField(f"{{{{ {lookup} }}}}", lookup)

@@ -160,7 +160,9 @@ def _read_format(path: Path, start: Callable[[str | None, Position], Format]) ->
 
     base_name = fields.get("type")
     if "type" in fields and not isinstance(base_name, str):
-        raise FormatError(f"type {base_name!r} is not the name of a format", position=where("type"), hint="type: mcqa")
+        raise FormatError(
+            f"type {base_name!r} is not the name of a format", position=where("type"), hint="write type: mcqa"
+        )
     base = start(base_name, where("type"))
     documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
     documentation.setdefault("summary", f"{base_name or 'mcqa'} as changed in {display_path(path)}")

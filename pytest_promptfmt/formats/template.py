@@ -132,7 +132,7 @@ class LabelledChoices(TemplateConfig):
         super().__post_init__()
         if isinstance(self.choice_labels, str):
             message = f"choice_labels is the text {self.choice_labels!r}; a template needs a list"
-            raise FormatError(message, key="choice_labels", hint='choice_labels: ["A", "B"]')
+            raise FormatError(message, key="choice_labels", hint='write choice_labels: ["A", "B"]')
         self.choice_labels = list(checked_labels(self.choice_labels) or DEFAULT_LABELS)
         check_choice_format(self.choice_format)
 
@@ -291,7 +291,7 @@ class ClassificationTemplateConfig(TemplateConfig):
         check_text("template", "labels_prefix", self.labels_prefix, is_template=False)
         if isinstance(self.labels, str) or not self.labels:
             message = "a classification template needs its labels"
-            raise FormatError(message, key="labels", hint="labels: [positive, negative]")
+            raise FormatError(message, key="labels", hint="write labels: [positive, negative]")
         self.labels = list(checked_labels(self.labels, key="labels") or ())
 
     def get_doc_to_choice(self) -> str | list[str] | None:
@@ -390,7 +390,7 @@ class TemplateFactory:
         if isinstance(template, ClozeTemplateConfig):
             return template.to_mcq(**options)
         message = f"{type(template).__name__} cannot be converted to {target_type!r}"
-        raise FormatError(message, hint="only mcq and cloze")
+        raise FormatError(message, hint="write mcq or cloze")
 
 
 def check_convertible(target_type: str) -> None:

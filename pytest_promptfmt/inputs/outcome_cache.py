@@ -133,9 +133,7 @@ class OutcomeCache:
         if not self._has_same_answers(row):
             raise _DifferentError("the tasks that the file names changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError(
-                "a profile is checked with the first file that uses it, and that file is another one now"
-            )
+            raise _DifferentError("other profiles than before are checked with this file")
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())

@@ -153,7 +153,7 @@ class ServerModel:
         end = seam + len(ask.continuation or "")
         if seam not in given.text_offset:
             raise ModelError(
-                f"no token begins where {ask.continuation!r} begins: the server's tokenizer merges it with the prompt",
+                f"the server's tokenizer merges the beginning of {ask.continuation!r} with the prompt",
                 hint="give the profile the model's tokenizer. Then token ids are sent instead of text",
             )
         start = given.text_offset.index(seam)

@@ -101,17 +101,17 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     Why: `formats:` sets the layout, so a `target_delimiter` or `doc_to_text` next to it has no effect. Next to
     `template:`, `doc_to_text` overrides the template.
 
-    Fix: remove the key, or set it inside the format.
+    Fix: remove the key, or set it inside `formats`.
 
     Real: the proposal for formats in lm-evaluation-harness does not define which of the two wins.
     """
     for overwritten in getattr(study.task, "overwritten", ()):
         yield Finding(
-            message=f"the format replaces the task's {overwritten.key}",
+            message=f"{overwritten.key} has no effect, because formats sets it",
             saw=str(overwritten.written),
             keys=(overwritten.key,),
             position=overwritten.position,
-            do="remove the key, or set it inside the format",
+            do="remove the key, or set it inside formats",
         )
     template = getattr(study.task, "template", None)
     written = study.given.config.get("doc_to_text")

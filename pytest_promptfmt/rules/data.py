@@ -128,7 +128,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
 
     Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
 
-    Fix: remove only what this dataset requires.
+    Fix: keep text in brackets, unless it is markup of this dataset.
 
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
     """
@@ -147,9 +147,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 and (cut in whole if len(cut) >= 8 else _ends_line(cut, instance))
             ):
                 saw = f"{full[:50]} became {cut[:40]}"
-                yield finding(
-                    "the text in brackets was removed from the data", saw, "doc_to_text", instance, field=name
-                )
+                yield finding("text in brackets was removed from the data", saw, "doc_to_text", instance, field=name)
 
 
 def given_rows(study: Study) -> Sequence[tuple[Doc, Doc]]:

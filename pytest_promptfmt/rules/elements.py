@@ -202,7 +202,7 @@ def _mixed_colons(page: Page) -> Iterator[str]:
             yield " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
 
 
-@query("PF240", "a field label such as 'Question' has no colon, but another does", task)
+@query("PF240", "one label has no colon, but another has one", task)
 def _label_without_colon(study: Study) -> Iterator[str]:
     text = question_template(study)
     cue = _BARE_CUE.search(text)
@@ -250,7 +250,7 @@ def _cue_of_another_language(page: Page) -> Iterator[str | Finding]:
     into = {found.casefold() for found in _INTO.findall(page.study.own_text)} & set(languages)
     source = next((one for one in page.layout.labels[:-1] if one.name == cue and one.value), None)
     if cue.casefold() in languages and source is not None and len(page.layout.labels) == len((source, page.cue)):
-        yield finding("question and answer have the name of the same language as their label", f"{cue}: … {cue}:")
+        yield finding("the question and the answer are labelled with the same language", f"{cue}: … {cue}:")
     if cue.casefold() in languages and into and cue.casefold() not in into:
         saw = f"into {', '.join(sorted(into)).title()}, but the label is {cue.title()}:"
         yield finding("the prompt requests one language, but the answer label names another", saw)
@@ -410,7 +410,7 @@ def _open_place(text: str) -> int | None:
     return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
 
 
-@query("PF235", "a choice has an unpaired quotation mark", asked_first, at="doc_to_choice")
+@query("PF235", "a choice has only one of a pair of quotation marks", asked_first, at="doc_to_choice")
 def _stray_quote(page: Page) -> Iterator[str | Finding]:
     study, choices = page.study, [text.strip() for text in continuations(page.instance)]
     stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]

@@ -375,7 +375,7 @@ def _gold_in_one_place(page: Page) -> Iterator[str]:
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
     listed = _LISTED.findall(text) if isinstance(text, str) and "{%" not in text else []
     if is_constant and not isinstance(target, bool) and len(listed) > 1 < len(page.scored):
-        yield str(target)
+        yield f"position {target}"
 
 
 @error_query("PF701", "the target has words that are in no choice", task, at="doc_to_target", scores=True)

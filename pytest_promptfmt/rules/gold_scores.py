@@ -129,7 +129,7 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
         if all(_counts(chain, trial, texts[name]) for (trial, _), texts in zip(asked, copied, strict=True)):
             saw, at = f"{copied[0][name][:LONG]!r} for {asked[0][1]!r}", scored_by(trials)
             yield finding(
-                "in every doc, a text of the prompt counts as right", saw, at, asked[0][0].instance, field=name
+                "a text copied from the prompt counts as right in every doc", saw, at, asked[0][0].instance, field=name
             )
             return
     for (trial, gold), is_won, more in zip(asked, won, others, strict=True):
@@ -181,13 +181,13 @@ def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
         yield finding("", f"'' for {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
 
 
-@query("PF605", "a tie between all choices counts as right", task, scores=True)
+@query("PF605", "if all choices are equally likely, the answer counts as right", task, scores=True)
 def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     choices = trials.choices if trials is not None else ()
     is_won = all(one.all_equal.get("acc") == 1 and one.other_best.get("acc") == 0 for one in choices)
     if trials is not None and choices and is_won and not set.intersection(*(set(one.golds) for one in choices)):
-        saw = f"acc is 1 for all {len(choices)} docs, whichever choice is the gold one"
+        saw = f"acc is 1 in all {len(choices)} docs if all choices are equally likely"
         yield finding("", saw, scored_by(trials), choices[0].instance)
 
 

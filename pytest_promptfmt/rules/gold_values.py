@@ -294,7 +294,7 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
     if not values or not is_index or not all(isinstance(each, int) and 0 < each <= len(choices) for each in values):
         return
     if _RATING.fullmatch(column) or (len(values) >= _ENOUGH and len(set(values)) > 1):
-        yield finding("", f"{', '.join(map(str, values[:3]))}; the choice at index 1 is {choices[1]!r}", doc=0)
+        yield finding("", f"{', '.join(map(str, values[:3]))}; the rating 1 selects the choice {choices[1]!r}", doc=0)
 
 
 @query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
@@ -326,7 +326,7 @@ def _negative_index(study: Study) -> Iterator[Finding]:
             and not lowest
             and last == golds[-1]
         ):
-            yield finding("", f"{name} is -1 in a doc, and {len(golds) - 1} as well as -1 is {last!r}", field=name)
+            yield finding("", f"{name} is -1 in a doc, which gives {last!r}, as {len(golds) - 1} does", field=name)
 
 
 @error_query("PF701", "the filter int turns every text of the column into 0", task, at="doc_to_target", scores=True)
@@ -414,7 +414,7 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
             if _is_short(question.target) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
                 saw = f"{text!r} is read as {chain.read(pipeline, text, row, 'a gold answer').extracted!r}"
-                message = "a filter misreads the gold answer of a later doc"
+                message = "a filter misreads the gold answer of a doc"
                 if study.has_own_scorer:
                     message = "for some docs, the gold answer does not score better than a wrong one"
                     yield warning(message, saw, "process_results", doc)

@@ -207,9 +207,9 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
         odd = [(key, *pair) for key in words("keys_of_siblings") if (pair := _odd_one(files, key)) is not None]
         for key, file, other in odd if len(odd) == 1 else ():
             first, place = (each.locate((key,)) or Position(each.path, 1, 1) for each in (file, other))
-            usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more"
+            usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more tasks"
             saw = f"{_compared(file.config, key)!r}, but {usual}"
-            yield Finding(message=f"one task of the group has a different {key}", saw=saw, position=first)
+            yield Finding(message=f"one task of the group differs from the others in {key}", saw=saw, position=first)
 
 
 def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:

@@ -93,7 +93,7 @@ def _object_printed(study: Study) -> Iterator[Finding]:
     generator. The prompt then shows `<generator object …>` instead of the text, often with another address in every
     run.
 
-    Fix: for the column `items`, write `passage['items']`. For a list, add `| join(', ')`.
+    Fix: if `items` is a column, write `passage['items']`. For a list, add `| join(', ')`.
 
     Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
     """
@@ -218,8 +218,8 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
         yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
         message, saw = (
-            "the subset of the data and the task differ in language",
-            f"the subset is {name}, but the task is {study.task.name}",
+            "dataset_name and task name have different languages",
+            f"dataset_name is {name}, but the task is {study.task.name}",
         )
         yield finding(message, saw, "dataset_name")
 

@@ -270,7 +270,7 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     another token with no space, one space or two spaces before it. The finding is an info for built-in approximations
     of a tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
-    Fix: remove the space at the start of the choices. Without a chat template, `target_delimiter` adds it.
+    Fix: remove the space at the start of the choices. Without a chat template, `target_delimiter` adds one.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """

@@ -351,7 +351,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
             pair: Any = values.get(str(entry.get("metric")))
             is_pair = entry.get("aggregation") in _REFERENCE_FIRST and isinstance(pair, tuple) and len(pair) == 2
             if is_pair and NONSENSE in str(pair[0]) and NONSENSE not in str(pair[1]):
-                message = "process_results passes the answer first, but the gold answer must come first"
+                message = "process_results returns the answer first, but the aggregation expects the gold answer first"
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 

@@ -49,8 +49,8 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
         if _NOT_RENDERED.fullmatch(".".join(map(str, keys))) and _MARKUP.search(text):
             words = [str(each) for each in keys if isinstance(each, str)]
             key = "until" if "until" in words else ".".join(words)
-            do = 'write one template that returns the list: "{{[a, b]}}"' if key != "until" else "write the text itself"
-            yield finding(f"lm-eval does not render the template in {key}", text, keys, do=do)
+            do = 'write one template for the whole list: "{{[a, b]}}"' if key != "until" else "write the text itself"
+            yield finding(f"lm-eval does not render templates in {key}", text, keys, do=do)
             return
 
 
@@ -240,8 +240,10 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     if not study.has_real_docs and (dataset.process_docs is not None or not study.renders_fields):
         return  # code may make the column
     # synthetic docs have the columns that prompts, choices and answers are made of
-    message = "is not a column" if study.has_real_docs else "names a column that nothing else of the task uses"
+    message = (
+        "is not the name of a column" if study.has_real_docs else "names a column that nothing else of the task uses"
+    )
     for name in sorted(read_template(query).names if "{" in query else {query}):
         if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
-            do = f"use a column: {', '.join(study.docs.columns[:8])}"
+            do = f"use one of the columns {', '.join(study.docs.columns[:8])}"
             yield finding(f"doc_to_decontamination_query {message}", name, "doc_to_decontamination_query", do=do)

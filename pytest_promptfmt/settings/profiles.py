@@ -258,7 +258,7 @@ def overridden(
                 )
             if values and profile == PLAIN:
                 raise SettingsError(
-                    "the profile 'plain' is text without tokenizer and chat template",
+                    "the profile 'plain' cannot have a tokenizer or chat template",
                     hint=f"leave out --promptfmt-profile: {option} makes a separate profile",
                 )
         if tokenizer:

@@ -242,7 +242,7 @@ def _requests_by(release: Release, task: Task, docs: TaskDocs, shots: int, profi
     return _by(release)(task, docs, shots)(profile)
 
 
-_OTHER_SYSTEM: Final = "prompts of this task do not come from lm-eval's fields"
+_OTHER_SYSTEM: Final = "this task does not make its prompts from lm-eval's fields"
 
 
 def _compared(

@@ -52,7 +52,7 @@ class LmEval(System):
     def harness_requests(self, task: Task, docs: TaskDocs, shots: int) -> Callable[[Profile], list[list[Any]]]:
         """Return what makes the requests by the installed lm-eval; raises FunctionError, RenderError."""
         if not (task.assembly.renders_fields or task.assembly.is_class):
-            raise FunctionError("prompts of this task do not come from lm-eval's fields")
+            raise FunctionError("this task does not make its prompts from lm-eval's fields")
         made = tasks.HarnessTask(task, docs, shots)
         return lambda profile: made.requests(profile, with_media=True)
 

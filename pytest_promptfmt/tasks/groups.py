@@ -138,7 +138,9 @@ class GroupTasks:
         has_wildcard = isinstance(prompts, str) and prompts.endswith("*")
         if has_wildcard and names and harness is not None and harness.registers_tasks:
             name = "_".join(names)
-            error = PromptWildcardError(f"{name} is one task per prompt of {prompts}", position=spot.place.at())
+            error = PromptWildcardError(
+                f"{name} is several tasks, one for each prompt of {prompts}", position=spot.place.at()
+            )
             self.untested[f"{name} ({prompts})" if name in self.untested else name] = error
             return
         if "task" not in member:

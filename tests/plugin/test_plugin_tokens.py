@@ -142,7 +142,7 @@ def test_run_with_tokenizers_of_the_command_line_makes_profiles_named_after_them
     result.stdout.fnmatch_lines(["*model-chat*1 of 1 doc changed", "*<|start_header_id|>user*"])
     refused = project.run("--promptfmt-profile", "plain", *options[:2])
     assert refused.ret == 4
-    refused.stderr.fnmatch_lines(["*the profile 'plain' is text without tokenizer*"])
+    refused.stderr.fnmatch_lines(["*the profile 'plain' cannot have a tokenizer*"])
 
 
 def test_hostile_docs_are_shown_or_refused_in_words_and_leave_the_others_alone(project: Project) -> None:

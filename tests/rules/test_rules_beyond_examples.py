@@ -78,7 +78,7 @@ def test_a_word_before_each_option_is_no_label_of_one_letter(tmp_path: Path) -> 
     assert not {"PF203", "PF242", "PF249"} & set(found)
     glued = "doc_to_text: \"{{question}}\\n{% for c in choices %}{{'AB'[loop.index0]}}. {{c}}{% endfor %}\\nAnswer:\"\n"
     found = found_in(tmp_path, glued + docs("{question: Q?, choices: [iron, gold], answer: 0}"))
-    assert "an option has no space" in found["PF203"]
+    assert "between two options" in found["PF203"]
 
 
 def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Path) -> None:
@@ -612,5 +612,5 @@ def test_a_fence_that_begins_inside_a_line_is_glued(tmp_path: Path) -> None:
     text = 'doc_to_text: "{{question}}\\nComplete this function.```python\\ndef f():\\n```\\nAnswer:"'
     found = [finding for finding in reported_in(tmp_path, text) if finding.code == "PF203"]
     assert [(finding.message, finding.severity, finding.do) for finding in found] == [
-        ("a code fence is glued to the sentence before it", "warning", "begin the fence on a new line")
+        ("no newline between a sentence and the code fence after it", "warning", "begin the fence on a new line")
     ]

@@ -196,7 +196,7 @@ def test_deviations_are_understood_and_named(tmp_path: Path) -> None:
         ("PF151", "read as input_prefix"),
         ("PF151", ""),
         ("PF151", "max_new_tokens is read as adapter_spec.max_tokens"),
-        ("PF153", "read as generation"),
+        ("PF153", "this plugin assumes generation"),
     ]
 
 

@@ -159,7 +159,7 @@ def test_a_wildcard_for_prompts_is_an_error_only_since_lm_eval_refuses_it(tmp_pa
     assert [(name, str(error)) for name, error in file.untested.items()] == [
         (
             "glue_rte",
-            f"{tasks}/flan.yaml:1:28: glue_rte is one task per prompt of promptsource:*",
+            f"{tasks}/flan.yaml:1:28: glue_rte is several tasks, one for each prompt of promptsource:*",
         )
     ]
     write(tasks, both=json.dumps({"group": "both", "task": [member, {**member, "use_prompt": "own.yaml:*"}]}))

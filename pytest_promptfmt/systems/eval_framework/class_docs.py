@@ -215,7 +215,7 @@ def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:
     for number, row in enumerate(islice(rows, MAX_DOCS), start=1):
         if not isinstance(row, Mapping):
             raise RenderError(
-                f"_load_dataset of {found.name!r} gives a {type(row).__name__}, not a mapping, as doc {number}",
+                f"_load_dataset of {found.name!r}: doc {number} is a {type(row).__name__}, not a mapping",
                 position=found.line_of("_load_dataset"),
             )
         yield dict(row)

@@ -262,7 +262,7 @@ class _Scored:
             return doc.sample if isinstance(doc.sample, PromptSample) else given_sample(doc.sample, self._found, 0)
         if self._found.kind != "hooks":
             raise ScoringError(
-                f"{self._found.name!r} makes its own samples, but no sample is for the doc {dict(doc)!r:.80}",
+                f"{self._found.name!r} makes its own samples, and none of them is for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
                 hint="in a recording of this task, give `doc` as a number (0, 1, …), not as the row",
             )

@@ -138,7 +138,7 @@ def _with_constants(task: Task, assembly: ClassAssembly, found: TaskClass) -> Ta
     stops = _asked(made, "get_stop_sequences", "stop_sequences")
     most = _asked(made, "get_max_tokens", "max_tokens")
     if isinstance(stops, str) or not isinstance(stops, Sequence | type(None)):
-        raise SourceError(f"stop_sequences of {found.name} is {stops!r:.80}", position=found.position, hint="a list")
+        raise SourceError(f"stop_sequences of {found.name} is {stops!r:.80}, not a list", position=found.position)
     arguments = {"until": list(stops or ()), **({} if most is None else {"max_gen_toks": most})}
     metadata = task.metadata
     own_docs = getattr(found.found, OWN_DOCS, None)

@@ -211,7 +211,7 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
             break
         if len(drawn) == labelled:
             raise RenderError(
-                f"HELM 0.5.16 never ends here: it draws {wanted} shots with a right reference, but only {labelled}"
+                f"HELM 0.5.16 would never end: it needs {wanted} shots with a correct reference, but only {labelled}"
                 f" of {len(rows)} training instances have one",
                 hint="tag a reference of each training instance as correct, or lower max_train_instances",
             )
@@ -221,8 +221,8 @@ def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: b
     if missing > len(unlabelled):
         raise RenderError(
             f"HELM 0.5.16 fails here: after {len(drawn)} of {wanted} shots, "
-            "it draws an instance whose right reference has no text",
-            hint="give each right reference of the training instances a text",
+            "it draws an instance whose correct reference has no text",
+            hint="give every correct reference of the training instances a text",
         )
     return drawn + generator.sample(unlabelled, missing)
 

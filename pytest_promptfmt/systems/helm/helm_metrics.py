@@ -280,7 +280,7 @@ def ranking_spec(arguments: Mapping[str, Any]) -> RankingSpec:
     """Return the arguments of a RankingMetric as a run has them; raises ScoringError for measures unknown here."""
     names = arguments.get("measure_names")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ScoringError(f"measure_names is {names!r:.80}", hint=f"a list of {', '.join(MEASURES)}")
+        raise ScoringError(f"measure_names is {names!r:.80}", hint=f"write a list of {', '.join(MEASURES)}")
     for name in names:
         _measure_of(name)
     rank = arguments.get("rank")

@@ -116,7 +116,7 @@ def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
     if file.read.method_is_inferred:
         yield finding(
             "the adapter has no method, so HELM refuses it",
-            f"read as {file.spec.method}",
+            f"this plugin assumes {file.spec.method}",
             "adapter_spec",
             do=f'write "method": "{file.spec.method}"',
         )
@@ -155,7 +155,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     elif count < wanted + 1:
         yield finding(
             "too few instances for max_train_instances",
-            f"instances: {count}, needed: {wanted} for shots and at least one for a question",
+            f"there are {count} of {wanted + 1} needed instances: {wanted} for shots, 1 for a question",
             _SHOTS,
             do="add instances, or lower max_train_instances",
         )
@@ -203,8 +203,8 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
     if odd:
         yield finding(
-            "labels after Z or 9 are punctuation characters",
-            f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
+            "an instance has more references than letters or digits, so labels continue with punctuation",
+            f"{most} references have the labels {labels[0]} to {labels[-1]}"[:_SHOWN],
             (_SPEC, "reference_prefix"),
         )
 

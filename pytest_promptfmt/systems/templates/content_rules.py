@@ -143,7 +143,7 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model sees the same answer or question twice, and copies this pattern.
 
-    Fix: look for two branches that both write the content.
+    Fix: find the two branches that write this text, and remove it from one of them.
 
     Real: axolotl's Qwen3.5, which cut reasoning from a content already cut; step3 (system text).
     """

@@ -104,7 +104,7 @@ def _random_sampler(pool: Sequence[Doc], release: Release) -> Draw:
         drawn = [index for index in random.sample(indices, count + 1) if pool[index] != left_out][:count]
         if len(drawn) < count:
             if not release.redraws:
-                raise AssertionError("too few docs are left for few-shot examples without the evaluated doc")
+                raise AssertionError("without the evaluated doc, too few docs are left for few-shot examples")
             drawn = random.sample([index for index in indices if pool[index] != left_out], count)
         return [(index, pool[index]) for index in drawn]
 

@@ -333,7 +333,7 @@ def corpus_score(name: str, pairs: Sequence[tuple[Any, Any]], **arguments: Any) 
 def brier_score(pairs: Sequence[tuple[Any, Any]]) -> Any:
     """Return the mean squared distance of the probabilities from the gold choice, summed over choices."""
     if len({len(probabilities) for _, probabilities in pairs}) != 1:
-        raise ValueError("docs must have the same number of choices")
+        raise ValueError("all docs must have the same number of choices")
     distances = []
     for gold, probabilities in pairs:
         right = [0.0] * len(probabilities)
