@@ -324,9 +324,14 @@ class _Battery(Subject):
         # A synthetic answer need not have the form that another filter finds; code may judge by columns it lacks.
         golds = (question.target, [question.target]) if self.synthetic and self.judges_by_doc else ()
         is_uncounted = golds and all(self._right_or(question, self.doc, gold, "") != OK for gold in golds)
-        excused = MISS if is_uncounted or (self.synthetic and "«" in label and OK in verdicts) else None
+        is_made_up = self.synthetic and "«" in label
         for (pipeline, stages), verdict in zip(read, verdicts, strict=True):
-            self._note(phrasing, pipeline, label, UNKNOWN if verdict == excused else verdict, stages, question)
+            if verdict == MISS and (
+                is_uncounted
+                or (is_made_up and (OK in verdicts or not self.chain.knows_gold(question, self.doc, stages.extracted)))
+            ):
+                verdict = UNKNOWN
+            self._note(phrasing, pipeline, label, verdict, stages, question)
 
     def _verdict(self, phrasing: Phrasing, answers: Answers, stages: Stages) -> str:
         extracted = stages.extracted

@@ -233,6 +233,11 @@ class MetricScores:
             return score > worst
         return text == gold.strip()
 
+    def knows_gold(self, question: Question, doc: Doc, extracted: Any) -> bool:
+        """Return whether the gold answer scores better than nonsense; a synthetic one may lack a number to measure."""
+        best, worst = self._range(question, doc, _gold_text(question), self._count_of(extracted))
+        return best is None or worst is None or best > worst
+
     def _count_of(self, extracted: Any) -> int:
         return len(extracted) if self._has_code and isinstance(extracted, list | tuple) else 0
 

@@ -218,6 +218,26 @@ def test_code_that_fails_on_each_synthetic_doc_says_nothing_about_completions(co
     assert row(try_phrasings(scoring_of(task, docs)), "spaces").verdicts == (verdict,)
 
 
+def absolute_error(references: Sequence[str], predictions: Sequence[str]) -> float:
+    """Return the difference of two numbers, none for what is not a number."""
+    texts = (*references, *predictions)
+    return abs(float(texts[0]) - float(texts[1])) if all(map(str.isdecimal, texts)) else 0.0
+
+
+def test_a_made_up_answer_without_the_number_that_a_metric_measures_is_unknown() -> None:
+    measured = [{"metric": absolute_error, "aggregation": "mean", "higher_is_better": False}]
+    for metrics, verdict in ((measured, "-"), (None, "MISS")):
+        task = Task(
+            name="t",
+            doc_to_text="{{question}}\nEnd with 'Answer: X'.",
+            doc_to_target="{{answer}}",
+            metric_list=metrics,
+            filter_list=[{"name": "f", "filter": [regex(r"(?s:.*)([0-9]+\.?[0-9]*)"), {"function": "take_first"}]}],
+        )
+        docs = replace(TaskDocs.in_memory([{"question": "«question 1»", "answer": "«answer 1»"}]), kind="synthetic")
+        assert row(try_phrasings(scoring_of(task, docs)), "asked-for").verdicts == (verdict,)
+
+
 def sum_of_points(doc: Any, results: Any) -> dict[str, float]:
     """Judge by columns that synthetic docs do not have."""
     return {"acc": float(doc.get(f"points_{results[0]}", 0.0))}
