@@ -28,10 +28,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
 )
 from pytest_promptfmt.profiles.turn_layout import ANSWER
 from pytest_promptfmt.rules.rule_views import finding, info, warning
-from pytest_promptfmt.systems.templates.constructs import (
-    lost_assignments,
-    stripped_letters,
-)
+from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}

@@ -23,12 +23,7 @@ from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding, info
 from pytest_promptfmt.study import ProfileView
-from pytest_promptfmt.systems.templates.constructs import (
-    GENERATION,
-    constructs_at,
-    line_at,
-    unknown_constructs,
-)
+from pytest_promptfmt.systems.templates.constructs import GENERATION, constructs_at, line_at, unknown_constructs
 from pytest_promptfmt.systems.templates.engine_deviations import DEVIATIONS, deviating
 from pytest_promptfmt.systems.templates.engines import RUNS_CODE, Engine, compiled_by
 from pytest_promptfmt.systems.templates.server_engines import NOT_RECORDED

@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -53,11 +54,14 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, what in trial.attributed(lambda each: {found[0] for found in broken(each)}):
         text = trial.whole(conversation) or ""
         _, at, problem = next(each for each in broken(conversation) if each[0] == what)
-        yield conversation.finding(
-            f"the {what} is broken in a conversation with {conversation.about}",
-            f"{problem} at {excerpt(text, at)!r}",
-            trial.place_of("tools" if what == "JSON of the tools" else "tool_calls"),
-        )
+        message, saw = f"the {what} is broken in a conversation with {conversation.about}", excerpt(text, at)
+        place = trial.place_of("tools" if what == "JSON of the tools" else "tool_calls")
+        found = conversation.finding(message, f"{problem} at {saw!r}", place)
+        yield replace(found, do=_ESCAPE if problem.startswith(_CONTROL_CHARACTER) else found.do)
+
+
+_CONTROL_CHARACTER: Final = "Invalid control character"
+_ESCAPE: Final = "write the text with `tojson`, which escapes line breaks and tabs"
 
 
 def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, str]]:

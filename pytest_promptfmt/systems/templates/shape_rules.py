@@ -49,11 +49,12 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
-    works_with_tools = trial.text("tools-many", generation_prompt=True) is not None
+    with_tools = trial.last("tools-many", generation_prompt=True) if "tools-many" in trial.conversations else None
     for conversation, stopped in _stops(trial):
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
-            # A template that fails on the simplest conversation, but not on tools, is meant for those.
-            severity = Severity.WARNING if conversation.base is None and works_with_tools else None
+            # A template that fails on the simplest conversation, but not there with tools, is sent only with those.
+            is_for_tools = with_tools is not None and with_tools[2:4] != stopped[2:4]
+            severity = Severity.WARNING if conversation.base is None and is_for_tools else None
             if _TOKEN.search(stopped.error):
                 severity = Severity.INFO
             message, place = f"the template fails on {_cause(trial, conversation)}", trial.place(stopped.line)
