@@ -281,10 +281,8 @@ class _Battery(Subject):
                 found = OK in (verdict for (other, _), verdict in read.items() if other == name)
                 for pipeline in self.chain.pipelines:
                     # A synthetic answer need not have the form that a filter looks for, unless it finds it.
-                    found_bare = read["", pipeline.name] == OK
-                    counts = (
-                        is_contract and not found and (found_bare or not (self.synthetic or pipeline.name in shown))
-                    )
+                    may_miss = read["", pipeline.name] != OK and (self.synthetic or pipeline.name in shown)
+                    counts = is_contract and not found and not may_miss
                     # Where nothing shows the delimiter, only some models begin with it: PF501 warns of that.
                     counts = counts and (not name or bool(shots) or pipeline.looks)
                     kind: PhrasingClass = "contract" if counts or (found and is_contract and one) else "tolerance"
@@ -326,12 +324,9 @@ class _Battery(Subject):
         is_uncounted = golds and all(self._right_or(question, self.doc, gold, "") != OK for gold in golds)
         is_made_up = self.synthetic and "«" in label
         for (pipeline, stages), verdict in zip(read, verdicts, strict=True):
-            if verdict == MISS and (
-                is_uncounted
-                or (is_made_up and (OK in verdicts or not self.chain.knows_gold(question, self.doc, stages.extracted)))
-            ):
-                verdict = UNKNOWN
-            self._note(phrasing, pipeline, label, verdict, stages, question)
+            knows = OK not in verdicts and self.chain.knows_gold(question, self.doc, stages.extracted)
+            is_open = verdict == MISS and (is_uncounted or (is_made_up and not knows))
+            self._note(phrasing, pipeline, label, UNKNOWN if is_open else verdict, stages, question)
 
     def _verdict(self, phrasing: Phrasing, answers: Answers, stages: Stages) -> str:
         extracted = stages.extracted
