@@ -36,7 +36,7 @@ a parser, and makes a message of it. For the next request, the chat template ren
 This page counts answers that come back. It covers {count} public chat templates that write tool calls, and the
 parsers of TRL 1.16. For your own template, the [HTML report](report.md) lists each answer.
 
-- For {read} templates, a parser reads the answers. {back} of their {answers} answers come back.
+- A parser can read the answers of {read} templates. {back} of these {answers} answers come back.
 - In {kept} of the {count} templates, later prompts repeat each answer exactly as the model generated it.
 - In {alike} templates, two different calls have the same text ([PF468](rules/PF468.md)).
 

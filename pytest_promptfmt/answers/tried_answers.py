@@ -54,7 +54,7 @@ def scores_by_harness(study: Study) -> list[Row]:
     that stops all scoring.
     """
     if study.settings.no_code:
-        raise CodeNotAllowedError("this needs code of lm-eval, but no code is allowed to run here")
+        raise CodeNotAllowedError("scoring needs code of lm-eval, but no code may run here")
     scoring, material = study.scoring_of_prompts, study.material
     made = HarnessTask(scoring.task, material.docs, material.shots, written=study.given)
     rows: list[Row] = []

@@ -106,7 +106,7 @@ def outdated(
         each = list(followed(locked, root))
     if not each:
         hint = "name a copied file: promptfmt outdated models/mine --origin owner/name"
-        raise SettingsError(f"{FILE_NAME} names no tokenizer or template from the hub", hint=hint)
+        raise SettingsError(f"{FILE_NAME} lists no tokenizer or template from the hub", hint=hint)
     options = pytest_options(no_code=no_code)
     found = [_newest(one, options) for one in each]
     for one, (newest, there) in zip(each, found, strict=True):

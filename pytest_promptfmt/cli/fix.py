@@ -223,7 +223,7 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
             raise FormatError(
                 f"{key} is in this file, which {display_path(path)} includes",
                 position=place,
-                hint="this would change every task that includes the file. First move the key into the task's file",
+                hint="a conversion would change all tasks with this include. First move the key into the task's file",
             )
         if any(key == repeated.name for repeated in file.repeated):
             raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier key")

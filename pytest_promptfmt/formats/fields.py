@@ -84,7 +84,7 @@ def text_field(key: str, spec: Spec) -> FormatField:
         number = str(int(spec))
         return FormatField(number, number)
     if not isinstance(spec, str):
-        raise FormatError(f"{key} is a {type(spec).__name__}; a format needs a column or a template there", key=key)
+        raise FormatError(f"{key} is a {type(spec).__name__}, but a format needs a column or a template", key=key)
     source = spec.strip()
     if not has_markup(source):
         return _bare_field(key, source)

@@ -131,9 +131,9 @@ class OutcomeCache:
             if not self._inputs.is_same(key):
                 raise _DifferentError(f"{self._shown(key)} changed")
         if not self._has_same_answers(row):
-            raise _DifferentError("the tasks that the file names changed")
+            raise _DifferentError("a task or group that the file refers to changed")
         if introduces is not None and introduces != frozenset(row["introduces"]):
-            raise _DifferentError("other profiles than before are checked with this file")
+            raise _DifferentError("the profiles that are checked with this file changed")
         found = self._rows.file(path, row)
         known = {*map(self._inputs.path, row["inputs"])}
         own = self._own_paths(path, found.claims if found is not None else ())

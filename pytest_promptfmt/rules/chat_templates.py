@@ -93,7 +93,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     long = [piece.strip() for piece in pieces if len(piece.split()) > 4]
     kept = [piece for piece in long if piece in given]
     if kept:
-        message = "the template adds its default system text to the given one"
+        message = "the template adds its default system text to the given system text"
         do = "remove the default text where a system text is given"
         yield info(message, excerpt(kept[0]), trial.place_of(kept[0][:30]), do=do)
     empty = trial.text("system-empty") or ""

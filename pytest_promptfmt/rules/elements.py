@@ -410,7 +410,7 @@ def _open_place(text: str) -> int | None:
     return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
 
 
-@query("PF235", "a choice has only one of a pair of quotation marks", asked_first, at="doc_to_choice")
+@query("PF235", "a choice has an unpaired quotation mark", asked_first, at="doc_to_choice")
 def _stray_quote(page: Page) -> Iterator[str | Finding]:
     study, choices = page.study, [text.strip() for text in continuations(page.instance)]
     stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]

@@ -80,7 +80,7 @@ def _labels_out_of_order(page: Page) -> Iterator[str]:
     from 0. A counter that is set inside a Jinja loop never changes, so all options have the same label. The scored
     labels then belong to other options.
 
-    Fix: take the label from the index of the option: `'ABCD'[loop.index0]`, `chr(65 + i)`.
+    Fix: compute the label from the index of the option, as in `'ABCD'[loop.index0]` or `chr(65 + i)`.
 
     Real: labels made of a counter, as in most templates with a loop.
     """

@@ -265,7 +265,7 @@ def _load_file(file: Path) -> None:
     except SettingsError:
         raise
     except gate.RefusedError as error:
-        raise SettingsError(f"the file of rules is not run: {error.strerror}", position=Position(file)) from error
+        raise SettingsError(f"the file of rules cannot be read: {error.strerror}", position=Position(file)) from error
     except Exception as error:
         raise SettingsError(
             f"the file of rules cannot be imported: {type(error).__name__}: {error}", position=Position(file)

@@ -202,7 +202,7 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
     Why: the mistake was fixed but the ignore stayed, so it hides the next mistake of this kind. An ignore
     from an include is not reported: it may be for another task.
 
-    Fix: remove the ignore.
+    Fix: remove the code from `ignore`.
 
     Real: the same in every linter with ignores; ruff has RUF100 for it.
     """

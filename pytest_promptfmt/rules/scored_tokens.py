@@ -246,8 +246,8 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         if scored.pair.merged:
             cut = len(scored.pair.context_ids)
             around = slice(max(0, cut - 3), cut + 3)
-            what = "and is split" if is_same_text else "and splitting it changes the text"
-            message = f"a token spans prompt and answer, {what}"
+            what = "tokens" if is_same_text else "text"
+            message = f"a token spans prompt and answer, so the model gets other {what}"
             scored_tokens, together = (shown_tokens(tokenizer, each[around]) for each in (given, whole))
             saw = f"scored: {scored_tokens}; encoded together: {together}"
             severity = Severity.INFO if is_same_text else Severity.WARNING
@@ -270,7 +270,7 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     another token with no space, one space or two spaces before it. The finding is an info for built-in approximations
     of a tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
-    Fix: remove the space at the start of the choices. Without a chat template, `target_delimiter` adds one.
+    Fix: remove the space at the start of the choices. Without a chat template, `target_delimiter` adds a space.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """
@@ -301,7 +301,7 @@ def _tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
     Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
     the scored token is not the one they show. The finding is an info if the examples are text inside a user turn.
 
-    Fix: use the same `target_delimiter` for few-shot examples and candidates. If a chat template writes the space
+    Fix: use the same `target_delimiter` for few-shot examples and choices. If a chat template writes the space
     before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
 
     Real: lm-evaluation-harness #2346; lighteval #45 and #159.
@@ -325,7 +325,7 @@ def _tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
                 severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
                 do="put few-shot examples into one turn (fewshot_as_turns: false): the template writes the space"
                 if view.profile.is_chat and not is_one_turn
-                else "use the same target_delimiter for few-shot examples and candidates",
+                else "use the same target_delimiter for few-shot examples and choices",
             )
 
 

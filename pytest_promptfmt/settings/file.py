@@ -100,7 +100,7 @@ def _converted(
         key = known[name]
         if key.at_rootdir and not is_at_rootdir:
             raise SettingsError(
-                f"{name!r} is read in the rootdir only",
+                f"{name!r} is read only in the rootdir",
                 position=position,
                 hint=f"move the key to {FILE_NAMES[0]} in pytest's rootdir",
             )

@@ -656,6 +656,6 @@ def test_completions_of_users_are_judged_by_extraction_and_score() -> None:
 
 def test_a_completion_for_a_pipeline_that_is_not_there_is_told() -> None:
     expected = [ExpectedCompletion(id="mine", completion="C", expected="C", pipeline="xx")]
-    with pytest.raises(ScoringError, match="'mine' is for an unknown pipeline 'xx'; known: x") as raised:
+    with pytest.raises(ScoringError, match="'mine' has the unknown pipeline 'xx'; known: x") as raised:
         matrix(regex("([A-D])"), expected=expected)
     assert raised.value.hint == "did you mean 'x'?"

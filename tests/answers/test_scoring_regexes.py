@@ -62,12 +62,12 @@ def test_where_nothing_is_interrupted_too_slow_is_said_all_the_same() -> None:
     thread = threading.Thread(target=run)  # limits hold in the main thread alone
     thread.start()
     thread.join()
-    assert found == ["the pairs: its processor time grows too fast with the length of the text", 200]
+    assert found == ["the pairs: the processor time grows too fast with the length of the text", 200]
 
 
 def test_work_that_grows_too_fast_is_too_slow_also_when_it_ends_in_time() -> None:
     # Far more than the tenth of the budget from which growth is requested, and less than the budget.
-    with pytest.raises(LimitExceededError, match="the pairs: its processor time grows too fast with the length"):
+    with pytest.raises(LimitExceededError, match="the pairs: the processor time grows too fast with the length"):
         within_budget(pairs, "ab" * 1500, what="the pairs", seconds=1)
 
 

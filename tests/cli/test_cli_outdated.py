@@ -94,7 +94,7 @@ def test_a_template_that_was_copied_is_followed_once_its_origin_is_given(hub: Lo
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "promptfmt.lock names no tokenizer or template from the hub"),
+        ((), "promptfmt.lock lists no tokenizer or template from the hub"),
         (("chat_template.jinja",), "give both a path and --origin"),
         (("other.jinja", "--origin", "people/words"), "there is no other.jinja"),
         (("chat_template.jinja", "--origin", "people/wrods"), "the tokenizer 'people/wrods' could not be downloaded"),

@@ -68,7 +68,7 @@ def test_what_lets_code_run_is_read_in_the_rootdir_only(tmp_path: Path) -> None:
     for key, value in (("rules", "rules.py"), ("allow_code", "[/]"), ("download", "true"), ("paths", "x")):
         path.write_text(f"{key}: {value}\n")
         assert key in read_settings_file(path, is_at_rootdir=True).values
-        with pytest.raises(SettingsError, match=f"'{key}' is read in the rootdir only"):
+        with pytest.raises(SettingsError, match=f"'{key}' is read only in the rootdir"):
             read_settings_file(path, is_at_rootdir=False)
 
 

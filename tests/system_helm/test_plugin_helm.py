@@ -229,7 +229,7 @@ def test_labels_that_run_out_are_reported_by_one_rule_alone(project: Project) ->
     one["instance"]["references"] += [{"output": {"text": text}, "tags": []} for text in ("gold", "zinc")]
     adapter(project, "metals.json", [one], method="multiple_choice_joint", reference_prefix="8) ")
     text = "\n".join(project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update"))
-    assert "PF156 an instance has more references than letters or digits, so labels continue with punctuation" in text
+    assert "PF156 an instance has too many references, so some labels are punctuation" in text
     assert "PF249 after Z or 9" not in text
 
 

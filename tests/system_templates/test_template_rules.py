@@ -55,7 +55,7 @@ def test_errors_come_first_and_know_line_and_fix() -> None:
     ("text", "is_reported"), [("Answer each question in words.", True), ("Answer in few words.", False)]
 )
 def test_a_text_of_the_template_next_to_the_system_message_is_noted(text: str, is_reported: bool) -> None:
-    said = "the template adds its default system text to the given one"
+    said = "the template adds its default system text to the given system text"
     assert (said in found(f"{text}\n{PLAIN}", "PF401")) == is_reported
 
 

@@ -203,7 +203,7 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
     if odd:
         yield finding(
-            "an instance has more references than letters or digits, so labels continue with punctuation",
+            "an instance has too many references, so some labels are punctuation",
             f"{most} references have the labels {labels[0]} to {labels[-1]}"[:_SHOWN],
             (_SPEC, "reference_prefix"),
         )

@@ -80,7 +80,7 @@ def within_budget(
     is_watched = took > seconds * _WATCHED
     least = [] if least is None else least
     if is_watched and _is_long(call, text, seconds, took, least) and _grows_too_fast(call, text, seconds):
-        raise LimitExceededError(f"{what}: its processor time grows too fast with the length of the text")
+        raise LimitExceededError(f"{what}: the processor time grows too fast with the length of the text")
     return value
 
 
