@@ -15,7 +15,7 @@ from importlib import import_module, resources
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from pytest_promptfmt.cli.output import note
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
@@ -51,8 +51,26 @@ _UsageError: Any = typer.BadParameter.__base__
 """The error of click, or of the click inside typer, for options and arguments that cannot be parsed."""
 
 
+def _without_types(parameters: Any) -> Any:
+    """Return the parameters of a command without what typer shows of their types: `<bool>`, `<list[Path]>`."""
+    for each in parameters:
+        if getattr(each, "is_flag", False) or isinstance(each, TyperArgument):
+            each.display_type_rich = lambda **_ctx: None
+    return parameters
+
+
+class _Command(TyperCommand):
+    """Shows the names of its options and arguments."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+
 class _Group(TyperGroup):
     """Prints errors as one message: exit code 2 where the command was used wrongly, 1 where it refuses."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with _as_message():
@@ -138,7 +156,7 @@ app = typer.Typer(
 def command(name: str) -> Any:
     """Return the command of that name."""
     alone = typer.Typer(**_STYLE)
-    alone.command(name)(getattr(import_module(f"{__name__}.{_MODULES.get(name, name)}"), name))
+    alone.command(name, cls=_Command)(getattr(import_module(f"{__name__}.{_MODULES.get(name, name)}"), name))
     return typer.main.get_command(alone)
 
 
