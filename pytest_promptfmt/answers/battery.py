@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from pytest_promptfmt.answers.phrasing_verdicts import (
     stages_in_words,
 )
 from pytest_promptfmt.answers.phrasings import (
+    REASONING,
     SHORT_WORDS,
     Answers,
     Phrasing,
@@ -36,6 +36,7 @@ from pytest_promptfmt.answers.phrasings import (
     Subject,
     answers_of,
     asks_another_form,
+    asks_for_reasoning,
     choice_phrasings,
     contract_sentences,
     degenerate_phrasings,
@@ -68,8 +69,6 @@ _MOST_PROCESSES: Final = 64
 
 _SIMPLE: Final = ("A", "42", "The answer is (B).", "First this, then that.\nAnswer: iron")
 """Completions of which code reads at least one, if it reads any."""
-
-_REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 
 
 def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = ()) -> Matrix:
@@ -225,7 +224,7 @@ class _Battery(Subject):
             yield from (replace(answers, gold=index) for index in range(len(answers.labels)))
 
     def _ask_for_contract(self, answers: Answers) -> None:
-        reasons = bool(_REASONING.search(self.prompt))
+        reasons = asks_for_reasoning(self.prompt)
         for gold in self.golds(answers):
             sentences = contract_sentences(self.prompt, gold, self.prefix)
             for number, sentence in enumerate(sentences, start=1):
@@ -257,7 +256,7 @@ class _Battery(Subject):
         own = self.own_texts()
         is_contract = not (
             contract_sentences(self.prompt, answers, self.prefix)
-            or (_REASONING.search(self.prompt) and not shots)
+            or (REASONING.search(self.prompt) and not shots)
             or (asks_another_form(self.prompt) and not shots)
             or any(len(text.split()) > SHORT_WORDS for text in shots)
         )

@@ -156,6 +156,20 @@ _OTHER_FORM: Final = re.compile(
 )
 
 
+REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
+_REFUSED: Final = re.compile(r"(?i)(?:\b(?:not|no|never|without|avoid)|n['’]t)(?:,? (?!but\b|only\b)[\w-]+){0,5},? ?\Z")
+"""A negation and the words up to a place: `Do not explain`, `without any reasoning`."""
+
+_FAR: Final = 60
+"""Characters before a word within which its negation is sought."""
+
+
+def asks_for_reasoning(prompt: str) -> bool:
+    """Return whether a prompt mentions reasoning, and does not refuse it."""
+    places = (found.start() for found in REASONING.finditer(prompt))
+    return any(not _REFUSED.search(prompt, max(0, at - _FAR), at) for at in places)
+
+
 def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[str]:
     """Return the sentences in which a prompt requests the answer, filled with it; each once.
 

@@ -37,6 +37,9 @@ _WIDE_PUNCTUATION: Final = re.compile(r"(?<=[A-Za-z]{2})([：；，？！（）]
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
 _ODD: Final = pattern("characters", "odd")
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
+_MARKUP: Final = re.compile(r"(?i)</(?!br)[a-z]\w*>|html")
+"""Other tags, or their name: there, an entity or a line break is written as it is meant."""
+
 _CODE: Final = re.compile(
     r"^[^\S\n]*(?:def|class|import|from|return|#include|public|function|assert)\b|```", re.MULTILINE
 )
@@ -109,14 +112,15 @@ def damaged_text(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         for text in template.text.constants:
             found = _MOJIBAKE.search(text) or _ENTITY.search(text)
-            if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
+            if found is not None and not (found[0].startswith("<") and _MARKUP.search(template.source)):
                 saw = around(text, found, 16)[:SHOWN]
                 yield finding("a template has HTML entities or text in the wrong encoding", saw, template.keys)
                 return
     printed = [(each, span) for each in study.real_instances for span in own_spans(study, each) if span.origin.field]
     for instance, span in printed:
         damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
-        if damaged is not None and not _CODE.search(span.text):
+        is_meant = _CODE.search(span.text) or (damaged and damaged[0].startswith("<") and _MARKUP.search(span.text))
+        if damaged is not None and not is_meant:
             message, do = "the data have HTML entities or text in the wrong encoding", "convert the column first"
             yield finding(message, around(span.text, damaged, 16)[:SHOWN], span, instance, do=do)
             return

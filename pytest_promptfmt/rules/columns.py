@@ -108,9 +108,13 @@ def _list_kept_as_text(study: Study) -> Iterator[Finding]:
         if not is_text or not isinstance(literal_of(value), list):
             continue
         column = re.escape(str(name))
-        taken = re.compile(rf"\bfor +\w+ +in +{column}\b(?! *[.|[])|\b{column} *(?:\[ *\w+ *\]|\| *(?:join|first))")
+        taken = re.compile(
+            rf"\bfor +\w+ +in +{column}\b(?! *[.|[])|\b{column} *(?:\[ *(?:(\d+)|\w+) *\]|\| *(?:join|first))"
+        )
         for keys, spec in study.field_specs():
-            if isinstance(spec, str) and taken.search(spec):
+            places = [found[1] for found in taken.finditer(spec)] if isinstance(spec, str) else []
+            # a place in the text, such as that of the letter in "['B']", may be meant
+            if any(at is None or not value[int(at) : int(at) + 1].isalnum() for at in places):
                 yield finding("", value[:60], keys, 0, field=name)
 
 

@@ -194,10 +194,13 @@ def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
 def _near_misses(gold: str) -> dict[str, Sequence[str]]:
     """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
     contains, digits = "contains the gold answer", "has only the digits of the gold answer"
+    kinds: dict[str, Sequence[str]] = {}
     if re.fullmatch(r"\d{1,6}", gold):
-        return {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
-    if re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
-        return {digits: (gold.replace(".", "").removeprefix("-"),)}
+        kinds = {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
+    elif re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
+        kinds = {digits: (gold.replace(".", "").removeprefix("-"),)}
+    if kinds:  # `00` is 0
+        return {how: [one for one in misses if float(one) != float(gold)] for how, misses in kinds.items()}
     if gold.casefold() in ("true", "correct", "valid", "likely"):
         return {contains: (f"not {gold}",)}
     if gold.casefold() == "no":

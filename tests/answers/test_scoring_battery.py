@@ -548,6 +548,22 @@ def test_the_filter_must_find_the_sentence_that_the_prompt_asks_for() -> None:
     assert [one.id for one in broken.failures if one.kind == "contract"] == ["asked-for", "asked-for-reasoned"]
 
 
+@pytest.mark.parametrize(
+    ("sentence", "is_reasoned"),
+    [
+        ("Do not explain.", False),
+        ("Reply without any reasoning.", False),
+        ("Don't think aloud, or explain.", False),
+        ("Do not guess: think step by step.", True),
+        ("Do not explain each option, but think first.", True),
+    ],
+)
+def test_reasoning_is_not_tried_where_the_prompt_refuses_it(sentence: str, is_reasoned: bool) -> None:
+    text = f'{TEXT.removesuffix("Answer:")}{sentence} End with "Answer: X".'
+    tried = matrix({"function": "regex", "regex_pattern": "Answer: ([A-D])"}, text=text)
+    assert ("asked-for-reasoned" in [one.id for one in tried.rows]) == is_reasoned
+
+
 def test_a_stop_sequence_that_cuts_the_asked_for_sentence_is_a_failure() -> None:
     text = 'Think, then finish with "The answer is (X)".\n' + TEXT
     result = matrix(regex(r"[Aa]nswer is \(?([A-D])"), text=text, generation_kwargs={"until": ["."]})

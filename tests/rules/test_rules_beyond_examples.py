@@ -582,6 +582,9 @@ GENERATES = "output_type: generate_until\ndoc_to_target: '{{answer}}'\n"
         ("PF723", "doc_to_text: '{{options[1:-1]}}'\n" + docs(OPTIONS)),
         ("PF723", "doc_to_text: \"{% if 'tin' in options %}{{options}}{% endif %}\"\n" + docs(OPTIONS)),
         ("PF723", "doc_to_text: '{% for one in options[1:-1].split() %}{{one}}{% endfor %}'\n" + docs(OPTIONS)),
+        ("PF723", "doc_to_target: '{{key[2]}}'\n" + docs("{question: Q?, key: \"['B']\", choices: [a, b]}")),
+        ("PF247", "doc_to_text: '<p>{{question}}</p>\n\nAnswer: <br>'"),
+        ("PF247", docs("{question: <p>Q?<br>R?</p>, choices: [a, b], answer: 0}")),
         (
             "PF701",
             "process_docs: !function helper.docs\ndoc_to_text: '{{question}} {{shown}}'\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -325,6 +326,20 @@ def test_a_rate_is_no_scorer_that_forgets_the_gold_answer(name: str, reads: bool
     docs = [{"question": "?", "answer": "I cannot help"}, {"question": "!", "answer": "sorry, no"}]
     metric = [{"metric": name, "aggregation": "mean", "higher_is_better": True}]
     assert codes(findings(docs, process_results=scored, metric_list=metric)) == expected
+
+
+@pytest.mark.parametrize(("reads", "expected"), [("int", []), ("first", ["PF605"])])
+def test_a_number_written_in_another_way_is_no_wrong_answer(reads: str, expected: list[str]) -> None:
+    def process_results(doc: Any, results: Any) -> dict[str, Any]:
+        digits = re.findall(r"\d+", results[0])
+        said = digits[0] if digits else "none"
+        is_right = said.isdigit() and int(said if reads == "int" else said[0]) == doc["count"]
+        return {"acc": float(is_right)}
+
+    docs = [{"question": "How many legs has a snake?", "count": 0}, {"question": "A bird?", "count": 2}]
+    task: dict[str, Any] = {"doc_to_text": "{{question}} Answer:", "doc_to_target": "{{count}}"}
+    found = findings(docs, process_results=process_results, metric_list=[{"metric": "acc"}], **task)
+    assert [code for code in codes(found) if code == "PF605"] == expected
 
 
 @pytest.mark.parametrize(("compares", "expected"), [("set", ["PF605"]), ("list", [])])
