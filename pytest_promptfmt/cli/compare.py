@@ -68,10 +68,7 @@ def compare(
     if is_run(first) or is_run(second) or as_json or repository is not None:
         _compare_runs(first, second, repository, as_json=as_json)
         return
-    system = system_with(ComparesFiles)
-    if system is None:
-        raise SettingsError("comparing templates needs the system for chat templates, which this installation lacks")
-    lines = system.compare_files(first, second)
+    lines = system_with(ComparesFiles).compare_files(first, second)
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
         raise typer.Exit(1)
@@ -186,17 +183,10 @@ def _newest(one: Followed, options: Sequence[str]) -> tuple[str, Path | None]:
         return newest, None
     before = one.revision[:_DIGITS] or "unknown"
     say(f"{one.name}: {one.repository}@{newest[:_DIGITS]}, here {before}")
-    for line in (*_differences(one.here(), there), *_tasks(one, there, options)):
+    differences = system_with(ComparesFiles).compare_files(one.here(), there)
+    for line in (*(differences or ["all prompts and all tokens are the same"]), *_tasks(one, there, options)):
         say(f"  {line}")
     return newest, there
-
-
-def _differences(here: Path, there: Path) -> list[str]:
-    """Return what changes in the prompts of all conversations, in findings and in tokens."""
-    system = system_with(ComparesFiles)
-    if system is None:
-        return ["comparing prompts and tokens needs the system for chat templates, which this installation lacks"]
-    return system.compare_files(here, there) or ["all prompts and all tokens are the same"]
 
 
 def _tasks(one: Followed, there: Path, options: Sequence[str]) -> list[str]:

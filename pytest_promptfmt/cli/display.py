@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+from pytest_promptfmt.core.prompt import Instance, Prompt, Request, Span
 from pytest_promptfmt.core.text import END, escape_controls, show, show_inner
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.profiles.encoding import EncodedPair
@@ -139,35 +139,25 @@ def as_data(instance: Instance) -> dict[str, Any]:
     return {
         "doc": instance.index + 1,
         "prompts": [
-            {
-                "text": prompt.text,
-                "spans": [
-                    {
-                        "text": span.text,
-                        "part": span.origin.part,
-                        "key": span.origin.key,
-                        "position": None if span.origin.position is None else str(span.origin.position),
-                        "shot": None if span.origin.shot is None else span.origin.shot + 1,
-                        "column": span.origin.field,
-                    }
-                    for span in prompt.spans
-                ],
-            }
-            for prompt in instance.prompts
+            {"text": each.text, "spans": [_span_as_data(span) for span in each.spans]} for each in instance.prompts
         ],
-        "requests": [
-            {
-                "kind": request.kind,
-                "prompt": request.prompt,
-                "context": request.context if request.prompt is None else None,
-                "continuation": request.continuation,
-                "generation_kwargs": None if request.generation_kwargs is None else to_json(request.generation_kwargs),
-                "gold": request.gold,
-            }
-            for request in instance.requests
-        ],
+        "requests": [_request_as_data(request) for request in instance.requests],
         "target": to_json(instance.target),
     }
+
+
+def _request_as_data(request: Request) -> dict[str, Any]:
+    data = {name: getattr(request, name) for name in ("kind", "prompt", "context", "continuation", "gold")}
+    arguments = request.generation_kwargs
+    data["context"] = request.context if request.prompt is None else None
+    return data | {"generation_kwargs": None if arguments is None else to_json(arguments)}
+
+
+def _span_as_data(span: Span) -> dict[str, Any]:
+    origin = span.origin
+    position, shot = origin.position and str(origin.position), None if origin.shot is None else origin.shot + 1
+    place = {"part": origin.part, "key": origin.key, "position": position, "shot": shot, "column": origin.field}
+    return {"text": span.text, **place}
 
 
 def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator[Text]:

@@ -52,8 +52,6 @@ def record(
         hint = "--engine llama.cpp:URL, --engine vllm:URL, --parser vllm/NAME or --parser sglang/NAME"
         raise SettingsError("one of --engine and --parser is required", hint=hint)
     system = system_with(RecordsRenderings)
-    if system is None:
-        raise SettingsError("promptfmt record needs the system for chat templates, which this installation lacks")
     if to.suffix != RECORDED:
         raise SettingsError(f"the name of a recording ends with {RECORDED}, not {to.suffix or to}")
     is_new = not parser and not gate.is_there(to)

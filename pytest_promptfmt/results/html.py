@@ -18,11 +18,11 @@ from gzip import compress
 from hashlib import sha256
 from html import escape
 from importlib import resources
+from itertools import repeat
 from pathlib import Path
 from string import Template
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.git import GitError, git
 from pytest_promptfmt.core.outcome import CATEGORIES, Outcome
@@ -30,7 +30,7 @@ from pytest_promptfmt.core.text import printable
 from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import SEVERITIES, Cluster, FindingGroup
 from pytest_promptfmt.results.item_views import diff_view, packed_view, unpacked_view
-from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.run_result import Cause, RunResult, causes_of
 from pytest_promptfmt.results.terminal import since_lines
 from pytest_promptfmt.results.wording import archetype_note, below
 
@@ -56,7 +56,7 @@ class _Row:
     category: str = "passed"
     title: str = ""
     key: str = ""
-    findings: list[Reported] = field(default_factory=list)
+    findings: list[Reported | FindingGroup] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
     is_synthetic: bool = False
 
@@ -93,29 +93,44 @@ def html_report(result: RunResult) -> str:
 
     rows = sorted(_rows(result.outcomes), key=place)
     notes = [archetype_note(result.archetypes), *since_lines(result)]
-    return _made_of(rows, result, f"Prompt formats: {result.rootdir.name}", notes)
+    return _made_of(rows, result, result.causes, f"Prompt formats: {result.rootdir.name}", notes)
 
 
 def html_comparison(
     clusters: Sequence[Cluster], findings: Sequence[FindingGroup], *, old: str, new: str, notes: Sequence[str]
 ) -> str:
     """Return the page of a comparison of revisions: below `notes` each change with its example, then new findings."""
-    outcomes = [outcome for number, cluster in enumerate(clusters) for outcome in _of_cluster(cluster, str(number))]
-    outcomes += [outcome for group in findings for outcome in _of_findings(group)]
-    result = RunResult(rootdir=Path.cwd(), outcomes=tuple(outcomes))
-    return _made_of([*_rows(result.outcomes)], result, f"Prompts: {old} → {new}", notes, sides=(old, new))
+    here, changed = Path.cwd(), [replace(cluster, key=str(number)) for number, cluster in enumerate(clusters)]
+    rows = [
+        _Row(each.task, each.profile, each.file, cluster.category, cluster.title, cluster.key, views=[view])
+        for cluster in changed
+        for each, view in zip(cluster.members, _examples(cluster), strict=False)
+        if each.profile or cluster.category != "obsolete"  # a file, of no prompt
+    ]
+    rows += [
+        _Row(task, "", place.file, "finding" if group.severity is Severity.ERROR else "passed", findings=[at_place])
+        for group in findings
+        for place in group.places
+        for at_place in [
+            replace(group, where=" ".join(filter(None, (place.at(here), place.keys))), saw=place.saw, do=place.do)
+        ]
+        for task in place.tasks
+    ]
+    causes = causes_of(changed, findings)
+    return _made_of(rows, RunResult(rootdir=here), causes, f"Prompts: {old} → {new}", notes, sides=(old, new))
 
 
 def _made_of(
     rows: Sequence[_Row],
     result: RunResult,
+    causes: Mapping[Hashable, Cause],
     title: str,
     notes: Sequence[str],
     *,
     sides: tuple[str, str] = ("snapshot", "now"),
 ) -> str:
-    """Return a page of these rows; `sides` are the heads of before and after."""
-    numbers = {cause: number for number, cause in enumerate(result.causes)}
+    """Return a page of these rows and their causes; `sides` are the heads of before and after."""
+    numbers = {cause: number for number, cause in enumerate(causes)}
     explained = {[*numbers][number]: group for number, group in result.explained.items()}
     index = {
         "title": title,
@@ -132,7 +147,7 @@ def _made_of(
                 "new": result.is_new(cause.identity),
                 "because": f"{explained[key].code} {explained[key].message}" if key in explained else "",
             }
-            for key, cause in result.causes.items()
+            for key, cause in causes.items()
         ],
         "chunk": CHUNK,
     }
@@ -191,7 +206,7 @@ def _body(row: _Row, result: RunResult) -> bytes:
     return b"{" + b",".join(text[1:-1] for text in objects) + b"}"
 
 
-def _finding(finding: Reported, result: RunResult) -> list[str | bool]:
+def _finding(finding: Reported | FindingGroup, result: RunResult) -> list[str | bool]:
     names = ("severity", "code", "name", "where", "message", "saw", "do")
     return [*(printable(str(getattr(finding, name))) for name in names), result.is_new((finding.code, finding.message))]
 
@@ -223,41 +238,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-# -- of a comparison -------------------------------------------------------------------------------------------------
-
-
-def _of_cluster(cluster: Cluster, key: str) -> Iterator[Outcome]:
-    """Yield an outcome for each member; all show the example, and all but the first name its task."""
-    first = cluster.members[0]
-    for member in cluster.members:
-        notes = [] if member == first else [f"the example is from {first.name}"]
-        yield Outcome(
-            task=member.task,
-            file=member.file,
-            profile=member.profile,
-            category=cluster.category,
-            key=key,
-            title=cluster.title,
-            view=packed_view(diff_view(cluster.detail.splitlines(), notes)),
-        )
-
-
-def _of_findings(group: FindingGroup) -> Iterator[Outcome]:
-    for place in group.places:
-        position = Position(Path(place.file), place.line, place.column) if place.file else None
-        for task in place.tasks:
-            finding = Reported(
-                message=group.message,
-                do=place.do,
-                saw=place.saw,
-                keys=(place.keys,) if place.keys else (),
-                position=position,
-                code=group.code,
-                name=group.name,
-                severity=group.severity,
-                task=task,
-                file=place.file,
-                stable_keys=("",),
-            )
-            is_error = group.severity is Severity.ERROR
-            yield Outcome(task=task, file=place.file, category="finding" if is_error else "passed", findings=(finding,))
+def _examples(cluster: Cluster) -> Iterator[str]:
+    """Yield the view of the example, and for each further member the same with the name of its task."""
+    lines = cluster.detail.splitlines()
+    yield packed_view(diff_view(lines))
+    yield from repeat(packed_view(diff_view(lines, [f"the example is from {cluster.members[0].name}"])))

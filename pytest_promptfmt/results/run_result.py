@@ -43,6 +43,14 @@ class Cause:
         return self.category, self.title
 
 
+def causes_of(clusters: Iterable[Cluster], findings: Iterable[FindingGroup]) -> dict[Hashable, Cause]:
+    """Return the causes of changes and findings, by the key that their outcomes have."""
+    found: dict[Hashable, Cause] = {
+        (one.category, one.key): Cause(one.category, one.title, one.tasks) for one in clusters
+    }
+    return found | {group.cluster: Cause(group.code, group.message, group.tasks) for group in findings}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """The result of a run; all files and lines about it are functions of this value.
@@ -96,15 +104,11 @@ class RunResult:
     @cached_property
     def causes(self) -> Mapping[Hashable, Cause]:
         """Return the causes of all that is reported, by the key that outcomes have."""
-        found: dict[Hashable, Cause] = {
-            (cluster.category, cluster.key): Cause(cluster.category, cluster.title, cluster.tasks)
-            for cluster in self.clusters
+        skipped: dict[Hashable, Cause] = {
+            ("skipped", reason): Cause("skipped", reason, tuple(dict.fromkeys(tasks)))
+            for reason, tasks in self.skipped.items()
         }
-        for group in self.findings:
-            found[group.cluster] = Cause(group.code, group.message, group.tasks)
-        for reason, tasks in self.skipped.items():
-            found["skipped", reason] = Cause("skipped", reason, tuple(dict.fromkeys(tasks)))
-        return found
+        return causes_of(self.clusters, self.findings) | skipped
 
     def is_new(self, identity: tuple[str, str]) -> bool:
         """Return whether the earlier run, where one is named, did not have a cause with this identity."""

@@ -136,9 +136,12 @@ class ChecksTemplates(Protocol):
         ...
 
 
-def system_with(ability: type[Ability]) -> Ability | None:
-    """Return the first system that has an ability; None in an installation without one."""
-    return next((system for system in known_systems().values() if isinstance(system, ability)), None)
+def system_with(ability: type[Ability]) -> Ability:
+    """Return the first system that has an ability, such as that for chat templates. Raises SettingsError."""
+    for system in known_systems().values():
+        if isinstance(system, ability):
+            return system
+    raise SettingsError("this installation lacks the system for chat templates")
 
 
 def register_system(system: System) -> System:
@@ -179,10 +182,7 @@ def check_template(
     Raises SourceError for a file without template and for invalid conversations, TokenizerError for a tokenizer that
     cannot be loaded, and SettingsError for a missing engine or an unknown name.
     """
-    system = system_with(ChecksTemplates)
-    if system is None:
-        raise SettingsError("check_template cannot run: this installation lacks the system for chat templates")
-    return system.check_template(
+    return system_with(ChecksTemplates).check_template(
         template,
         tokenizer,
         conversations=conversations,
