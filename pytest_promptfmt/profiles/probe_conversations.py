@@ -342,6 +342,7 @@ def _shapes(conversation: Conversation) -> Iterator[str]:
         function = tool.get("function") or {}
         yield from ("null_description",) if function.get("description", "") is None else ()
         yield from ("no_parameters",) if "parameters" not in function else ()
+        yield from ("null_parameters",) if function.get("parameters", "") is None else ()
     for message in conversation.messages:
         yield from shapes_of(message, keeps_null=conversation.keep_null)
 

@@ -51,10 +51,11 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
 
     `parts`: it loops over the parts of a content, by which vLLM and SGLang decide whether to join them; `calls`: it
     loops over the calls of a message; `training`: it has `{% generation %}`; `tools`: it reads the tools of a request;
-    `functions`: it reads only the older name of them; `images`: it names or prints them; `image_url`: it names this
-    type of part; `tool_calls`: it names the calls of a message.
+    `functions`: it reads only the older name of them; `images`, `sound`: it names or prints them (a video is sound);
+    `image_url`: it names this type of part; `tool_calls`: it names the calls of a message.
     """
     names = {node.name for node in tree if isinstance(node, nodes.Name)}
+    texts = {str(getattr(node, "value", getattr(node, "data", ""))) for node in tree}
     kinds = {
         "parts": any(isinstance(loop, nodes.For) and _is_read(loop.iter, "content") for loop in tree),
         "calls": any(isinstance(loop, nodes.For) and _is_read(loop.iter, "tool_calls") for loop in tree),
@@ -63,7 +64,8 @@ def template_kinds(tree: Collection[nodes.Node]) -> frozenset[str]:
         ),
         "tools": not names.isdisjoint(("tools", "functions")),
         "functions": "functions" in names and "tools" not in names,
-        "images": any("image" in str(getattr(each, "value", getattr(each, "data", ""))) for each in tree),
+        "images": any("image" in text for text in texts),
+        "sound": any(each in text for text in texts for each in ("audio", "video", "speech")),
         "image_url": any(isinstance(each, nodes.Const) and each.value == "image_url" for each in tree),
         "tool_calls": any("tool_calls" in (getattr(each, "attr", ""), getattr(each, "value", "")) for each in tree),
     }

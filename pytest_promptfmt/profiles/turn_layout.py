@@ -129,6 +129,27 @@ def is_for_chat(trial: TemplateTrial) -> bool:
     return len(asked.split()) <= MOST_HEADER_WORDS
 
 
+def end_of_all(trial: TemplateTrial, layout: TurnLayout) -> str | None:
+    """Return the token that ends each prompt without generation prompt, after the marker that closes the last turn."""
+    ends = [trial.markers((text or "").partition(QUESTION)[2]) for text in (layout.asked, layout.opened)]
+    answered, followed = trial.markers(layout.tail or ""), trial.markers(layout.gap or "")
+    if len(answered) < 2 or not ends[0] or layout.asked == layout.opened:
+        return None
+    *closed, last = answered
+    is_extra = ends[0][-1] == last and last not in (*ends[1], *followed) and followed[: len(closed)] == closed
+    return last if is_extra else None
+
+
+def is_closed(trial: TemplateTrial, layout: TurnLayout) -> bool:
+    """Return whether an answer before another turn is closed as questions are, or its end is that of all prompts."""
+    if layout.tail and (layout.asked or "").endswith(layout.tail):
+        return True
+    asked, between = ((layout.closed or "").partition(QUESTION)[at] for at in (0, 2))
+    closing = trial.markers(layout.gap or "")[:1]
+    opening = [each for each in trial.markers(asked) if each != trial.profile.special_tokens.get("bos_token")][:1]
+    return bool(closing) and closing == trial.markers(between.partition(ANSWER)[0])[:1] != opening
+
+
 def turns_of(sequence: list[str], one: str, other: str, plain: set[str]) -> list[str]:
     """Return the two markers of a pair in order, with `other` for an end token that only turns with calls have."""
     found: list[str] = []

@@ -18,6 +18,8 @@ from pytest_promptfmt.profiles.turn_layout import (
     QUESTION,
     TurnLayout,
     alternates,
+    end_of_all,
+    is_closed,
     is_for_chat,
     layout_of,
     marker_pairs,
@@ -74,8 +76,14 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             "an answer has no end token if another turn follows",
             f"{layout.tail!r} after the last answer, but {layout.gap!r} before a user message",
             trial.place_of(first, "eos_token"),
-            severity=Severity.INFO if _is_closed(trial, layout) else Severity.WARNING,
+            severity=Severity.INFO if is_closed(trial, layout) else Severity.WARNING,
         )
+    if (ends := end_of_all(trial, layout)) is not None:
+        message, do = (
+            "an end token follows the last message, whoever wrote it",
+            "write the end token after answers only",
+        )
+        yield finding(message, layout.asked or "", trial.place_of(ends, "eos_token"), severity=Severity.WARNING, do=do)
     for message, marker, severity in _closed_by_role(trial, layout):
         yield finding(message, f"{layout.header!r} and {layout.gap!r}", trial.place_of(marker), severity=severity)
     if (ran := _into_result(trial, layout)) is not None:
@@ -179,16 +187,6 @@ def _own_turn(trial: TemplateTrial, layout: TurnLayout, markers: list[str]) -> s
     return "an end token comes before the first turn" if alone == [closing] else None
 
 
-def _is_closed(trial: TemplateTrial, layout: TurnLayout) -> bool:
-    """Return whether an answer before another turn is closed as questions are, or its end is that of all prompts."""
-    if layout.tail and (layout.asked or "").endswith(layout.tail):
-        return True
-    asked, between = ((layout.closed or "").partition(QUESTION)[at] for at in (0, 2))
-    closing = trial.markers(layout.gap or "")[:1]
-    opening = [each for each in trial.markers(asked) if each != trial.profile.special_tokens.get("bos_token")][:1]
-    return bool(closing) and closing == trial.markers(between.partition(ANSWER)[0])[:1] != opening
-
-
 def _into_result(trial: TemplateTrial, layout: TurnLayout) -> str | None:
     """Return a call with its result where only the marker of the next turn ends turns, and none is between them."""
     loop, opening = trial.conversations.get("call-finished"), [each[:2] for each in trial.markers(layout.gap or "")]
@@ -261,9 +259,8 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     """Report earlier turns that are written differently when the conversation continues.
 
     Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
-    answered. It is an info if only a user message or the answer changes earlier text. A changed tool call is a warning
-    in templates with `{% generation %}`: TRL appends the tokens of a tool result to those that were generated. In other
-    templates it is an info.
+    answered. It is a warning if the next step of a tool loop does so in a template with `{% generation %}`: TRL appends
+    the tokens of a tool result to those that were generated. Otherwise it is an info.
 
     Fix: make the text of a turn independent of later turns.
 
@@ -275,7 +272,8 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
         message = f"{kind} changes the text of earlier turns, in a conversation with {conversation.about}"
         saw = f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
         is_kept = "".join(before.split()) in "".join(after.split())
-        severity = None if kind == _LOOP and "tools" in trial.kinds and not is_kept else Severity.INFO
+        is_trained = {"tools", "training"} <= trial.kinds
+        severity = None if kind == _LOOP and is_trained and not is_kept else Severity.INFO
         yield conversation.finding(message, saw, trial.place(), severity)
     for name, message, severity in _FOLLOWED:
         if name in trial.sent:
@@ -335,7 +333,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     is_each = len(trial.markers(between)) > 1 and twice[0].startswith(between) and twice[2] == between
     if is_each and is_for_chat(trial):
         message = "a generation prompt follows each user message, even before another user message"
-        yield finding(message, between, place, severity=Severity.WARNING)  # one that an answer follows is right
+        yield info(message, between, place)  # one that an answer follows is right
     elif (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield finding(
             "a generation prompt is written although none is requested",

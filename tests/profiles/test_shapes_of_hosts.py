@@ -44,6 +44,7 @@ PARTS: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "a
         ("{{ m['tool_calls'] }}", {"tool_calls"}),
         ("<|tool_calls|>", set()),
         ("<image>", {"images"}),
+        ("<|audio|>", {"sound"}),
     ],
 )
 def test_kinds_of_a_template_follow_from_its_nodes(source: str, kinds: set[str]) -> None:

@@ -351,9 +351,9 @@ def test_what_every_host_sends_is_an_error_where_it_is_lost(name: str) -> None:
     assert message not in severities(check_template(template()), code)
 
 
-def test_a_generation_prompt_after_each_user_message_is_a_warning() -> None:
+def test_a_generation_prompt_after_each_user_message_is_an_info() -> None:
     message = "a generation prompt follows each user message, even before another user message"
-    assert severities(check_template(GLUED), "PF442")[message] == "warning"
+    assert severities(check_template(GLUED), "PF442")[message] == "info"
 
 
 def test_rare_shapes_of_calls_are_infos_where_the_tools_of_a_request_are_never_read() -> None:
@@ -400,3 +400,37 @@ def test_indentation_outside_of_tags_is_an_info_where_a_program_may_join_the_lin
     assert severities(check_template(path), "PF408")[message] == "warning"
     path.write_text("{%- set unused = '[\\n    ' -%}\n" + path.read_text())
     assert severities(check_template(path), "PF408")[message] == "warning"
+
+
+ENDED = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% else %}{{ eos_token }}{% endif %}"
+)
+"""Phi-3's ends: the end token follows the last message of any role."""
+
+
+def test_an_end_token_after_the_last_message_of_any_role_is_a_warning() -> None:
+    message = "an end token follows the last message, whoever wrote it"
+    assert severities(check_template(ENDED), "PF440")[message] == "warning"
+    after_answers = ENDED.replace("{% else %}", "{% elif messages[-1].role == 'assistant' %}")
+    assert message not in severities(check_template(after_answers), "PF440")
+
+
+@pytest.mark.parametrize(("reason", "severity"), [("roles must alternate", "warning"), ("no system role", "info")])
+def test_a_refusal_of_system_messages_that_blames_something_else_is_a_warning(reason: str, severity: str) -> None:
+    refusal = "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('REASON') }}{% endif %}"
+    source = ENDED.replace("<|{{ m.role }}|>", refusal.replace("REASON", reason) + "<|{{ m.role }}|>")
+    assert severities(check_template(source), "PF432")["the template refuses a system message"] == severity
+
+
+def test_a_template_that_is_only_sent_tools_fails_on_these_alone() -> None:
+    source = (
+        "{%- macro named(type) %}{% if type in ['string', 'integer', 'boolean'] %}{{ type }}{% else %}"
+        "{% for each in type %}{{ named(each) }}{% endfor %}{% endif %}{% endmacro %}"
+        "{% for tool in tools[:] %}{% for _, each in (tool.function.parameters or {}).get('properties', {})|items %}"
+        "{{ named(each.type) }}{% endfor %}{% endfor %}"
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ m.tool_calls }}<|end|>{% endfor %}"
+    )
+    found = severities(check_template(source), "PF431")
+    assert found["the template fails on a single user message"] == "info"
+    assert found["the template fails on tools that are not called"] == "error"

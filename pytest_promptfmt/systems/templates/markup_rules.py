@@ -267,11 +267,12 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
         )
 
 
-@template_rule("PF459", "whitespace-by-branch", severity=Severity.WARNING)
+@template_rule("PF459", "whitespace-by-branch", severity=Severity.INFO)
 def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
     """Report whitespace next to a marker that differs from turn to turn.
 
-    Why: One branch of the template has a space or line break more than the others, so one turn has other tokens.
+    Why: One branch of the template has a space or line break more than the others, so one turn has other tokens. It is
+    an info, for models may be trained so.
 
     Fix: write the whitespace in one place for all turns.
 
@@ -301,7 +302,7 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             f"whitespace between {one} and {other} varies in a conversation with {conversation.about}",
             f"{saw!r}, elsewhere {first!r}",
             trial.place_of(one, other),
-            Severity.INFO if conversation.tools or conversation.has_reasoning or other == "text" else None,
+            Severity.INFO,
         )
 
 

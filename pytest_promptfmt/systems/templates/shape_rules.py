@@ -49,14 +49,10 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
-    with_tools = trial.last("tools-many", generation_prompt=True) if "tools-many" in trial.conversations else None
     for conversation, stopped in _stops(trial):
         if stopped.error is not None and not (conversation.continue_final_message and stopped.line is None):
-            # A template that fails on the simplest conversation, but not there with tools, is sent only with those.
-            is_for_tools = with_tools is not None and with_tools[2:4] != stopped[2:4]
-            severity = Severity.WARNING if conversation.base is None and is_for_tools else None
-            if _TOKEN.search(stopped.error):
-                severity = Severity.INFO
+            is_meant = "tools" not in conversation.shapes and _is_only_for_tools(trial)
+            severity = Severity.INFO if is_meant or _TOKEN.search(stopped.error) else None
             message, place = f"the template fails on {_cause(trial, conversation)}", trial.place(stopped.line)
             found = conversation.finding(message, stopped.error, place, severity)
             lacks_name = _NAME.search(stopped.error) is not None
@@ -65,7 +61,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
         message, made = "the template accepts message contents only as lists of parts, not as text", trial.as_text
         saw = made.error or f"{trial.conversations[_SIMPLEST].units[0].text!r} is not in the prompt"
         place = trial.place_of("['text']", ".text", "content") if made.line is None else trial.place(made.line)
-        severity = Severity.INFO if "images" in trial.kinds else Severity.WARNING
+        severity = Severity.INFO if trial.kinds & {"images", "sound"} else Severity.WARNING
         yield trial.conversations[_SIMPLEST].finding(message, saw, place, severity)
 
 
@@ -88,9 +84,19 @@ def _stops(trial: TemplateTrial) -> Iterator[tuple[Conversation, Rendering]]:
         if name in trial.hidden_failures:
             yield trial.hidden_failures[name]
         elif (stopped := trial.stopped(conversation)) is not None:
-            bases = (trial.sent[each.name] for each in trial.bases(conversation) if each.name in trial.sent)
+            bases = [trial.sent[each.name] for each in trial.bases(conversation) if each.name in trial.sent]
+            if _is_only_for_tools(trial) and conversation.tools:
+                bases = [base for base in bases if base.tools]
             if all(trial.stopped(base) is None for base in bases):
                 yield conversation, stopped
+
+
+def _is_only_for_tools(trial: TemplateTrial) -> bool:
+    """Return whether a template fails on the simplest conversation, but not there with tools: it is sent only these."""
+    asked = trial.stopped(trial.sent[_SIMPLEST]) if _SIMPLEST in trial.sent else None
+    if asked is None or "tools-many" not in trial.conversations:
+        return False
+    return trial.last("tools-many", generation_prompt=True)[2:4] != asked[2:4]
 
 
 @template_rule("PF432", "template-refuses", severity=Severity.ERROR)
@@ -99,7 +105,8 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: A refusal is often a documented limit of a model, such as alternating roles; then it is an info. It is a
     mistake if the template accepts the same conversation in another shape, if it accepts a tool result but not the
-    answer after it, or if it has a branch for system messages but refuses one because roles do not alternate.
+    answer after it, or if it has a branch for system messages but refuses one because roles do not alternate. Without
+    such a branch, a refusal whose message does not mention system messages is a warning: it blames something else.
 
     Fix: accept the conversation, or document what the model cannot take.
 
@@ -136,7 +143,9 @@ def _severity_of_refusal(trial: TemplateTrial, conversation: Conversation, stopp
         return Severity.INFO
     is_meant = re.search(r"raise_exception\([^)]*(?<!optional )system", trial.source, re.I) is not None
     is_written = re.search(r"['\"]system['\"]", trial.source) is not None
-    return Severity.ERROR if is_written and not is_meant else Severity.INFO
+    if is_meant:
+        return Severity.INFO
+    return Severity.ERROR if is_written else Severity.WARNING  # the message blames something else
 
 
 def _spaceless(text: str) -> str:
