@@ -15,10 +15,10 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
-    MetricUnavailableError,
     Position,
     ScoringError,
     TooSlowError,
+    UnavailableScoringError,
     did_you_mean,
 )
 from pytest_promptfmt.core.limits import are_applied, time_limit
@@ -102,8 +102,9 @@ class MetricScores:
     A metric that runs generated code `scores_nothing` of synthetic docs, which contain none: texts are compared.
     `only_compares` is whether patterns of exact_match are all that may take time, `processes` how many were started.
 
-    Raises ScoringError on construction for metrics that do not exist, MetricUnavailableError for a metric that Hugging
-    Face evaluate does not give here. Every method that scores raises TooSlowError once most completions were too slow.
+    Raises ScoringError on construction for metrics that do not exist, UnavailableScoringError for a metric that
+    Hugging Face evaluate does not give here. Every method that scores raises TooSlowError once most completions were
+    too slow.
     """
 
     def __init__(self, task: Task, *, is_synthetic: bool = False) -> None:
@@ -261,8 +262,10 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
             continue
         close = did_you_mean(metric.name, METRICS) if metric.name not in METRICS else None  # Hugging Face's namesake
         message = f"lm-eval has no metric {metric.name!r}, and Hugging Face evaluate cannot load it here"
-        kind = ScoringError if close else MetricUnavailableError
-        raise kind(message, position=task.position("metric_list"), hint=close)
+        if close:
+            raise task.error(ScoringError, message, "metric_list", hint=close)
+        refusal = task.error(UnavailableScoringError, message, "metric_list")
+        raise refusal.because("a metric of Hugging Face evaluate that is not available")
 
 
 def _gold_text(question: Question) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class UnavailableError(PromptfmtError):
     reason = "rendering needs a resource that is not available"
     remedy = ""
 
+    def because(self, reason: str, remedy: str = "") -> Self:
+        """Return the error with the reason for which its task is skipped."""
+        self.reason, self.remedy = reason, remedy
+        return self
+
 
 class CodeNotAllowedError(UnavailableError):
     """A task needs Python code that the user has not allowed to run."""
@@ -94,7 +99,9 @@ class FunctionError(PromptfmtError):
     `lacks_resource`: the module itself may be fine, but needs a package, data or a network that is missing here.
     """
 
-    lacks_resource = False
+    def __init__(self, message: str, *, lacks_resource: bool = False, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.lacks_resource = lacks_resource
 
 
 class OwnPromptsError(UnavailableError):
@@ -107,18 +114,6 @@ class OwnPromptsError(UnavailableError):
         """Return the error for the task of a class, which was found there."""
         message = f"{name} is a Python task class ({found}): its prompts are made by its own code"
         return cls(message, position=position)
-
-
-class PromptWildcardError(UnavailableError):
-    """A member of a group that is a task for each of several prompts."""
-
-    reason = "wildcards in `use_prompt`, which lm-eval 0.4.2 and later refuse"
-
-
-class EarlyChatError(UnavailableError):
-    """A chat prompt that lm-eval 0.4.3 refuses, for an earlier release, which has no chat templates."""
-
-    reason = "chat prompts of releases before lm-eval 0.4.3, which have no chat templates"
 
 
 class MissingResource(NamedTuple):
@@ -134,10 +129,8 @@ class MissingResourceError(FunctionError, UnavailableError):
     `reason` and `remedy` are the same for all tasks that need it.
     """
 
-    lacks_resource = True
-
     def __init__(self, message: str, missing: MissingResource, *, position: Position | None = None) -> None:
-        super().__init__(message, position=position, hint=missing.remedy or None)
+        super().__init__(message, position=position, hint=missing.remedy or None, lacks_resource=True)
         self.reason, self.remedy = missing
 
 
@@ -181,22 +174,8 @@ class ScoringError(PromptfmtError):
     """A filter or metric that is unknown, not available, or cannot score what it was given."""
 
 
-class MetricUnavailableError(ScoringError, UnavailableError):
-    """A metric of Hugging Face evaluate that is not available offline."""
-
-    reason = "a metric of Hugging Face evaluate that is not available"
-
-
-class FilterUnavailableError(ScoringError, UnavailableError):
-    """A filter that neither lm-eval 0.4.13 nor an installed package registers: one of a fork."""
-
-    reason = "filters of a fork of lm-eval that is not installed"
-
-
-class ForkMetricError(ScoringError, UnavailableError):
-    """A metric of generated answers that a fork computes in its `api/task.py`, not in the metric."""
-
-    reason = "metrics that a fork of lm-eval computes in its api/task.py"
+class UnavailableScoringError(ScoringError, UnavailableError):
+    """A filter or metric of a fork or of Hugging Face evaluate that is not available: no mistake of the task."""
 
 
 class TokenizerError(PromptfmtError):

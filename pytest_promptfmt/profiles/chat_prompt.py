@@ -11,10 +11,10 @@ from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import (
-    EarlyChatError,
     LimitExceededError,
     RenderError,
     SettingsError,
+    UnavailableError,
     did_you_mean,
     shortened,
 )
@@ -126,7 +126,8 @@ def prompt_of_input(
     if shots and not profile.fewshot_as_turns:
         contents = [("user", "".join([turn.text for turn in shots]))]
     if release.is_older and opening is None and not contents:
-        raise EarlyChatError(f"lm-eval {release.version} has no chat templates, and 0.4.3 refuses them {where}")
+        error = UnavailableError(f"lm-eval {release.version} has no chat templates, and 0.4.3 refuses them {where}")
+        raise error.because("chat prompts of releases before lm-eval 0.4.3, which have no chat templates")
     text = ""
     if opening is not None or contents or not release.renders_inputs:
         text, opening = _rendered(profile, opening, contents, False, where)

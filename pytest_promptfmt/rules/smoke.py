@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
-    FilterUnavailableError,
     FunctionError,
     LimitExceededError,
     PromptfmtError,
     UnavailableError,
+    UnavailableScoringError,
     did_you_mean,
     is_misspelt,
 )
@@ -117,7 +117,7 @@ def _failures(scoring: Scoring) -> Iterator[Finding]:
         scoring.pipelines, has_metrics and scoring.metrics  # noqa: B018  # what cannot be set up raises
     except LimitExceededError:
         raise
-    except FilterUnavailableError:  # the items that score are skipped with that reason
+    except UnavailableScoringError:  # the items that score are skipped with that reason
         return
     except PromptfmtError as error:
         yield _setting_up(error)

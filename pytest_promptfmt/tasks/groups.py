@@ -17,7 +17,6 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import (
     OwnPromptsError,
     Position,
-    PromptWildcardError,
     SourceError,
     UnavailableError,
     did_you_mean,
@@ -138,9 +137,9 @@ class GroupTasks:
         has_wildcard = isinstance(prompts, str) and prompts.endswith("*")
         if has_wildcard and names and harness is not None and harness.registers_tasks:
             name = "_".join(names)
-            error = PromptWildcardError(
-                f"{name} is several tasks, one for each prompt of {prompts}", position=spot.place.at()
-            )
+            message = f"{name} is several tasks, one for each prompt of {prompts}"
+            error = UnavailableError(message, position=spot.place.at())
+            error.because("wildcards in `use_prompt`, which lm-eval 0.4.2 and later refuse")
             self.untested[f"{name} ({prompts})" if name in self.untested else name] = error
             return
         if "task" not in member:

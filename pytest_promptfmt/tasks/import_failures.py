@@ -73,8 +73,7 @@ class ImportFailedError(Exception):
         if self.resource is not None:
             error: FunctionError = MissingResourceError(message, self.resource, position=position)
         else:
-            error = FunctionError(message, position=position, hint=self.hint)
-            error.lacks_resource = self.lacks_resource
+            error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
         if self.missing:  # the same cause for all modules that need it
             error.cause = f"no module named {self.missing!r}"
         return error

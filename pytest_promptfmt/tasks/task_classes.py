@@ -45,18 +45,6 @@ OF_LM_EVAL: Final = b"lm_eval.api"
 _SPLITS: Final = ("training", "validation", "test")
 
 
-class TaskClassUnavailableError(UnavailableError):
-    """A task class that cannot be imported here, for want of lm-eval or of another package."""
-
-    reason = "Python task classes that need lm-eval or a package that is not installed"
-
-
-class OtherReleaseError(UnavailableError):
-    """A task class of a checkout that fails with the interface of the lm-eval that is installed."""
-
-    reason = "Python task classes of a checkout whose lm-eval is not the installed one"
-
-
 def class_mentions(ref: FunctionRef, text: bytes) -> bool:
     """Return whether a text is in the file of a class, which is not run."""
     try:
@@ -125,7 +113,7 @@ class LmEvalClass(Assembly):
     def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
         """Return the task with its class imported, its hooks as field mappings.
 
-        Raises CodeNotAllowedError, FunctionError, TaskClassUnavailableError.
+        Raises CodeNotAllowedError, FunctionError, UnavailableError.
         """
         try:
             what = f"class: !function {self.ref}"
@@ -133,7 +121,9 @@ class LmEvalClass(Assembly):
         except FunctionError as error:
             if isinstance(error, UnavailableError) or not error.lacks_resource:
                 raise
-            raise task.error(TaskClassUnavailableError, error.message, "class", hint=error.hint) from error
+            refusal = task.error(UnavailableError, error.message, "class", hint=error.hint)
+            reason = "Python task classes that need lm-eval or a package that is not installed"
+            raise refusal.because(reason) from error
         if not isinstance(found, type):
             raise task.error(FunctionError, f"class: {self.ref} is not a class", "class")
         made = _made(found, task)
@@ -184,7 +174,9 @@ class LmEvalClassAssembler(LmEvalAssembler):
             message = f"construct_requests {place} raised {described(error)}"
             around, installed = harness_around(path.parent.resolve()) if path is not None else None, installed_harness()
             if around is not None and installed is not None and around.release != installed.release:
-                raise self._task.error(OtherReleaseError, message, "class") from error
+                refusal = self._task.error(UnavailableError, message, "class")
+                reason = "Python task classes of a checkout whose lm-eval is not the installed one"
+                raise refusal.because(reason) from error
             raise self._task.error(RenderError, message, "class").naming(str(place)) from error
         return replace(instance, requests=tuple(_shown(own, instance)))
 

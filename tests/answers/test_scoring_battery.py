@@ -28,11 +28,11 @@ from pytest_promptfmt.answers.phrasings import (
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
-    MetricUnavailableError,
     ScoringError,
     SlowScoringError,
     TooSlowError,
     UnavailableError,
+    UnavailableScoringError,
 )
 from pytest_promptfmt.core.task import FewShot, Task
 from pytest_promptfmt.formats import known_formats
@@ -433,7 +433,7 @@ def test_every_stage_of_a_failing_completion_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "kind"), [("rouge9", MetricUnavailableError), ("exact_mach", ScoringError)])
+@pytest.mark.parametrize(("name", "kind"), [("rouge9", UnavailableScoringError), ("exact_mach", ScoringError)])
 def test_a_metric_that_cannot_be_had_is_told(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
 ) -> None:

@@ -193,7 +193,7 @@ def test_a_class_whose_packages_are_missing_is_skipped(tmp_path: Path) -> None:
     assert type(raised.value).__name__ == "MissingResourceError"
 
 
-@pytest.mark.parametrize(("release", "kind"), [("0.4.3", "OtherReleaseError"), ("", "RenderError")])
+@pytest.mark.parametrize(("release", "kind"), [("0.4.3", "UnavailableError"), ("", "RenderError")])
 def test_a_class_of_a_checkout_that_fails_with_the_installed_lm_eval_is_skipped(
     tmp_path: Path, release: str, kind: str
 ) -> None:

@@ -21,8 +21,6 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
     DocsError,
-    FilterUnavailableError,
-    ForkMetricError,
     FunctionError,
     Position,
     RenderError,
@@ -30,6 +28,7 @@ from pytest_promptfmt.core.errors import (
     SourceError,
     SyntheticDocsError,
     UnavailableError,
+    UnavailableScoringError,
 )
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.profile import PLAIN, Profile
@@ -43,7 +42,7 @@ from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 from pytest_promptfmt.tasks import bind_functions, load_docs, render_task, unknown_keys
 from pytest_promptfmt.tasks.harness import forget_places, found_release, harness_around, installed_harness
-from pytest_promptfmt.tasks.rendering.sampling import ForkSamplerError, make_sampler
+from pytest_promptfmt.tasks.rendering.sampling import make_sampler
 from pytest_promptfmt.tasks.scoring.filters import pipelines_of
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 from pytest_promptfmt.tasks.task_file import TaskFile
@@ -346,11 +345,11 @@ def test_a_filter_of_a_fork_is_unavailable_and_a_misspelt_one_a_mistake(tmp_path
     def named(name: str) -> Task:
         return task_of(tmp_path, f"filter_list: [{{name: a, filter: [{{function: {name}}}]}}]\n")
 
-    with pytest.raises(FilterUnavailableError, match="ordered_regex"):
+    with pytest.raises(UnavailableScoringError, match="ordered_regex"):
         pipelines_of(named("ordered_regex"))
     with pytest.raises(ScoringError) as caught:
         pipelines_of(named("take_frist"))
-    assert not isinstance(caught.value, FilterUnavailableError)
+    assert not isinstance(caught.value, UnavailableScoringError)
     assert scoring_failure(study_of(named("ordered_regex"), tmp_path)) is None
     assert scoring_failure(study_of(named("take_frist"), tmp_path)) is not None
 
@@ -372,7 +371,7 @@ def test_a_metric_that_a_fork_computes_for_generated_answers_is_unavailable(
     made = write(tasks, scored=f"task: scored\noutput_type: {output_type}\n{TASK}metric_list: [{{metric: acc}}]\n")
     [task] = read(made / "scored.yaml").tasks
     is_own = output_type == "generate_until"
-    with pytest.raises(ForkMetricError, match="computes 'acc'") if is_own else nullcontext():
+    with pytest.raises(UnavailableScoringError, match="computes 'acc'") if is_own else nullcontext():
         with_registered(task, lambda *_: sys)
 
 
@@ -477,7 +476,7 @@ def test_a_sampler_of_a_fork_is_not_available_and_any_other_unknown_one_is_an_er
     for name in ("nearest", "farthest"):
         write(tasks, **{name: f"task: {name}\nfewshot_config: {{sampler: {name}}}\nnum_fewshot: 1\n{TASK}"})
     (task,) = read(tasks / "nearest.yaml").tasks
-    with pytest.raises(ForkSamplerError, match="the sampler of 'nearest' is 'nearest'"):
+    with pytest.raises(UnavailableError, match="the sampler of 'nearest' is 'nearest'"):
         make_sampler(task, [])
     with pytest.raises(SourceError, match="unknown sampler 'farthest'"):
         read(tasks / "farthest.yaml")

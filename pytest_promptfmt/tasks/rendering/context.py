@@ -35,7 +35,7 @@ from pytest_promptfmt.tasks.rendering.field_mappings import (
     target_field,
     text_field,
 )
-from pytest_promptfmt.tasks.rendering.sampling import Draw, EarlySamplerError, draw_shots, make_sampler
+from pytest_promptfmt.tasks.rendering.sampling import Draw, draw_shots, early_sampler, make_sampler
 
 _CACHED_TURNS: Final = 4096
 
@@ -267,7 +267,7 @@ class EarlyContextBuilder(ContextBuilder):
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         if not isinstance(task.fewshot.sampler, str):
             message = f"in lm-eval {task.release.version}, the sampler of {task.name!r} writes few-shot examples itself"
-            raise task.error(EarlySamplerError, message, "fewshot_config", "sampler")
+            raise early_sampler(task, message)
         super().__init__(task, docs, num_fewshot)
         self._draw_joined = make_sampler(task, self._pool)
 

@@ -41,15 +41,18 @@ def leaves_evaluated_doc_out(task: Task) -> bool:
 def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     """Return the task's sampler, freshly seeded: its draws depend on those before.
 
-    Raises RenderError when the sampler is not known, ForkSamplerError when only the harness of its file has it.
+    Raises RenderError when the sampler is not known, UnavailableError when only the harness of its file has it.
     """
     sampler = task.fewshot.sampler
     if isinstance(sampler, str):
         if sampler not in _SAMPLERS:
             message = f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}"
             harness = harness_of(task.path.parent.resolve()) if task.path is not None else None
-            kind = ForkSamplerError if harness is not None and harness.has_sampler(sampler) else RenderError
+            is_of_fork = harness is not None and harness.has_sampler(sampler)
+            kind = UnavailableError if is_of_fork else RenderError
             error = task.error(kind, message, *_SAMPLER, hint=did_you_mean(sampler, _SAMPLERS))
+            if isinstance(error, UnavailableError):
+                error.because("samplers of a fork of lm-eval: install it, and set `renderer: installed`")
             raise error.naming(repr(task.name)) from KeyError(sampler)
         return _SAMPLERS[sampler](pool, task.release)
     if callable(sampler) or isinstance(sampler, FunctionRef):
@@ -125,16 +128,10 @@ def _first_sampler(pool: Sequence[Doc], release: Release) -> Draw:
 _SAMPLERS: Final = {"default": _random_sampler, "first_n": _first_sampler}
 
 
-class ForkSamplerError(UnavailableError):
-    """A sampler that a fork has under a name of its own."""
-
-    reason = "samplers of a fork of lm-eval: install it, and set `renderer: installed`"
-
-
-class EarlySamplerError(UnavailableError):
-    """A sampler class that writes the text of few-shot examples itself, as before lm-eval 0.4.12."""
-
-    reason = "sampler classes of an earlier lm-eval: install it, and set `renderer: installed`"
+def early_sampler(task: Task, message: str) -> UnavailableError:
+    """Return the error for a sampler class that writes the text of few-shot examples, as before lm-eval 0.4.12."""
+    error = task.error(UnavailableError, message, *_SAMPLER)
+    return error.because("sampler classes of an earlier lm-eval: install it, and set `renderer: installed`")
 
 
 def _is_early(sampler: Any) -> bool:
@@ -158,7 +155,7 @@ def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     if _is_early(sampler) and task.path is not None:
         harness = harness_of(task.path.parent.resolve())
         if harness is None or harness.reads_early_yaml:
-            raise EarlySamplerError(f"the sampler of {task.id!r} has no argument `eval_doc`", position=position)
+            raise early_sampler(task, f"the sampler of {task.id!r} has no argument `eval_doc`")
     call(call(getattr, sampler, "set_rnd"), FEWSHOT_SEED)
 
     def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:

@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
-    FilterUnavailableError,
     Position,
     PromptfmtError,
     ScoringError,
+    UnavailableScoringError,
     did_you_mean,
     is_misspelt,
 )
@@ -404,14 +404,15 @@ def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
 def unknown_filter(function: object, position: Position | None, known: Collection[str]) -> ScoringError:
     """Return the error for a filter that does not exist, or that only a fork may have: then it is unavailable."""
     is_mistake = not isinstance(function, str) or is_misspelt(function, known)
-    error = (ScoringError if is_mistake else FilterUnavailableError)(
+    error = (ScoringError if is_mistake else UnavailableScoringError)(
         f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
         position=position,
         hint=did_you_mean(str(function), known)
         or "an installed lm-eval, or a package with the entry point pytest_promptfmt.filters, can add filters",
     )
-    if isinstance(error, FilterUnavailableError) and position is not None and harness_around(position.path.parent):
-        error.remedy = "pip install -e ."
+    if isinstance(error, UnavailableScoringError):
+        is_in_fork = position is not None and harness_around(position.path.parent) is not None
+        error.because("filters of a fork of lm-eval that is not installed", "pip install -e ." if is_in_fork else "")
     return error
 
 

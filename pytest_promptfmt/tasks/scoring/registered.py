@@ -17,7 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.errors import ForkMetricError, FunctionError, Position, ScoringError, is_misspelt
+from pytest_promptfmt.core.errors import (
+    FunctionError,
+    Position,
+    ScoringError,
+    UnavailableScoringError,
+    is_misspelt,
+)
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.deferred_imports import load_for
 from pytest_promptfmt.tasks.harness import Harness, harness_around, installed_harness
@@ -170,7 +176,8 @@ def _with_metric(entry: Mapping[str, Any], position: Position | None, harness: _
     name, aggregation = entry.get("metric"), entry.get("aggregation")
     own = harness.checkout.singled_out_metrics if harness.checkout is not None else ()
     if name in own and harness.task.output_type == "generate_until":
-        raise ForkMetricError(f"this fork of lm-eval computes {name!r} in its api/task.py", position=position)
+        error = UnavailableScoringError(f"this fork of lm-eval computes {name!r} in its api/task.py", position=position)
+        raise error.because("metrics that a fork of lm-eval computes in its api/task.py")
     if isinstance(name, str) and not harness.is_ours("metric", name) and not entry.get("hf_evaluate"):
         made = _of_package(METRIC_GROUP, name, position)
         if made is not None:
