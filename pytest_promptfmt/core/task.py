@@ -214,14 +214,14 @@ class Assembly(ABC):
         return {}
 
     @property
-    def has_recorded_prompts(self) -> bool:
-        """Return whether its source holds prompts of a run, with which ours can be compared."""
-        return False
+    def recorded_prompts(self) -> Callable[[], RecordedPrompts] | None:
+        """Return what compares the prompts of a run with ours, None where its source holds none."""
+        return None
 
     @property
-    def has_recorded_answers(self) -> bool:
-        """Return whether its source holds completions of a run, which can be scored again."""
-        return False
+    def recorded_scores(self) -> Callable[[], RecordedScores] | None:
+        """Return what scores the completions of a run again, None where its source holds none."""
+        return None
 
     @abstractmethod
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> Assembler:
@@ -242,14 +242,6 @@ class Assembly(ABC):
     def scored(self, task: Task) -> Task:
         """Return the bound task with the metrics and filters of its class, and with docs as scoring reads them."""
         return task
-
-    def recorded_prompts(self) -> RecordedPrompts:
-        """Return how the recorded prompts compare with ours, where there are any."""
-        raise NotImplementedError
-
-    def recorded_scores(self) -> RecordedScores:
-        """Return the scores of the recorded completions, where there are any."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,16 @@ class Scored:
     failures: tuple[Failure, ...] = ()
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _mean_of(name: str) -> cached_property[float | None]:
+    """Return a property: the mean of a fact over the questions to which it applies."""
+    return cached_property(lambda judged: _mean(getattr(each, name) for each in judged.questions))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelAnswers:
     """The answers of a model about a task's docs in one profile, and what they show.
@@ -128,35 +138,21 @@ class ModelAnswers:
     thresholds: Thresholds | None
     seconds: float
 
-    @cached_property
-    def mass(self) -> float | None:
-        """Return the mean probability on the candidates."""
-        return _mean(one.mass for one in self.questions)
-
-    @cached_property
-    def rival_mass(self) -> float | None:
-        """Return the mean probability on the other spellings of the candidates."""
-        return _mean(one.rival_mass for one in self.questions)
+    mass = _mean_of("mass")
+    """The mean probability on the candidates."""
+    rival_mass = _mean_of("rival_mass")
+    """The mean probability on the other spellings of the candidates."""
+    stops = _mean_of("stopped")
+    """The share of generations that end before the maximum length."""
+    extraction = _mean_of("extracted")
+    """The share of generations in which the filters find an answer."""
+    score = _mean_of("score")
+    """The mean of the first metric."""
 
     @cached_property
     def has_labels(self) -> bool:
         """Return whether the candidates are labels of few tokens."""
         return all(length <= LABEL_TOKENS for one in self.questions for length in one.tokens)
-
-    @cached_property
-    def stops(self) -> float | None:
-        """Return the share of generations that end before the maximum length."""
-        return _mean(one.stopped for one in self.questions)
-
-    @cached_property
-    def extraction(self) -> float | None:
-        """Return the share of generations in which the filters find an answer."""
-        return _mean(one.extracted for one in self.questions)
-
-    @cached_property
-    def score(self) -> float | None:
-        """Return the mean of the first metric."""
-        return _mean(one.score for one in self.questions)
 
     @property
     def first_text(self) -> str:
@@ -187,11 +183,6 @@ class ModelAnswers:
 def scored_questions(task: Task, instances: Sequence[Instance], replies: Sequence[Reply]) -> tuple[Scored, ...]:
     """Return what the replies show, by question; functions of the task must be bound."""
     return (*_scored_likelihoods(task, instances, replies), *_scored_generations(task, instances, replies))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 # -- log-likelihoods ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         functions_of,
         missing_for,
     )
-    from pytest_promptfmt.tasks.groups import GROUP_KEYS
     from pytest_promptfmt.tasks.harness import (
         Harness,
         found_release,
@@ -101,15 +100,16 @@ if TYPE_CHECKING:
         key_of_question,
         process_results,
         questions_of,
+        reading_of,
         score_doc,
         score_texts,
+        task_reading,
     )
-    from pytest_promptfmt.tasks.scoring.scoring_lines import reading_of, task_reading
     from pytest_promptfmt.tasks.synthetic.synthetic_docs import columns_read, synthetic_docs
     from pytest_promptfmt.tasks.synthetic.template_shapes import template_shapes
     from pytest_promptfmt.tasks.task_classes import OF_LM_EVAL, class_mentions, task_of_class
     from pytest_promptfmt.tasks.task_config import check_name, task_schema, unknown_keys, value_kinds
-    from pytest_promptfmt.tasks.task_file import TaskFile, read_task_yaml, tasks_of_mapping
+    from pytest_promptfmt.tasks.task_file import GROUP_KEYS, TaskFile, read_task_yaml, tasks_of_mapping
     from pytest_promptfmt.tasks.task_index import IndexEntry, TaskIndex, tags_of, yaml_files
     from pytest_promptfmt.tasks.yaml_file import YamlFile, read_yaml, resolved
 

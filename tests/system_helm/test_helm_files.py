@@ -221,6 +221,7 @@ def test_the_seed_itself_is_read_rendered_and_scored(tmp_path: Path) -> None:
     assert instance.target == "bedroom"
     assert instance.requests[0].generation_kwargs is not None
     assert instance.requests[0].generation_kwargs["until"] == ["\n"]
+    assert task.assembly.recorded_scores is not None
     scores = task.assembly.recorded_scores()
     assert (scores.count, scores.first[0].answer, scores.bad) == (1, "office", [])
     assert set(scores.means.values()) == {0.0}
@@ -284,6 +285,7 @@ def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_re
     spec = {"method": "multiple_choice_joint", "max_train_instances": 0}
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
     assert [instance.prompts[0].text for instance in task.render()] == ["Input: 1+1?\nOutput:"]
+    assert task.assembly.recorded_prompts is not None
     assert task.assembly.recorded_prompts().summary == "reproduces all 1 recorded prompts"
     spec["reference_prefix"] = "- "
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
@@ -296,6 +298,7 @@ def test_a_state_about_a_reference_that_the_instance_lacks_is_bad(tmp_path: Path
     spec = {"method": "multiple_choice_separate_original", "max_train_instances": 0}
     states = [state(1, reference_index=index, request={"prompt": "1+1? 2"})]
     (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": states}).tasks
+    assert task.assembly.recorded_prompts is not None
     [error] = task.assembly.recorded_prompts().bad
     assert f"reference_index {index!r} is not a reference of the instance" in str(error)
 
@@ -360,6 +363,8 @@ def test_large_files_are_streamed_in_little_memory(tmp_path: Path) -> None:
     found = read_adapter_task(path, "helm")
     assert found is not None
     assembly = found.tasks[0].assembly
+    assert assembly.recorded_scores is not None
+    assert assembly.recorded_prompts is not None
     scores, prompts = assembly.recorded_scores(), assembly.recorded_prompts()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -381,7 +386,9 @@ def test_the_metrics_of_a_run_are_in_its_run_spec(tmp_path: Path) -> None:
     assert adapter_of(found).metrics == ("quasi_exact_match", "f1_score")
     assert found.tasks[0].name == tmp_path.name
     assert read_adapter_task(tmp_path / "run_spec.json", "helm") is None
-    assert found.tasks[0].assembly.recorded_scores().means["quasi_exact_match"] == 1.0
+    recorded = found.tasks[0].assembly.recorded_scores
+    assert recorded is not None
+    assert recorded().means["quasi_exact_match"] == 1.0
 
 
 def test_a_large_file_that_breaks_off_is_reported_with_its_place_even_without_recorded_prompts(tmp_path: Path) -> None:
@@ -392,7 +399,7 @@ def test_a_large_file_that_breaks_off_is_reported_with_its_place_even_without_re
     found = read_adapter_task(path, "helm")
     assert found is not None
     assembly = found.tasks[0].assembly
-    assert assembly.has_recorded_prompts
+    assert assembly.recorded_prompts is not None
     result = assembly.recorded_prompts()
     assert result.summary == "no recorded prompt in 49 recorded requests"
     (error,) = result.bad

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.tasks.scoring.scoring_lines import reading_of, task_reading
+from pytest_promptfmt.tasks.scoring.results import reading_of, task_reading
 
 
 class Reader:

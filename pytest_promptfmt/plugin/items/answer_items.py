@@ -158,7 +158,9 @@ class RecordedPromptsItem(TaskItem):
         """Compare; raises ItemFailedError with the first differences and the states that cannot be used."""
         item = Outcome(task=self.tested.id, file=str(self.path), profile="recorded prompts")
         with self.failures_of(item):
-            found = self.tested.assembly.recorded_prompts()
+            compare = self.tested.assembly.recorded_prompts
+            assert compare is not None
+            found = compare()
         self.outcome = item
         self.add_report_section("call", "promptfmt", found.summary)
         if not found.different and not found.bad:
@@ -182,6 +184,7 @@ class RecordedScoresItem(AnswersItem):
         run_id = run.folders.settings_of(self.tested).run_id(RECORDED)
         item = Outcome(task=self.tested.id, file=str(self.path), profile=run_id)
         with self.failures_of(item):
+            assert assembly.recorded_scores is not None
             found = assembly.recorded_scores()
         header = {"task": self.tested.id, "profile": run_id, **assembly.facts}
         document = recorded_document(header, found)
@@ -245,9 +248,9 @@ class RecordedKind(Kind):
     def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield an item for recorded prompts, and one for recorded answers."""
         assembly = node.task.assembly
-        if assembly.has_recorded_prompts:
+        if assembly.recorded_prompts is not None:
             yield node.make(RecordedPromptsItem, "recorded[prompts]")
-        if assembly.has_recorded_answers:
+        if assembly.recorded_scores is not None:
             yield node.make_with_snapshot(RECORDED, RecordedScoresItem, "recorded[scores]")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -65,28 +65,20 @@ class HelmAssembly(Assembly):
         return HelmAssembler(task, self.file, docs, num_fewshot, trials=self.trials)
 
     @property
-    def has_recorded_prompts(self) -> bool:
-        """Return whether the file holds prompts that were sent, or is too large to have been read to its end."""
-        return self.file.first.has_prompts or self.file.whole is None
-
-    @property
-    def has_recorded_answers(self) -> bool:
-        """Return whether the file holds completions that are answers."""
-        if not self.file.first.has_results or self.spec.method == "language_modeling":
-            return False
-        return self.spec.method != "ranking_binary" or self.file.ranking is not None
-
-    def recorded_prompts(self) -> RecordedPrompts:
-        """Return how the recorded prompts compare with ours."""
+    def recorded_prompts(self) -> Callable[[], RecordedPrompts] | None:
+        """Return what compares prompts, where the file holds some or is too large to have been read to its end."""
         from pytest_promptfmt.systems.helm.recorded_runs import compare_recorded
 
-        return compare_recorded(self.file)
+        return partial(compare_recorded, self.file) if self.file.first.has_prompts or self.file.whole is None else None
 
-    def recorded_scores(self) -> RecordedScores:
-        """Return the scores of the recorded completions."""
+    @property
+    def recorded_scores(self) -> Callable[[], RecordedScores] | None:
+        """Return what scores completions, where the file holds some that are answers."""
         from pytest_promptfmt.systems.helm.recorded_runs import score_recorded
 
-        return score_recorded(self.file)
+        is_answered = self.file.first.has_results and self.spec.method != "language_modeling"
+        is_scored = is_answered and (self.spec.method != "ranking_binary" or self.file.ranking is not None)
+        return partial(score_recorded, self.file) if is_scored else None
 
 
 def read_adapter_task(path: Path, system: str) -> TaskFile | None:
