@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,15 @@ class SnapshotError(PromptfmtError):
 
 class SettingsError(PromptfmtError):
     """A setting or command-line option that is invalid."""
+
+
+def load_entry(entry: EntryPoint, what: str, kind: type[PromptfmtError], position: Position | None = None) -> Any:
+    """Return the object of an entry point, which `what` names in messages; raises `kind` where it does not load."""
+    try:
+        return entry.load()
+    except Exception as error:
+        message = f"{what} {entry.value} cannot be imported: {type(error).__name__}: {error}"
+        raise kind(message, position=position) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Final
 
-from pytest_promptfmt.core.errors import ModelError, did_you_mean
+from pytest_promptfmt.core.errors import ModelError, did_you_mean, load_entry
 from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood, Model, ModelOptions
 
 __all__ = ["Answer", "Ask", "Generation", "Likelihood", "Model", "ModelOptions", "open_model"]
@@ -50,12 +50,5 @@ def open_model(written: str, options: ModelOptions | None = None) -> Model:
 
 
 def _added(scheme: str) -> Opener | None:
-    for entry in entry_points(group=GROUP, name=scheme):
-        try:
-            opener: Opener = entry.load()
-        except Exception as error:
-            raise ModelError(
-                f"the model backend {entry.value} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
-        return opener
-    return None
+    found = entry_points(group=GROUP, name=scheme)
+    return next((load_entry(entry, "the model backend", ModelError) for entry in found), None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.errors import SettingsError, load_entry
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
@@ -250,12 +250,7 @@ def shapes() -> str:
 def _installed() -> Mapping[str, System]:
     found: dict[str, System] = {}
     for entry in entry_points(group=GROUP):
-        try:
-            system = entry.load()
-        except Exception as error:
-            raise SettingsError(
-                f"the system of {entry.value} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+        system = load_entry(entry, "the system of", SettingsError)
         if not isinstance(system, System):
             raise SettingsError(f"{entry.value} is not a System", hint="name an instance of a subclass of System")
         found[system.name] = system

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -114,23 +114,14 @@ def task_from_config(
 
 
 class _Where:
-    """From a key path to where it or its nearest parent is written, else the file."""
+    """From a key path to where it or its nearest parent is written, else the file; and the harness of the file."""
 
     def __init__(self, path: Path | None, locate: Locate) -> None:
         self._path, self._locate = path, locate
 
-    def knows(self, key: Any) -> bool:
-        """Return whether the harness of the file has a key of tasks."""
-        harness = self._harness
-        return harness is not None and key in harness.task_keys
-
-    def has_sampler(self, name: str) -> bool:
-        """Return whether the harness of the file has a sampler."""
-        harness = self._harness
-        return harness is not None and harness.has_sampler(name)
-
     @property
-    def _harness(self) -> Harness | None:
+    def harness(self) -> Harness | None:
+        """Return the harness of the file, None without one."""
         return harness_of(self._path.parent.resolve()) if self._path is not None else None
 
     def error(self, message: str, *keys: str | int, hint: str | None = None) -> SourceError:
@@ -157,18 +148,16 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
     for key, value in config.items():
         if key in _TASK_KEYS:
             _check_value((key,), value, _TASK_KEYS[key], where)
-        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known) and not where.knows(key):
+        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known):
+            if (harness := where.harness) is not None and key in harness.task_keys:
+                continue
             raise where.error(f"unknown task key {key!r}", key, hint=_unknown_key_hint(key, known))
     _check_output_type(config, where)
     for index, tag in enumerate(config["tag"] if isinstance(config.get("tag"), list) else ()):
         if not isinstance(tag, str):
             raise where.error(f"a tag must be text, not {_what(tag)}", "tag", index)
     _check_generation(config.get("generation_kwargs"), where)
-    for index, metric in enumerate(config.get("metric_list") or ()):
-        if not isinstance(metric, Mapping) or "metric" not in metric:
-            hint = f"write `- metric: {metric}`" if isinstance(metric, str) else None
-            message = "an entry of metric_list must be a mapping with the key `metric`"
-            raise where.error(message, "metric_list", index, hint=hint)
+    _check_entries(config.get("metric_list") or (), "an entry of metric_list", "metric", where, "metric_list")
     for index, pipeline in enumerate(config.get("filter_list") or ()):
         _check_filters(pipeline, index, where)
 
@@ -243,11 +232,14 @@ def _check_filters(pipeline: Any, index: int, where: _Where) -> None:
     steps = pipeline["filter"]
     if not isinstance(steps, list):
         raise where.error(f"`filter` must be a list of steps, not {_what(steps)}", "filter_list", index, "filter")
-    for number, step in enumerate(steps):
-        if not isinstance(step, Mapping) or "function" not in step:
-            hint = f"write `- function: {step}`" if isinstance(step, str) else None
-            message = "a step of a filter must be a mapping with the key `function`"
-            raise where.error(message, "filter_list", index, "filter", number, hint=hint)
+    _check_entries(steps, "a step of a filter", "function", where, "filter_list", index, "filter")
+
+
+def _check_entries(entries: Iterable[Any], what: str, key: str, where: _Where, *keys: str | int) -> None:
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or key not in entry:
+            hint = f"write `- {key}: {entry}`" if isinstance(entry, str) else None
+            raise where.error(f"{what} must be a mapping with the key `{key}`", *keys, index, hint=hint)
 
 
 def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
@@ -275,11 +267,9 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
 
 
 def _check_sampler(sampler: Any, where: _Where) -> None:
-    if (
-        sampler in SAMPLERS or where.has_sampler(sampler)
-        if isinstance(sampler, str)
-        else _KINDS["a !function"](sampler)
-    ):
+    if sampler in SAMPLERS if isinstance(sampler, str) else _KINDS["a !function"](sampler):
+        return
+    if isinstance(sampler, str) and (harness := where.harness) is not None and harness.has_sampler(sampler):
         return
     hint = did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or use a !function with a sampler class"
     message = f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}"

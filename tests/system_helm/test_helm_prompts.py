@@ -223,8 +223,15 @@ def test_a_window_drops_shots_from_the_end_and_then_the_end_of_the_question(size
 @given(
     st.lists(st.text("ab\n", max_size=5), min_size=1, max_size=5).filter(any),
     st.sampled_from([("a", "xy"), ("", "-"), ("b+$", ""), (r"(a)(b)", r"\2\1"), (r"\n", ";\n"), ("ab?", r"[\g<0>]")]),
+    st.integers(0, 25),
 )
-def test_substitutions_over_pieces_are_those_over_their_text(texts: list[str], pattern: tuple[str, str]) -> None:
-    pieces = [PromptPiece(Span(text, Origin("question")), 0) for text in texts if text]
-    made, _ = substituted(pieces, *pattern, Origin("question"))
-    assert "".join(piece.span.text for piece in made) == re.sub(*pattern, "".join(texts))
+def test_substitutions_over_pieces_are_those_over_their_text(
+    texts: list[str], pattern: tuple[str, str], mark: int
+) -> None:
+    pieces, text = [PromptPiece(Span(text, Origin("question")), 0) for text in texts if text], "".join(texts)
+    made, moved = substituted(pieces, *pattern, Origin("question"), mark=min(mark, len(text)))
+    assert "".join(piece.span.text for piece in made) == re.sub(*pattern, text)
+    matches = [*re.finditer(pattern[0], text)]
+    grown = sum(len(each.expand(pattern[1])) - len(each[0]) for each in matches if each.end() <= mark)
+    inside = next((each.start() for each in matches if each.start() < mark < each.end()), min(mark, len(text)))
+    assert moved == inside + grown

@@ -23,6 +23,7 @@ from pytest_promptfmt.core.errors import (
     ScoringError,
     UnavailableScoringError,
     is_misspelt,
+    load_entry,
 )
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.deferred_imports import load_for
@@ -217,16 +218,8 @@ def _entries(group: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _of_package(group: str, name: str, position: Position | None) -> Any:
-    for entry in _entries(group, tuple(sys.path)):
-        if entry.name != name:
-            continue
-        try:
-            return entry.load()
-        except Exception as error:
-            raise ScoringError(
-                f"{name!r} of {entry.value} cannot be imported: {type(error).__name__}: {error}", position=position
-            ) from error
-    return None
+    found = (entry for entry in _entries(group, tuple(sys.path)) if entry.name == name)
+    return next((load_entry(entry, f"{name!r} of", ScoringError, position) for entry in found), None)
 
 
 def _registered(kind: str, name: str) -> Any:
