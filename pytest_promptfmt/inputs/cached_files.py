@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.store import as_json, mapping, parsed
+from pytest_promptfmt.inputs.places import digest_of
+from pytest_promptfmt.inputs.store import Store, as_json, mapping
 from pytest_promptfmt.tasks import IndexEntry
 
 Shown = Mapping[str, Any]
@@ -49,9 +50,9 @@ class CachedFile:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
-    are. `read` returns the text of the results of items, of which those that are not `is_valid` are left out.
-    `profiles` are the keys of those that its items use, `introduces` of those that no file before it had: it has the
-    findings about them.
+    are. With `has_new`, a snapshot is missing. `results` is the digest of the packed results of items, which `read`
+    returns. `profiles` are the keys of those that its items use, `introduces` of those that no file before it had: it
+    has the findings about them.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -61,11 +62,13 @@ class CachedFile:
     introduces: frozenset[str]
     is_quiet: bool
     quiet: Counted
-    read: Callable[[], object]
-    is_valid: Callable[[Shown], bool]
+    has_new: bool
+    results: str
+    read: Callable[[], bytes]
+    unpack: Callable[[bytes], Any]
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], read: Callable[[], object], is_valid: Callable[[Shown], bool]) -> CachedFile:
+    def of(cls, row: Mapping[str, Any], read: Callable[[], bytes], store: Store) -> CachedFile:
         """Return the file of a row; raises any error for invalid data."""
         return cls(
             tasks=tuple((str(a), str(b), None if c is None else str(c)) for a, b, c in row["tasks"]),
@@ -75,23 +78,29 @@ class CachedFile:
             introduces=frozenset(map(str, row["introduces"])),
             is_quiet=row["is_quiet"] is True,
             quiet=Counted.read(row["quiet"]),
+            has_new=row["has_new"] is True,
+            results=str(row["results"]),
             read=read,
-            is_valid=is_valid,
+            unpack=store.unpacked,
         )
 
     @cached_property
-    def _text(self) -> object:
+    def _packed(self) -> bytes:
         return self.read()  # once: another run may write it meanwhile
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Return whether the results of its items are still those that were written."""
+        return digest_of(self._packed) == self.results
+
     def pack(self) -> None:
-        """Free the parsed results until they are needed again: as text they take a quarter of the memory."""
+        """Free the parsed results until they are needed again: packed they take little memory."""
         vars(self).pop("items", None)
 
     @cached_property
     def items(self) -> Mapping[str, Shown]:
-        """Return the result of each item, by the rest of its node id, without invalid ones."""
-        items = {str(key): mapping(shown) for key, shown in mapping(parsed(self._text)).items()}
-        return {key: shown for key, shown in items.items() if self.is_valid(shown)}
+        """Return the result of each item, by the rest of its node id; none if they are damaged."""
+        return mapping(self.unpack(self._packed)) if self.is_whole else {}
 
     def loud(self) -> Iterator[Shown]:
         """Yield the results of items that are not quiet."""
@@ -104,6 +113,11 @@ def read_entry(row: Any) -> IndexEntry:
     return IndexEntry(name, kind, Path(path), tuple(map(str, parts)), tuple(map(str, tags)))
 
 
+def is_new(shown: Shown) -> bool:
+    """Return whether the result of an item is about a missing snapshot."""
+    return any(mapping(report.get("promptfmt")).get("category") == "new" for report in shown["reports"])
+
+
 def is_quiet(shown: Shown) -> bool:
     """Return whether an item passed without a warning."""
     return not shown["warnings"] and all("passed" in report for report in shown["reports"])
@@ -113,13 +127,13 @@ def is_quiet(shown: Shown) -> bool:
 
 
 class ItemResults:
-    """The results of the items of one file as they arrive, and their compressed JSON and counts once all are there."""
+    """The results of the items of one file as they arrive; once all are there, compressed and with a summary."""
 
     def __init__(self) -> None:
         self.items: dict[str, Shown] = {}
         self.is_empty = True
         self.packed = b""
-        self._summary = ""
+        self.summary: Mapping[str, Any] = {}
 
     def add(self, name: str, shown: Shown) -> bool:
         """Add the result of an item; return whether it is the first of this item."""
@@ -135,14 +149,14 @@ class ItemResults:
         counts, quiet = _Counts(), {name: shown for name, shown in self.items.items() if is_quiet(shown)}
         for name, shown in quiet.items():
             counts.add_item(name, shown)
-        is_all = len(quiet) == len(self.items)
-        self._summary = as_json({"size": len(self.items), "is_quiet": is_all, "quiet": counts.row})
+        self.summary = {
+            "size": len(self.items),
+            "is_quiet": len(quiet) == len(self.items),
+            "quiet": counts.row,
+            "has_new": any(map(is_new, self.items.values())),
+            "results": digest_of(self.packed),
+        }
         self.items = {}
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """Return the counts of packed items, as `CachedFile` reads them."""
-        return mapping(parsed(self._summary))
 
 
 def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ snapshots.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,14 +61,13 @@ class OutcomeCache:
         tree: Tree,
         *,
         shows: bool,
-        is_valid: Callable[[Shown], bool],
     ) -> None:
         places = Places(run.rootdir)
         self._run, self._folders, self._tree = run, folders, tree
         self.store = Store(folder, places, by_context=(*BY_CONTEXT, FOLDERS), context=lambda: self._context)
         self._contents = Contents(places)
         self._inputs = StoredInputs(self.store, self._contents)
-        self._rows = OutcomeRows(self.store, places, is_valid)
+        self._rows = OutcomeRows(self.store, places)
         self.shared = SharedInputs(run, folders, self._contents, self._inputs)
         self.folders = CachedFolders(
             run, self.store, self._inputs, self._contents, self.shared, folders, shows=shows and self.store.is_on

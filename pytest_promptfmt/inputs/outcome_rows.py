@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.inputs.cached_files import CachedFile, ItemResults, Shown
+from pytest_promptfmt.inputs.cached_files import CachedFile, ItemResults
 from pytest_promptfmt.inputs.cached_folders import FOLDERS, folder_of
 from pytest_promptfmt.inputs.places import Places
 from pytest_promptfmt.inputs.store import Store, mapping
@@ -35,15 +35,11 @@ _MOST_VARIANTS: Final = 6
 
 
 class OutcomeRows:
-    """The outcomes of files in a store; one that is not `is_valid` is not used.
+    """The outcomes of files in a store; `found` has the rows of those that hold, or were made by this run."""
 
-    `found` has the rows of the files whose outcomes hold, or were made by this run.
-    """
-
-    def __init__(self, store: Store, places: Places, is_valid: Callable[[Shown], bool]) -> None:
+    def __init__(self, store: Store, places: Places) -> None:
         self._store = store
         self._places = places
-        self._is_valid = is_valid
         self.found: dict[str, Mapping[str, Any]] = {}
 
     def variants(self, name: str) -> list[Mapping[str, Any]]:
@@ -75,8 +71,8 @@ class OutcomeRows:
     def file(self, path: Path, row: Mapping[str, Any]) -> CachedFile | None:
         """Return the cached outcomes of a row, None for invalid ones, and for those of other inputs."""
         try:
-            read = partial(self._store.text, _ITEMS, _of_variant(path, row["made"]))
-            return CachedFile.of(row, read, self._is_valid) if row["made"] == self.digest(row) else None
+            read = partial(self._store.packed_row, _ITEMS, _of_variant(path, row["made"]))
+            return CachedFile.of(row, read, self._store) if row["made"] == self.digest(row) else None
         except Exception:  # invalid data of any kind
             return None
 

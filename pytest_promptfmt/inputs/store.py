@@ -23,7 +23,7 @@ from pytest_promptfmt.core.writing import top_of
 from pytest_promptfmt.inputs.contents import OTHER, Contents, Input
 from pytest_promptfmt.inputs.places import Places, digest_of, identity_of
 
-VERSION: Final = 14
+VERSION: Final = 15
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26
@@ -109,31 +109,36 @@ class Store:
 
     def row(self, kind: str, path: str) -> Any:
         """Return the content of a row as an earlier run wrote it, None for a missing row."""
-        return parsed(self.text(kind, path))
+        return self.unpacked(self._content(kind, path))
 
-    def text(self, kind: str, path: str) -> object:
-        """Return the content of a row as it is stored, to be `parsed` later; None for a missing row."""
+    def packed_row(self, kind: str, path: str) -> bytes:
+        """Return the content of a row that was `packed`, empty for a missing one."""
+        content = self._content(kind, path)
+        return content if isinstance(content, bytes) else b""
+
+    def _content(self, kind: str, path: str) -> object:
         query = "SELECT content FROM rows WHERE kind = ? AND path = ?"
         found = self._select(query, self._kind(kind), self._places.neutral(path))
-        return self._read(found[0][0]) if found else None
+        return found[0][0] if found else None
 
     def rows(self, kind: str) -> dict[str, Any]:
         """Return all rows of a kind by their paths, as earlier runs wrote them."""
         found = self._select("SELECT path, content FROM rows WHERE kind = ?", self._kind(kind))
-        return {self._places.here(path): parsed(self._read(content)) for path, content in found}
+        return {self._places.here(path): self.unpacked(content) for path, content in found}
 
     def paths(self, kind: str) -> list[str]:
         """Return the paths of a kind."""
         found = self._select("SELECT path FROM rows WHERE kind = ?", self._kind(kind))
         return [self._places.here(path) for (path,) in found]
 
-    def _read(self, content: object) -> object:
-        if isinstance(content, bytes):
-            try:
+    def unpacked(self, content: object) -> Any:
+        """Return the value of a row's content, also of one that was `packed`; None for invalid data."""
+        try:
+            if isinstance(content, bytes):
                 content = zlib.decompressobj().decompress(content, _MOST_BYTES_OF_ROW).decode("utf-8", "replace")
-            except zlib.error:
-                return None
-        return self._places.read(content) if isinstance(content, str) else content
+            return json.loads(self._places.read(content)) if isinstance(content, str) else None
+        except (zlib.error, ValueError, RecursionError):
+            return None
 
     def _kind(self, kind: str) -> str:
         return f"{kind} {self._context()}" if kind in self._by_context else kind
@@ -329,16 +334,6 @@ def _has_schema(connection: sqlite3.Connection) -> bool:
 def as_json(content: object) -> str:
     """Return the text of a row, or of a part of it."""
     return json.dumps(content, separators=(",", ":"))
-
-
-def parsed(content: object) -> Any:
-    """Return the value of a row's text, None for invalid JSON."""
-    if not isinstance(content, str):
-        return None
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

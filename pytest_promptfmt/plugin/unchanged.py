@@ -13,14 +13,13 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.inputs.cached_files import CachedFile, Counted, Shown
+from pytest_promptfmt.inputs.cached_files import CachedFile, Counted
 from pytest_promptfmt.inputs.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.inputs.outcome_cache import OutcomeCache
-from pytest_promptfmt.inputs.store import mapping, remove_store, store_folder
+from pytest_promptfmt.inputs.store import remove_store, store_folder
 from pytest_promptfmt.inputs.task_inputs import RunInputs
 from pytest_promptfmt.plugin.collection import TaskFileNode, task_file_node
 from pytest_promptfmt.plugin.hash_seeds import varying
-from pytest_promptfmt.plugin.item_results import is_stored
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
@@ -121,6 +120,10 @@ class UnchangedItem(Unchanged):
     def ihook(self) -> Any:
         """Return the hooks of the folder, which pytest would look up each time."""
         return super().ihook
+
+    def shown_count(self, *, quiet: bool) -> int:
+        """Return the number of items that `stored` yields."""
+        return self.cached.size - (0 if quiet else self.cached.quiet.passed)
 
     def stored(self, *, quiet: bool) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
         """Yield the items of the file with their results, the quiet ones only if wanted."""
@@ -255,23 +258,13 @@ def _first_with(item: UnchangedItem, known: Set[str]) -> UnchangedItem | None:
     return same
 
 
-def may_be_renamed(run: Run, shown: Shown) -> bool:
-    """Return whether a cached result is about a missing snapshot, which an obsolete one may replace in this run.
+def _is_settled(item: UnchangedItem) -> bool:
+    """Return whether the outcomes of a file can be shown: they are all there, and nothing of it may be renamed.
 
     A renamed task leaves its snapshot to another one, and all obsolete ones are known once all files are collected.
     """
-    categories = {mapping(report.get("promptfmt")).get("category") for report in shown["reports"]}
-    return "new" in categories and bool(run.expected.obsolete())
-
-
-def _is_settled(item: UnchangedItem) -> bool:
-    """Return whether the outcomes of a file can be shown: each is valid, and nothing of it may be renamed."""
     run, cached = item.config.stash[RUN], item.cached
-    if cached.is_quiet:
-        return True
-    is_whole = len(cached.items) == cached.size and not any(may_be_renamed(run, shown) for shown in cached.loud())
-    cached.pack()
-    return is_whole
+    return cached.is_quiet or (cached.is_whole and not (cached.has_new and run.expected.obsolete()))
 
 
 def about(item: PromptItem) -> list[object]:
@@ -316,7 +309,7 @@ def inputs_of(run: Run) -> RunInputs:
 def cache_of(run: Run, workers: int) -> OutcomeCache:
     """Return the cache of a run with so many workers."""
     folder, shows = _folder_of(run, workers)
-    return OutcomeCache(inputs_of(run), run.folders, folder, run.expected.tree, shows=shows, is_valid=is_stored)
+    return OutcomeCache(inputs_of(run), run.folders, folder, run.expected.tree, shows=shows)
 
 
 def _folder_of(run: Run, workers: int) -> tuple[Path | None, bool]:

@@ -26,12 +26,12 @@ from pytest_promptfmt.engine.confinement import Confinement
 from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.processes import uninterrupted
 from pytest_promptfmt.engine.workers import Lost, Pool
-from pytest_promptfmt.inputs.cached_files import Shown
+from pytest_promptfmt.inputs.cached_files import Shown, is_new
 from pytest_promptfmt.plugin.collection import warn_of_file
 from pytest_promptfmt.plugin.item_results import is_sent, own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about, may_be_renamed
+from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
 from pytest_promptfmt.plugin.worker_processes import (
     ItemRunner,
     confinement_of,
@@ -114,7 +114,7 @@ class WorkerRuns:
         self._shows_phases = wants_times or has_other_plugins(self._config, ["pytest_runtest_logreport"])
         wants_each = self._wants_each(reporter)
         again = [item for item in same if isinstance(item, UnchangedItem) and not item.is_counted]
-        shown = sum(1 for item in again for _ in item.stored(quiet=wants_each))
+        shown = sum(item.shown_count(quiet=wants_each) for item in again)
         # pytest's percentage is of it; if it were 0 since all items are only counted, the run would fail.
         session.testscollected = len(others) + shown or session.testscollected
         return (yield)
@@ -260,9 +260,9 @@ class WorkerRuns:
         return self._worker.work(job)
 
     def _cached(self, item: pytest.Item) -> Shown | None:
-        """Return the cached result of an item, None if it has to run."""
+        """Return the cached result of an item, None if it has to run: an obsolete snapshot may be its missing one."""
         shown = self._run.cache.shown(item)
-        return None if shown is not None and may_be_renamed(self._run, shown) else shown
+        return None if shown is not None and is_new(shown) and self._run.expected.obsolete() else shown
 
     def _report(self, item: PromptItem | StoredItem, data: Mapping[str, Any]) -> pytest.TestReport:
         """Return a report that a worker sent; its text is short if an earlier item had the same problem."""

@@ -76,7 +76,7 @@ def forge(project: Project, *, without: Path | str = "", folders: bool = False) 
     with rows_of(project, "outcomes") as outcomes:
         for [row] in outcomes.values():
             row["inputs"] = [key for key in row["inputs"] if key not in left_out]
-            row["made"] = OutcomeRows(Store(None), places, bool).digest(row)
+            row["made"] = OutcomeRows(Store(None), places).digest(row)
     for kind in ("folders", "index"):
         with rows_of(project, kind) as rows:
             for row in rows.values():
