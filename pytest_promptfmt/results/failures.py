@@ -16,7 +16,7 @@ from pytest_promptfmt.results.clusters import MEANINGS
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORING, verdict_lines
+from pytest_promptfmt.snapshots.content import COLUMNS, SCORES, SCORING, verdict_lines
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.hunks import marked_lines
 from pytest_promptfmt.snapshots.lock import Note
@@ -50,6 +50,7 @@ _OF_TASK: Final = {
     COLUMNS: "the columns that the task reads",
     FEW_SHOT: "few-shot examples",
     SCORING: "how answers are read and scored",
+    SCORES: "scores of sample answers",
 }
 _NOT_IN_PATHS = re.compile(r"\[|::")
 

@@ -107,15 +107,15 @@ def html_comparison(
         for each, view in zip(cluster.members, _examples(cluster), strict=False)
         if each.profile or cluster.category != "obsolete"  # a file, of no prompt
     ]
-    rows += [
-        _Row(task, "", place.file, "finding" if group.severity is Severity.ERROR else "passed", findings=[at_place])
-        for group in findings
-        for place in group.places
-        for at_place in [
-            replace(group, where=" ".join(filter(None, (place.at(here), place.keys))), saw=place.saw, do=place.do)
-        ]
-        for task in place.tasks
-    ]
+    of_task = {row.task: row for row in reversed(rows)}
+    for group in findings:
+        for place in group.places:
+            where = " ".join(filter(None, (place.at(here), place.keys)))
+            for task in place.tasks:  # a change of the task shows it, too
+                if task not in of_task:
+                    category = "finding" if group.severity is Severity.ERROR else "passed"
+                    rows.append(of_task.setdefault(task, _Row(task, "", place.file, category)))
+                of_task[task].findings.append(replace(group, where=where, saw=place.saw, do=place.do))
     causes = causes_of(changed, findings)
     return _made_of(rows, RunResult(rootdir=here), causes, f"Prompts: {old} → {new}", notes, sides=(old, new))
 

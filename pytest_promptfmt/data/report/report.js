@@ -102,7 +102,7 @@ function paint() {
 }
 
 function nameOf(item) {
-  return `${item[0]} [${item[2]}]`;
+  return item[2] ? `${item[0]} [${item[2]}]` : item[0];
 }
 
 function whatOf(item) {
