@@ -119,7 +119,9 @@ def diff(
         raise SettingsError("--lm-eval can only be combined with --harness")
     prints_data = as_json + sum(str(file) == "-" for file in (markdown, html))
     if prints_data > 1:
-        raise SettingsError("only one of --json, --html - and --markdown - can print", hint="write the others to files")
+        raise SettingsError(
+            "give only one of --json, `--html -` and `--markdown -`: each prints", hint="write the others to files"
+        )
     for file in (markdown, html):
         if file is not None and not file.parent.is_dir():
             raise SettingsError(f"no such folder: {display_path(file.parent)}", hint=gate.missing_hint(file.parent))

@@ -264,7 +264,7 @@ def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
             for name in (each.base, each.also, each.same_as):
                 if name is not None and name not in found:
                     raise SourceError(
-                        f"conversation {each.name!r}: there is no conversation {name!r}",
+                        f"conversation {each.name!r} refers to the unknown conversation {name!r}",
                         position=Position(path),
                         hint=did_you_mean(name, found),
                     )

@@ -273,7 +273,9 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
         ]
         if len(joined) > 1:
             saw = " ".join(joined)[:80]
-            yield finding("`>` joins lines of options or labels into one", saw, Position(view.path, number + 1, 1))
+            yield finding(
+                "`>` joins the lines of options or labels into one line", saw, Position(view.path, number + 1, 1)
+            )
 
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)

@@ -133,7 +133,7 @@ def _cue_in_answer(page: Page) -> Iterator[Finding]:
         yield finding("", f"the prompt ends with {cue.name + cue.colon!r}, the answer is {parts[0][:40]!r}", at)
 
 
-@query("PF242", "the answer of a few-shot example repeats the label before it", shown, at="fewshot_config")
+@query("PF242", "the answer of a few-shot example repeats the label before the answer", shown, at="fewshot_config")
 def _cue_in_shot(page: Page) -> Iterator[Finding]:
     begin = f"{page.cue.name}{page.cue.colon}" if page.cue is not None else COLUMN
     answers = [shot.answer.strip() for shot in page.shots if shot.answer and begin in shot.question]
@@ -147,7 +147,7 @@ def _cue_in_shot(page: Page) -> Iterator[Finding]:
 # -- labels unlike their siblings --------------------------------------------------------------------------------------
 
 
-@query("PF240", "a label has no space after its colon, but other labels have one", texts, name="uneven-labels")
+@query("PF240", "only some labels have a space after the colon", texts, name="uneven-labels")
 def uneven_labels(text: Text) -> Iterator[str | Finding]:
     """Report labels that are written in different ways, for example with and without a space.
 
@@ -202,7 +202,7 @@ def _mixed_colons(page: Page) -> Iterator[str]:
             yield " and ".join(f"{name}{colon}" for colon, name in sorted(by_colon.items()))
 
 
-@query("PF240", "one label has no colon, but another has one", task)
+@query("PF240", "only some labels have a colon", task)
 def _label_without_colon(study: Study) -> Iterator[str]:
     text = question_template(study)
     cue = _BARE_CUE.search(text)
@@ -229,7 +229,7 @@ def _label_lost_colon(study: Study) -> Iterator[Finding]:
             yield finding("", text[found.start() : found.end() + 20], keys)
 
 
-@query("PF240", "one column of a pair has a label, but the other has none")
+@query("PF240", "only one column of a pair has a label")
 def _label_of_pair_missing(page: Page) -> Iterator[Finding]:
     labels = {field.casefold(): label for label, field in page.labelled}
     for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
@@ -419,7 +419,7 @@ def _stray_quote(page: Page) -> Iterator[str | Finding]:
     quoted = [text for text in choices if _QUOTED.fullmatch(text)]
     written = study.written.doc_to_choice
     if isinstance(written, list) and "{{" not in str(written) and 0 < len(quoted) < len(choices):
-        yield finding("one choice is in quotes, but another is not", quoted[0][:40])
+        yield finding("only some choices are in quotes", quoted[0][:40])
 
 
 @query("PF235", "a tag is opened but not closed")

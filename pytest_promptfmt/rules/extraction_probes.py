@@ -158,7 +158,7 @@ def _first_of_reasoning(study: Study) -> Iterator[Finding]:
                 yield wrong.finding(None if len(misread) == len(reader.pipelines) else Severity.WARNING)
 
 
-@query("PF504", "a filter reads a comma, or only a part of a number", task, scope="scoring")
+@query("PF504", "a filter misreads a number because of a comma", task, scope="scoring")
 def _number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)

@@ -215,7 +215,7 @@ def test_own_conversations_are_read_beside_a_template(project: Project) -> None:
     assert re.search(r"\ndoc 1\d\d\d\n  conversation weather\n", project.snapshots()[SNAPSHOT].decode())
     project.edit("our.conversations.yaml", "base: question", "base: questoin")
     broken = project.run("-q")
-    broken.stdout.fnmatch_lines(["*conversation 'weather': there is no conversation 'questoin'*"])
+    broken.stdout.fnmatch_lines(["*conversation 'weather' refers to the unknown conversation 'questoin'*"])
 
 
 def test_formats_and_profiles_of_a_run_are_for_tasks_alone(project: Project) -> None:
