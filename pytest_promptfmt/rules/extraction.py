@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import Answers, Subject, answers_of, contract_sentences
@@ -37,9 +37,10 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
 
     Real: generation tasks of which only the `output_type` was changed to multiple choice.
     """
-    written: Any = study.task.filter_list
-    if written and not study.generates and study.renders_fields and looks_for_answers(study.task):
-        saw = f"output_type: {study.task.output_type}"
+    task = study.task
+    is_known = study.renders_fields and task.output_type != "other"
+    if task.filter_list and not study.generates and is_known and looks_for_answers(task):
+        saw = f"output_type: {task.output_type}"
         yield finding("a filter looks for an answer, but nothing is generated", saw, "filter_list")
 
 

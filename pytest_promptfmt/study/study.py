@@ -193,6 +193,7 @@ class Study(Configuration):
 
     def _scoring(self, count: int | None) -> Scoring:
         def make() -> Scoring:
+            self.require_requests()
             task, instances = self.bound_for_scoring, self._rendered(count, PLAIN)
             docs = self._material(count).docs
             return Scoring(task=task, docs=docs, instances=tuple(map(_of_first_question, instances)))

@@ -78,12 +78,24 @@ def test_an_output_type_of_a_fork_has_requests(project: Project) -> None:
 
 def test_requests_of_an_output_type_of_no_installed_harness_are_unknown(project: Project) -> None:
     project.task("own.yaml", output_type="ordered_regex")
-    project.run("--snapshot-update", "own.yaml")
-    result = project.run("own.yaml", "-k", "snapshot")
-    assert "passed" not in result.parseoutcomes()
+    for written in ("--snapshot-update",), ():
+        result = project.run(*written, "own.yaml", "-k", "snapshot")
+        assert "passed" not in result.parseoutcomes()
     result.stdout.fnmatch_lines(["skipped*requests of the output type 'ordered_regex' are unknown*"])
     project.edit("own.yaml", "doc_to_text:", "description: New.\ndoc_to_text:")
     assert project.run("own.yaml", "-k", "snapshot").parseoutcomes()["failed"]
+
+
+def test_nothing_is_said_about_scores_of_an_output_type_of_no_installed_harness(project: Project) -> None:
+    pattern = {"function": "regex", "regex_pattern": "Answer: (.)"}
+    project.task(
+        "own.yaml",
+        output_type="ordered_regex",
+        filter_list=[{"name": "f", "filter": [pattern, {"function": "take_first"}]}],
+        metric_list=[{"metric": "exact_match"}],
+    )
+    result = project.run("own.yaml", "-m", "promptfmt_lint", "-o", "promptfmt_lint=true")
+    assert not any(code in line for line in result.outlines for code in ("PF109", "PF112")), result.outlines
 
 
 ANSWERS: dict[str, Any] = {

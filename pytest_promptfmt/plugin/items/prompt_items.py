@@ -123,8 +123,7 @@ class SnapshotItem(RenderedItem):
         self.outcome = outcome
         if verdict.passed:
             with self.failures_of(outcome):
-                if not verdict.written:
-                    self.study.require_requests()
+                self.study.require_requests()
             return
         first = self.run.tally.first_item(outcome, self.nodeid)
         if first is None:

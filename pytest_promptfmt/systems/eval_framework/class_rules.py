@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import PromptfmtError
@@ -25,12 +26,31 @@ _ABSTENTION: Final = re.compile(
 )
 _QUOTES: Final = "\"'`‘’“”"
 
+Check = Callable[["Study", "TaskClass"], Iterator[Finding]]
+
+
+def class_rule(code: str, name: str, severity: Severity) -> Callable[[Check], Any]:
+    """Register a rule for the tasks that are classes, which is also given the imported class."""
+
+    def register(check: Check) -> Any:
+        @wraps(check)
+        def of_class(study: Study) -> Iterator[Finding]:
+            if study.task.system == SYSTEM.name:
+                from pytest_promptfmt.systems.eval_framework.tasks import class_of  # only where there is a class
+
+                found = class_of(study.task)
+                yield from check(study, found) if found is not None else ()
+
+        return rule(code, name, severity=severity, family=Family.CLASSES)(of_class)
+
+    return register
+
 
 # -- hooks -------------------------------------------------------------------------------------------------------------
 
 
-@rule("PF751", "shot-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)
-def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
+@class_rule("PF751", "shot-unlike-candidate", Severity.ERROR)
+def shot_unlike_candidate(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report shots that show an answer without the space that the scored candidates begin with.
 
     Why: the shots show `Answer:B`, but `Answer: B` is scored. They teach the model to answer without the space, which
@@ -40,9 +60,6 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
 
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
     """
-    found = _class_of(study)
-    if found is None:
-        return
     for instance in study.demonstrated[:1]:
         candidates = candidates_of(instance)
         spaced = {candidate[:1].isspace() for candidate in candidates if candidate}
@@ -62,8 +79,8 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF752", "shot-without-cue", severity=Severity.WARNING, family=Family.CLASSES)
-def shot_without_cue(study: Study) -> Iterator[Finding]:
+@class_rule("PF752", "shot-without-cue", Severity.WARNING)
+def shot_without_cue(study: Study, found: TaskClass) -> Iterator[Finding]:
     r"""Report shots without the cue, and questions that already end with it.
 
     Why: eval-framework adds the cue to the evaluated question, but not to the shots: the few-shot target must contain
@@ -75,9 +92,6 @@ def shot_without_cue(study: Study) -> Iterator[Finding]:
 
     Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
     """
-    found = _class_of(study)
-    if found is None:
-        return
     for instance in study.demonstrated[:1]:
         cue = _cue(instance).strip()
         question = question_message(instance)
@@ -104,8 +118,8 @@ def shot_without_cue(study: Study) -> Iterator[Finding]:
                 return
 
 
-@rule("PF756", "hook-changes-doc", severity=Severity.WARNING, family=Family.CLASSES)
-def hook_changes_doc(study: Study) -> Iterator[Finding]:
+@class_rule("PF756", "hook-changes-doc", Severity.WARNING)
+def hook_changes_doc(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report a hook that modifies its doc.
 
     Why: eval-framework passes the same row to all hooks and reuses it as a shot of other docs. A modified row is also
@@ -115,8 +129,7 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
 
     Real: shots in eval-framework are the rows themselves, not copies.
     """
-    found = _class_of(study)
-    if found is None or found.kind != "hooks" or not study.real_docs:
+    if found.kind != "hooks" or not study.real_docs:
         return
     try:
         instance = found.make(0)
@@ -141,8 +154,8 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
             yield finding(f"{hook} modifies the doc", ", ".join(changed), found.line_of(hook), 0, field=changed[0])
 
 
-@rule("PF757", "no-revision-lock-file", severity=Severity.WARNING, family=Family.CLASSES)
-def no_revision_lock_file(study: Study) -> Iterator[Finding]:
+@class_rule("PF757", "no-revision-lock-file", Severity.WARNING)
+def no_revision_lock_file(_study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
 
     Why: eval-framework 0.15.4 reads this attribute when it builds a task, and there is no default. Even the class in
@@ -152,9 +165,6 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
 
     Real: every template of the guide of eval-framework.
     """
-    found = _class_of(study)
-    if found is None:
-        return
     from pytest_promptfmt.systems.eval_framework.hooks import misses_lock_file  # only where there is a class
 
     if misses_lock_file(found.found):
@@ -166,8 +176,8 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-@rule("PF753", "probability-mass-of-text", severity=Severity.ERROR, family=Family.CLASSES)
-def probability_mass_of_text(study: Study) -> Iterator[Finding]:
+@class_rule("PF753", "probability-mass-of-text", Severity.ERROR)
+def probability_mass_of_text(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report a probability-mass metric with a ground truth that is a single text.
 
     Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run stops
@@ -177,11 +187,8 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
 
     Real: the guide of eval-framework recommends the two together.
     """
-    found = _class_of(study)
     used = [name for name in _metrics(found) if name in _MASS]
-    if found is None or not used:
-        return
-    for instance in study.instances:
+    for instance in study.instances if used else ():
         if isinstance(instance.target, str):
             yield finding(
                 f"{used[0]} needs a list as ground truth",
@@ -192,8 +199,8 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF754", "no-abstention-candidate", severity=Severity.WARNING, family=Family.CLASSES)
-def no_abstention_candidate(study: Study) -> Iterator[Finding]:
+@class_rule("PF754", "no-abstention-candidate", Severity.WARNING)
+def no_abstention_candidate(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report TernaryScore or DistributionalCorrectnessScore if the last candidate is an ordinary answer.
 
     Why: both metrics treat the last candidate as "I don't know", even if it is an answer. Without an abstention,
@@ -203,11 +210,8 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
 
     Real: the formulas of both metrics in eval-framework 0.15.4.
     """
-    found = _class_of(study)
     used = [name for name in _metrics(found) if name in _ABSTAINING]
-    if found is None or not used:
-        return
-    for instance in study.instances:
+    for instance in study.instances if used else ():
         candidates = candidates_of(instance)
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
@@ -220,8 +224,8 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF755", "abstention-quoted-differently", severity=Severity.WARNING, family=Family.CLASSES)
-def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
+@class_rule("PF755", "abstention-quoted-differently", Severity.WARNING)
+def abstention_quoted_differently(study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report an abstention that the prompt quotes differently from the scored candidate.
 
     Why: for example, the prompt allows the answer 'I don't know', but " I don't know." is scored. A model that follows
@@ -231,9 +235,6 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
 
     Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
     """
-    found = _class_of(study)
-    if found is None:
-        return
     for instance in study.instances[:1]:
         candidates = candidates_of(instance)
         last = candidates[-1].strip() if candidates else ""
@@ -251,8 +252,8 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF758", "unscored-metric", severity=Severity.INFO, family=Family.CLASSES)
-def unscored_metric(study: Study) -> Iterator[Finding]:
+@class_rule("PF758", "unscored-metric", Severity.INFO)
+def unscored_metric(_study: Study, found: TaskClass) -> Iterator[Finding]:
     """Report unknown metrics of a task class.
 
     Why: rules about scoring and runs with a model only use metrics that this plugin knows by name.
@@ -261,9 +262,6 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
 
     Real: metrics that run code or ask a judge.
     """
-    found = _class_of(study)
-    if found is None:
-        return
     from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
 
     for name in _metrics(found):
@@ -271,16 +269,8 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
             yield finding(f"unknown metric {name}", name, found.position)
 
 
-def _class_of(study: Study) -> TaskClass | None:
-    if study.task.system != SYSTEM.name:
-        return None
-    from pytest_promptfmt.systems.eval_framework.tasks import class_of  # only where there is a class
-
-    return class_of(study.task)
-
-
-def _metrics(found: TaskClass | None) -> tuple[str, ...]:
-    if found is None or found.kind == "benchmark":
+def _metrics(found: TaskClass) -> tuple[str, ...]:
+    if found.kind == "benchmark":
         return ()
     try:
         return found.constants().metrics

@@ -192,12 +192,10 @@ class TaskClass:
             given: dict[str, Any] = {"custom_subjects": None, "custom_hf_revision": None, "seed": SEED}
             return self.call(overwrite, num_fewshot, **given, hook="with_overwrite")
         instance = self.call(_constructor(build), num_fewshot, hook="__init__")
-        with suppress(AttributeError):
-            if getattr(instance, "rnd", None) is None:
-                instance.rnd = random.Random(SEED)
-        with suppress(AttributeError):
-            if getattr(instance, "num_fewshot", None) is None:
-                instance.num_fewshot = num_fewshot
+        for name, value in {"rnd": random.Random(SEED), "num_fewshot": num_fewshot}.items():
+            with suppress(AttributeError):
+                if getattr(instance, name, None) is None:
+                    setattr(instance, name, value)
         return instance
 
     def shots(self, asked: int) -> int:

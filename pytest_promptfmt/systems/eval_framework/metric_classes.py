@@ -208,25 +208,18 @@ def scored_task(task: Task, found: TaskClass) -> Task:
     Texts of docs are those of the class's hooks, or of the samples that an object yields.
     """
     scored = _Scored(task, found)
-    metrics = scored.metrics
-    if task.generates and metrics[0] == "AccuracyCompletion":
-        return replace(
-            task,
-            doc_to_text=lambda _doc: "",
-            doc_to_target=scored.target,
-            metric_list=[{"metric": "exact_match"}],
-            filter_list=scored.filters(),
-        )
+    is_exact = task.generates and scored.metrics[0] == "AccuracyCompletion"
+    metrics = [
+        {"metric": name, "aggregation": "mean", "higher_is_better": name not in _LOWER_IS_BETTER}
+        for name in scored.metrics
+    ]
     return replace(
         task,
         doc_to_text=lambda _doc: "",
         doc_to_target=scored.target,
         doc_to_choice=scored.candidates if task.has_choices else None,
-        metric_list=[
-            {"metric": name, "aggregation": "mean", "higher_is_better": name not in _LOWER_IS_BETTER}
-            for name in metrics
-        ],
-        process_results=scored.process_results,
+        metric_list=[{"metric": "exact_match"}] if is_exact else metrics,
+        process_results=None if is_exact else scored.process_results,
         filter_list=scored.filters() if task.generates else None,
     )
 
