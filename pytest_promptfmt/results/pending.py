@@ -147,7 +147,7 @@ def read_edits(path: Path, top: Path) -> list[Edit]:
     edits = read_pending(text, path, top)
     for edit in edits:
         if not _is_ours(edit, top):
-            raise SnapshotError("not the path of a snapshot, so the file was not changed", position=Position(edit.path))
+            raise SnapshotError("not a snapshot of this project, so it was not changed", position=Position(edit.path))
     return edits
 
 
