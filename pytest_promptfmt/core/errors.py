@@ -28,6 +28,11 @@ class Position:
     line: int | None = None
     column: int | None = None
 
+    @classmethod
+    def after(cls, path: Path, before: str) -> Position:
+        """Return the place of the character that follows this beginning of a file."""
+        return cls(path, before.count("\n") + 1, len(before) - before.rfind("\n"))
+
     def __str__(self) -> str:
         """Return `path:line:column`, the path relative to the working directory when it lies below it."""
         parts = [display_path(self.path)]
@@ -193,12 +198,6 @@ class TokenizerBudgetError(TokenizerError, UnavailableError):
 
 class ModelError(PromptfmtError):
     """A model that cannot be loaded, reached or queried, or whose response cannot be read."""
-
-
-class OtherTokenizerError(ModelError, UnavailableError):
-    """A profile whose tokenizer is not the model's: there is nothing to ask this model."""
-
-    reason = "profiles whose tokenizer is not the model's"
 
 
 class SnapshotError(PromptfmtError):

@@ -363,7 +363,7 @@ def unreadable(path: Path, data: bytes) -> SourceError:
     except UnicodeDecodeError as error:
         return SourceError(
             f"the file is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-            position=_end_of(path, data[: error.start].decode("utf-8")),
+            position=Position.after(path, data[: error.start].decode("utf-8")),
             hint="save the file as UTF-8",
         )
     found = _CONTROL.search(text)
@@ -371,13 +371,9 @@ def unreadable(path: Path, data: bytes) -> SourceError:
         return SourceError("the file contains characters that YAML does not allow", position=Position(path))
     return SourceError(
         f"the control character U+{ord(found.group()):04X} is not allowed in YAML",
-        position=_end_of(path, text[: found.start()]),
+        position=Position.after(path, text[: found.start()]),
         hint=f'write "\\x{ord(found.group()):02x}", in double quotes' if ord(found.group()) < 256 else None,
     )
-
-
-def _end_of(path: Path, before: str) -> Position:
-    return Position(path, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
 
 
 def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> SourceError:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.core.errors import ModelError, OtherTokenizerError
+from pytest_promptfmt.core.errors import ModelError, UnavailableError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
@@ -72,7 +72,7 @@ class ModelRun:
         `shown` are the digests of ids in the profile's snapshot, None where it shows none. A model that runs here has
         its own tokenizer and sees the ids that it makes; one behind a server gets the ids of the profile's tokenizer,
         or text where that has none. Functions of the task must be bound. Raises ModelError when the model cannot be
-        asked, or cannot answer, OtherTokenizerError for a profile with the tokenizer of another model.
+        asked, or cannot answer, UnavailableError for a profile with the tokenizer of another model.
         """
         thresholds = thresholds_of(task)
         model = self.model
@@ -153,10 +153,9 @@ def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
 
     own = load_tokenizer(profile.tokenizer)
     if model.tokenizer is not None and model.tokenizer.digest != own.digest:
-        raise OtherTokenizerError(
-            f"profile {profile.name!r} is for a model with the tokenizer {profile.tokenizer_name!r}, but "
-            f"{model.name} has another tokenizer"
-        )
+        message = f"profile {profile.name!r} is for a model with the tokenizer {profile.tokenizer_name!r}"
+        refusal = UnavailableError(f"{message}, but {model.name} has another tokenizer")
+        raise refusal.because("profiles whose tokenizer is not the model's")
     return own
 
 

@@ -91,7 +91,6 @@ class TaskIndex:
         self._read = 0
         self._entries: list[IndexEntry] = []
         self._names: dict[str, IndexEntry] = {}
-        self._duplicates: list[Duplicate] = []
         self._dropped: dict[Path, list[Duplicate]] = {}
         self._nameless: set[str] = set()
         self._errors: dict[Path, SourceError] = {}
@@ -119,7 +118,8 @@ class TaskIndex:
         """Return all that the index may answer, except from the files of the `outer` harness; its `repr` is stable."""
         self.read()
         names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
-        duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
+        dropped = (each for found in self._dropped.values() for each in found)
+        duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in dropped]
         errors = sorted(map(str, self._errors))
         harness = self._harness
         return names, duplicates, errors, None if harness is None else harness.description
@@ -209,15 +209,8 @@ class TaskIndex:
         self.read()
         return self._names
 
-    @property
-    def duplicates(self) -> tuple[Duplicate, ...]:
-        """Return what lm-eval drops because of an earlier definition of the same name."""
-        self.asked.add(("names", ""))
-        self.read()
-        return tuple(self._duplicates)
-
     def duplicates_in(self, path: Path) -> tuple[Duplicate, ...]:
-        """Return what lm-eval drops of the file at a resolved path."""
+        """Return what lm-eval drops of the file at a resolved path, because of an earlier definition of the name."""
         self.asked.add(("duplicates", str(path)))
         self.read()
         return tuple(self._dropped.get(path, ()))
@@ -239,7 +232,7 @@ class TaskIndex:
             return None if self._harness is None else self._harness.description
         if question == "duplicates":
             return [[each.name, _in_json(each.first)] for each in self._dropped.get(Path(about), ())]
-        return [sorted(map(str, self._names)), len(self._duplicates)]
+        return sorted(map(str, self._names))
 
     def files_in(self, question: str, about: str) -> tuple[str, ...]:
         """Return the files that an answer may have been read from."""
@@ -268,10 +261,8 @@ class TaskIndex:
         for entry in found:
             if entry.name in names or entry.name in tagged:
                 first = names.get(entry.name) or IndexEntry(entry.name, "tag")
-                duplicate = Duplicate(entry.name, first, entry)
-                self._duplicates.append(duplicate)
                 if entry.path is not None:
-                    self._dropped.setdefault(entry.path, []).append(duplicate)
+                    self._dropped.setdefault(entry.path, []).append(Duplicate(entry.name, first, entry))
                 continue
             names[entry.name] = entry
             if entry.kind != "group":

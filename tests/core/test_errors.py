@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.core.errors import (
+    MissingResource,
+    MissingResourceError,
     Position,
     SettingsError,
     SourceError,
@@ -84,3 +86,14 @@ def test_an_error_of_ours_keeps_its_place_and_words_in_another_kind() -> None:
     with pytest.raises(SettingsError) as found, raising(SettingsError, "the file cannot be read", here):
         raise SourceError("no mapping", position=there, hint="write one")
     assert (found.value.message, found.value.position, found.value.hint) == ("no mapping", there, "write one")
+
+
+def test_what_makes_a_missing_resource_available_is_the_hint() -> None:
+    assert MissingResourceError("no x", MissingResource("x is missing", "pip install x")).hint == "pip install x"
+    assert MissingResourceError("no x", MissingResource("x is missing")).hint is None
+
+
+@pytest.mark.parametrize("before", ["", "a", "a\n", "a\nbc", "\n\n\u00e9"])
+def test_a_place_counts_lines_and_characters_from_one(before: str) -> None:
+    lines = before.split("\n")
+    assert Position.after(Path("a.json"), before) == Position(Path("a.json"), len(lines), len(lines[-1]) + 1)

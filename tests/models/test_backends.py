@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from plugin_project import Project
+
+from pytest_promptfmt.core.errors import UnavailableError
+from pytest_promptfmt.core.profile import builtin_profile
+from pytest_promptfmt.models.model_run import _tokenizer_for
+from pytest_promptfmt.profiles import load_tokenizer
 
 BACKEND = """
 from pytest_promptfmt.models import Generation, Likelihood
@@ -68,3 +74,13 @@ def test_a_backend_that_does_not_import_fails_with_one_message(installed: Projec
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*backend acme_models:open_says cannot be imported: ModuleNotFoundError*"])
     done.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_profile_with_the_tokenizer_of_another_model_is_skipped() -> None:
+    own, other = builtin_profile("chat-chatml"), builtin_profile("chat-llama2")
+    assert own.tokenizer is not None
+    model: Any = SimpleNamespace(name="says", tokenizer=load_tokenizer(own.tokenizer))
+    assert _tokenizer_for(model, own) is model.tokenizer
+    with pytest.raises(UnavailableError, match="says has another tokenizer") as caught:
+        _tokenizer_for(model, other)
+    assert caught.value.reason == "profiles whose tokenizer is not the model's"

@@ -287,13 +287,8 @@ def _decoded(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = data[: error.start]
-        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")) + 1
-        raise SourceError(
-            f"the byte 0x{data[error.start]:02x} is not UTF-8",
-            position=Position(path, before.count(b"\n") + 1, column),
-            hint=_SAVE,
-        ) from None
+        position = Position.after(path, data[: error.start].decode("utf-8-sig", "replace"))
+        raise SourceError(f"the byte 0x{data[error.start]:02x} is not UTF-8", position=position, hint=_SAVE) from None
 
 
 def _streamed(path: Path, size: int) -> AdapterFile | None:

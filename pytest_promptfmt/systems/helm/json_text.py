@@ -56,8 +56,7 @@ class JsonText:
 
     def position(self, offset: int) -> Position:
         """Return the place of the character at `offset` (from 0)."""
-        line = self.text.count("\n", 0, offset) + 1
-        return Position(self.path, line, offset - (self.text.rfind("\n", 0, offset) + 1) + 1)
+        return Position.after(self.path, self.text[:offset])
 
     def item_positions(self, key: str) -> Iterator[Position]:
         """Yield where each item of the array of a top-level key begins."""
