@@ -119,6 +119,10 @@ class _Where:
     def __init__(self, path: Path | None, locate: Locate) -> None:
         self._path, self._locate = path, locate
 
+    def knows(self, key: Any) -> bool:
+        """Return whether the harness of the file has a key of tasks."""
+        return (harness := self.harness) is not None and key in harness.task_keys
+
     @property
     def harness(self) -> Harness | None:
         """Return the harness of the file, None without one."""
@@ -148,11 +152,12 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
     for key, value in config.items():
         if key in _TASK_KEYS:
             _check_value((key,), value, _TASK_KEYS[key], where)
-        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS and _is_mistake(key, known):
-            if (harness := where.harness) is not None and key in harness.task_keys:
-                continue
-            raise where.error(f"unknown task key {key!r}", key, hint=_unknown_key_hint(key, known))
-    _check_output_type(config, where)
+        elif key not in (*OWN_KEYS, *STRUCTURAL_KEYS) and (hint := _mistake(key, known)) and not where.knows(key):
+            raise where.error(f"unknown task key {key!r}", key, hint=hint)
+    output_type = config.get("output_type", OUTPUT_TYPES[0])
+    if output_type not in OUTPUT_TYPES and is_misspelt(output_type, OUTPUT_TYPES):
+        message = f"unknown output_type {output_type!r}; known: {', '.join(OUTPUT_TYPES)}"
+        raise where.error(message, "output_type", hint=did_you_mean(output_type, OUTPUT_TYPES))
     for index, tag in enumerate(config["tag"] if isinstance(config.get("tag"), list) else ()):
         if not isinstance(tag, str):
             raise where.error(f"a tag must be text, not {_what(tag)}", "tag", index)
@@ -162,9 +167,14 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
         _check_filters(pipeline, index, where)
 
 
-def _is_mistake(key: Any, known: Collection[str]) -> bool:
-    """Return whether an unknown name is a mistake for certain; others may be those of a fork, which PF117 reports."""
-    return not isinstance(key, str) or key in FEWSHOT_KEYS or key == "include" or is_misspelt(key, known)
+def _mistake(key: Any, known: Collection[str]) -> str | None:
+    """Return the hint about an unknown key; None for one that may be that of a fork, which PF117 reports."""
+    refused = "lm-eval 0.4.13 refuses the key"
+    if not isinstance(key, str):
+        return f"{refused}; keys are text"
+    if key in FEWSHOT_KEYS:
+        return f"{refused} here; write it under fewshot_config"
+    return did_you_mean(key, known) or refused if key == "include" or is_misspelt(key, known) else None
 
 
 def unknown_keys(config: Mapping[Any, Any]) -> Iterator[tuple[str, ...]]:
@@ -196,22 +206,6 @@ def _check_value(keys: tuple[str, ...], value: Any, kinds: frozenset[str], where
 
 def _what(value: Any) -> str:
     return f"!function {value}" if isinstance(value, FunctionRef) else named_value(value)
-
-
-def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
-    refused = "lm-eval 0.4.13 refuses the key"
-    if not isinstance(key, str):
-        return f"{refused}; keys are text"
-    if key in FEWSHOT_KEYS:
-        return f"{refused} here; write it under fewshot_config"
-    return did_you_mean(key, known) or refused
-
-
-def _check_output_type(config: Mapping[Any, Any], where: _Where) -> None:
-    written = config.get("output_type", OUTPUT_TYPES[0])
-    if written not in OUTPUT_TYPES and is_misspelt(written, OUTPUT_TYPES):
-        message = f"unknown output_type {written!r}; known: {', '.join(OUTPUT_TYPES)}"
-        raise where.error(message, "output_type", hint=did_you_mean(written, OUTPUT_TYPES))
 
 
 def _check_generation(kwargs: Mapping[str, Any] | None, where: _Where) -> None:

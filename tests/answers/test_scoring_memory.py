@@ -19,7 +19,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, TooSlowError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks.renderer import TaskRenderer
-from pytest_promptfmt.tasks.scoring.budget import ValueCache, plain_key, within_budget
+from pytest_promptfmt.tasks.scoring.budget import ValueCache, _shortened, plain_key, within_budget
 from pytest_promptfmt.tasks.scoring.results import Question
 
 SCALARS = (
@@ -170,6 +170,15 @@ def test_a_call_whose_time_grows_with_the_length_has_a_longer_limit(length: int)
         nullcontext() if length < 1_000 else pytest.raises(LimitExceededError, match=r"within 0\.4 s of processor time")
     ):
         assert within_budget(linear, "x" * length, what="it", seconds=0.02) == 0
+
+
+@given(st.text("abc", max_size=60), st.integers(0, 80))
+def test_a_shortened_text_keeps_its_beginning_and_its_end(text: str, length: int) -> None:
+    made = _shortened(text, length)
+    assert len(made) == min(length, len(text))
+    kept = min(8, len(made) // 2)
+    assert text.startswith(made[: len(made) - kept])
+    assert text.endswith(made[len(made) - kept :])
 
 
 def test_a_call_that_takes_as_long_for_any_text_is_not_measured_again_for_each_text() -> None:

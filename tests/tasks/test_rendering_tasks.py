@@ -409,6 +409,7 @@ def test_mutual_information_adds_unconditional_requests() -> None:
     assert [request.arguments for request in requests[2:]] == [("", " red"), ("", " blue")]
     assert [request.index for request in requests] == [0, 1, 2, 3]
     assert [request.prompt for request in requests] == [0, 0, None, None]
+    assert [request.gold for request in requests] == [True, False, False, False]
 
 
 def test_loglikelihood_has_no_delimiter_and_rolling_no_context() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
-from pytest_promptfmt.core.errors import DocsError, Position, display_path
+from pytest_promptfmt.core.errors import DocsError, Position, display_path, raising
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.docs.data_files import KINDS, kind_of, missing_file, named_file
 
@@ -92,11 +92,14 @@ def _local_files(task: Task) -> LocalFiles | None:
         if gate.refusal_of_name(path) is not None:
             break
         place = named_file(folder, path, position)
-        if not gate.is_allowed(place / "-") and _is_safely(place.exists):
-            raise outside(place, position)
+        if _is_safely(place.exists):
+            _require_allowed(place, position)
         if _is_safely(place.is_file):
-            split = task.dataset.evaluation_split or _DEFAULT_SPLIT
-            return _one(task, split, place, options)
+            if kind_of(place) is None:
+                message = f"dataset_path names the file {place.name}, which is not a data file"
+                hint = "give a .jsonl, .json, .csv or .parquet file"
+                raise task.error(DocsError, message, "dataset_path", hint=hint)
+            return _gathered(task, {task.dataset.evaluation_split or _DEFAULT_SPLIT: (place,)}, None, options)
         if _is_safely(place.is_dir):
             found = _folder_files(task, place, options)
             # A folder that happens to be called like a dataset of the hub is not meant.
@@ -120,13 +123,6 @@ def _is_safely(test: Any) -> bool:
         return bool(test())
     except (OSError, ValueError):
         return False
-
-
-def _one(task: Task, split: str, file: Path, options: Mapping[str, Any]) -> LocalFiles:
-    if kind_of(file) is None:
-        message = f"dataset_path names the file {file.name}, which is not a data file"
-        raise task.error(DocsError, message, "dataset_path", hint="give a .jsonl, .json, .csv or .parquet file")
-    return _gathered(task, {split: (file,)}, None, options)
 
 
 def _named_files(task: Task, kind: str, options: Mapping[str, Any]) -> LocalFiles | None:
@@ -190,21 +186,15 @@ def _matches(folder: Path, path: Path) -> list[Path]:
         return []
 
 
-def outside(path: Path, position: Position | None) -> DocsError:
-    """Return the error for data outside the allowed folders."""
-    try:
-        gate.allowed(path)
+def _require_allowed(path: Path, position: Position | None) -> None:
+    """Raise DocsError for data outside the allowed folders."""
+    with raising(DocsError, f"cannot read {display_path(path)}", position):
         gate.allowed(path / "-")
-        reason = "the file cannot be read"
-    except gate.RefusedError as error:
-        reason = error.strerror or str(error)
-    return DocsError(f"cannot read {display_path(path)}: {reason}", position=position)
 
 
 def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: str | None = None) -> LocalFiles | None:
     position = task.position("dataset_kwargs", "data_files")
-    if not gate.is_allowed(folder / "-"):
-        raise outside(folder, task.position("dataset_kwargs", "data_dir") or position)
+    _require_allowed(folder, task.position("dataset_kwargs", "data_dir") or position)
     splits = {
         split: tuple(file for name in names for file in _found([folder], name, position))
         for split, names in _patterns(options.get("data_files"), position).items()

@@ -23,6 +23,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean, shortened
+from pytest_promptfmt.core.files import hub_caches
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.scoring.budget import plain_key
 
@@ -226,8 +227,7 @@ def _may_be_had(name: str) -> bool:
     """Return whether evaluate can have a metric: it takes seconds to import, mostly for nothing where it is offline."""
     if os.environ.get("HF_EVALUATE_OFFLINE") != "1" or "evaluate" in sys.modules:
         return True
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    modules = Path(os.environ.get("HF_MODULES_CACHE") or Path(home, "modules")).expanduser()
+    modules = Path(os.environ.get("HF_MODULES_CACHE") or Path(hub_caches()[0], "modules")).expanduser()
     return Path(name).exists() or Path(f"{name}.py").exists() or (modules / "evaluate_modules" / "metrics").exists()
 
 
