@@ -152,7 +152,7 @@ _LEAST_HEAD: Final = 3
 _OTHER_FORM: Final = re.compile(
     r"(?i)\bjson\b|\bxml\b|\byaml\b|</\w+>|\\boxed|\bformat|\bformato\b|\bin (?:the|this) (?:form|manner)\b"
     r"|格式|形式|형식|формат|\blast line\b|\b(?:end|finish|conclude) (?:your|the|with|by)\b"
-    r"|\bcode block\b|\blist of\b|```"
+    r"|\bcode block\b|\bbrackets\b|\blist of\b|```"
 )
 
 

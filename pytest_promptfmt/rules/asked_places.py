@@ -59,15 +59,12 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
             draft = f"{form.written(other)}\nNo, not so." if is_drafted else thought
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             asked = trial.question, trial.instance.doc
-            if (
-                place == "last"
-                and study.has_own_scorer
-                and "boxed" not in study.own_text
-                and chain.counts(longer, *asked)
-            ):
-                longer = f"First, $\\boxed{{x + 1}}$ follows.\n{alone}"
-            if place == "last" and trial.answers.kind == "choice" and chain.counts(longer, *asked):
-                longer = f"The reply has to end with {form.said}.\n{alone}"
+            begun = (
+                ["First, $\\boxed{x + 1}$ follows."] if study.has_own_scorer and "boxed" not in study.own_text else []
+            )
+            begun += [f"The reply has to end with {form.said}."] if trial.answers.kind == "choice" else []
+            for sentence in begun if place == "last" else ():
+                longer = f"{sentence}\n{alone}" if chain.counts(longer, *asked) else longer
             if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
                 where = "at the beginning" if place == "first" else "at the end"
                 saw = f"the prompt requests the answer {where}, but no filter reads {gold!r} from {longer!r}"

@@ -6,8 +6,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from jinja2 import Environment, nodes
-
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
@@ -19,6 +17,8 @@ COMMON: Final = words("columns")
 
 _SHORTEST: Final = 5
 _LONG: Final = 4000
+_LOOP: Final = re.compile(r"\{%-? *for +\w+ +in +(\w+) *-?%\}(.*?)\{%-? *endfor", re.DOTALL)
+_PRINTED: Final = re.compile(r"\{\{-? *(\w+)")
 _KEYS_AS_ANSWER: Final = "the answer consists of the keys of a mapping, not its values"
 
 
@@ -145,12 +145,10 @@ def _answer_at_the_end(study: Study) -> Iterator[str]:
 @query("PF242", "a loop prints a column of the doc instead of the element's field", lambda study: own(study)[:1])
 def _column_in_loop(page: Page) -> Iterator[Finding]:
     spec, doc = page.study.written.doc_to_text, page.instance.doc
-    tree = Environment().parse(spec) if isinstance(spec, str) and "for" in spec else nodes.Template([])
-    for loop in tree.find_all(nodes.For):
-        items = doc.get(getattr(loop.iter, "name", ""))
+    for loop in _LOOP.finditer(spec if isinstance(spec, str) else ""):
+        items = doc.get(loop[1])
         rows = [one for one in items if isinstance(one, Mapping)] if isinstance(items, list) else []
-        body = [node for part in loop.body for node in part.find_all((nodes.Name, nodes.Getattr, nodes.Const))]
-        used = {str(getattr(node, "attr", getattr(node, "value", ""))) for node in body}
-        for name in sorted({node.name for node in body if isinstance(node, nodes.Name)} & doc.keys() - used):
+        used = set(re.findall(r"[.'\"](\w+)", loop[2]))
+        for name in sorted({*_PRINTED.findall(loop[2])} & doc.keys() - used):
             if rows and all(name in row for row in rows) and any(row[name] != doc[name] for row in rows):
                 yield finding("", f"{{{{{name}}}}} is {doc[name]!r}, the element has {rows[0][name]!r}", field=name)

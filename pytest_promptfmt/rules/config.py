@@ -62,12 +62,9 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     """
     for part in view.yaml.parts:
         for key, position, is_same in (*part.repeated, *part.repeated_inside):
-            message = (
-                "the key is repeated with the same value"
-                if is_same
-                else "the key is repeated, and only the last value counts"
-            )
-            yield finding(message, str(key), position, severity=Severity.WARNING if is_same else None)
+            how = " with the same value" if is_same else ", and only the last value counts"
+            severity = Severity.WARNING if is_same else None
+            yield finding(f"the key is repeated{how}", str(key), position, severity=severity)
 
 
 def _in_quotes(study: Study, finding: Finding) -> Fix | None:
@@ -350,9 +347,7 @@ def group_of_a_task(view: FileView) -> Iterator[Finding]:
     Real: storycloze_2018 of lm-evaluation-harness, and task folders of forks of 0.4.3.
     """
     if names_its_sets(view.config):
-        harness = view.index.harness
-        severity = _severity(harness)
-        message = "lm-eval 0.4.13 drops a task that has the key `group`"
+        message, severity = "lm-eval 0.4.13 drops a task that has the key `group`", _severity(view.index.harness)
         yield finding(message, str(view.config["group"]), view.yaml.locate(("group",)), severity=severity)
 
 

@@ -140,12 +140,8 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 continue
             cut = _spaced(_BRACKETED.sub("", value))
             full = _spaced(value)
-            if (
-                len(cut) >= 2
-                and cut != full
-                and full not in whole
-                and (cut in whole if len(cut) >= 8 else _ends_line(cut, instance))
-            ):
+            is_shown = cut in whole if len(cut) >= 8 else _ends_line(cut, instance)
+            if len(cut) >= 2 and cut != full and full not in whole and is_shown:
                 saw = f"{full[:50]} became {cut[:40]}"
                 yield finding("text in brackets was removed from the data", saw, "doc_to_text", instance, field=name)
 

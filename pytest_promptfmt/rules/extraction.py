@@ -56,11 +56,8 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
     """
     task = study.task
-    if (
-        not study.generates
-        or task.process_results is not None
-        or "exact_match" not in (study.metrics or ("exact_match",))
-    ):
+    is_exact = "exact_match" in (study.metrics or ("exact_match",))
+    if not study.generates or task.process_results is not None or not is_exact:
         return
     for pipeline in task.filter_list or ():
         steps = pipeline.get("filter") if isinstance(pipeline, Mapping) else None
@@ -187,11 +184,6 @@ def readers(study: Study) -> Sequence[Reader]:
     """Return what reads the answers of a task; nothing where code judges them, or any text may be one."""
     made = (study.once("reader", partial(_reader, study, one)) for one in filters_of(study))
     return [one for one in made if one is not None]
-
-
-def readers_of_numbers(study: Study) -> Sequence[Reader]:
-    """Return what reads the answers of a task, if those are numbers."""
-    return [reader for reader in readers(study) if reader.answers.kind == "number"]
 
 
 def bare_answer(text: str) -> str:

@@ -16,7 +16,6 @@ from pytest_promptfmt.rules.extraction import (
     bare_answer,
     misread_by_all,
     readers,
-    readers_of_numbers,
     scored_answers,
 )
 from pytest_promptfmt.rules.page import error_query, query, task
@@ -162,8 +161,8 @@ def _first_of_reasoning(study: Study) -> Iterator[Finding]:
 def _number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
-    for reader in readers_of_numbers(study):
-        for wrong in misread_by_all(reader, _cut_number):
+    for reader in readers(study):
+        for wrong in misread_by_all(reader, _cut_number) if reader.answers.kind == "number" else ():
             yield wrong.finding(Severity.INFO if are_small and "1,234" in wrong.text else None)
 
 

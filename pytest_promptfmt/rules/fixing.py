@@ -302,16 +302,9 @@ def _by_edit(found: Iterable[tuple[Reported, Fix]]) -> list[list[tuple[Reported,
 
 
 def _edited(text: str, fix: Fix) -> str:
-    line, column = _place(fix)
-    match fix.action:
-        case "value":
-            return with_value(text, line, column, fix.text)
-        case "key":
-            return with_key(text, line, column, fix.text)
-        case "quotes":
-            return with_quotes(text, line, column)
-        case _:
-            return without_earlier(text, line, column)
+    if fix.action in ("value", "key"):
+        return (with_value if fix.action == "value" else with_key)(text, *_place(fix), fix.text)
+    return (with_quotes if fix.action == "quotes" else without_earlier)(text, *_place(fix))
 
 
 def _known(finding: Reported) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.prompt import Instance
@@ -292,6 +293,9 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
     if any(one.get("ignore_punctuation") or one.get("regexes_to_ignore") for one in entries):
         return
     golds, asked = [str(instance.target).strip() for instance in study.real_instances], study.own_text
+    values = {line.value[-1:] for instance in study.real_instances for line in question_layout(instance).labels}
+    if values >= {gold[-1:] for gold in golds}:
+        return  # the question has the mark as well
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
         yield ", ".join(golds[:3])
 
@@ -367,6 +371,15 @@ def _gold_in_question(study: Study) -> Iterator[str]:
 def _bare(expression: str) -> str:
     bare = re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
     return re.sub(r"^(?:'\w*'|\"\w*\"|\[[^\[\]]*\])\.index\((\w+)\)?$", r"\1", bare)
+
+
+@error_query("PF706", "the prompt has the question with its gold answer, and then asks it", task)
+def _asked_after_its_answer(study: Study) -> Iterator[str]:
+    cued = [(page, [line.strip() for line in page.text.strip().splitlines()]) for page in own(study) if page.cue]
+    ends = [(lines[-2:-1], f"{lines[-1]} {str(page.instance.target).strip()}") for page, lines in cued]
+    pairs = [[([one], other) for one, other in pairwise(lines)] for _, lines in cued]
+    if study.generates and len(ends) > 1 and all(end in shown for end, shown in zip(ends, pairs, strict=True)):
+        yield f"{ends[0][0][0]} {ends[0][1]}"[-60:]
 
 
 @error_query("PF706", "the right option has the same position in every doc", asked_first, at="doc_to_target")

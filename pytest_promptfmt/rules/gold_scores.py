@@ -14,7 +14,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import finding, listed_labels
-from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, scored_by, tried
+from pytest_promptfmt.rules.scores import LONG, gold_forms, is_rate, scored_by, tried, written_number
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study.gold import gold_kind
 
@@ -137,7 +137,8 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
         options = trial.answers.targets if trial.answers.kind == "choice" else ()
         kinds["is another option"] = [str(one) for at, one in enumerate(options) if at != trial.answers.gold]
         for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
-            if _counts(chain, trial, miss):
+            is_same = written_number(miss) == written_number(gold) is not None  # `00` is 0
+            if not is_same and _counts(chain, trial, miss):
                 saw = f"{miss!r} for {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
@@ -194,13 +195,10 @@ def _tie_counts_as_right(study: Study) -> Iterator[Finding]:
 def _near_misses(gold: str) -> dict[str, Sequence[str]]:
     """Return wrong answers that contain a number or a word, are the beginning of one, or begin with a letter."""
     contains, digits = "contains the gold answer", "has only the digits of the gold answer"
-    kinds: dict[str, Sequence[str]] = {}
     if re.fullmatch(r"\d{1,6}", gold):
-        kinds = {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
-    elif re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
-        kinds = {digits: (gold.replace(".", "").removeprefix("-"),)}
-    if kinds:  # `00` is 0
-        return {how: [one for one in misses if float(one) != float(gold)] for how, misses in kinds.items()}
+        return {contains: (f"{gold}0", f"1{gold}"), "is a part of the gold answer": (gold[:-1],) if gold[1:] else ()}
+    if re.fullmatch(r"-\d{1,6}|-?\d{1,3}\.\d{1,3}", gold):
+        return {digits: (gold.replace(".", "").removeprefix("-"),)}
     if gold.casefold() in ("true", "correct", "valid", "likely"):
         return {contains: (f"not {gold}",)}
     if gold.casefold() == "no":

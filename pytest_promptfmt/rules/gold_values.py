@@ -320,12 +320,8 @@ def _negative_index(study: Study) -> Iterator[Finding]:
         found = [[_gold_of(study, {**one, name: value}) for value in range(_MOST_LABELS)] for one in (doc, *docs[:2])]
         golds = list(takewhile(bool, found[0]))
         lowest, last = (_gold_of(study, {**doc, name: value}) for value in (-1 - len(golds), -1))
-        if (
-            found.count(found[0]) == len(found)
-            and 1 < len(golds) == len(set(golds)) < _MOST_LABELS
-            and not lowest
-            and last == golds[-1]
-        ):
+        are_labels = found.count(found[0]) == len(found) and 1 < len(golds) == len(set(golds)) < _MOST_LABELS
+        if are_labels and not lowest and last == golds[-1]:
             yield finding("", f"{name} is -1 in a doc, which gives {last!r}, as {len(golds) - 1} does", field=name)
 
 

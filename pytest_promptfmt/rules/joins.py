@@ -335,7 +335,7 @@ def _texts_and_columns(study: Study) -> Iterator[Join]:
 def _sentences(study: Study) -> Iterator[Join]:
     for instance, message in questions(study.instances[:1]):
         for text in (span.text for span in message.content if span.origin.field is None):
-            for found in re.finditer(r"[.!?:][)”]?(?=[A-Z]|```)", text):
+            for found in re.finditer(r"[.!?:][)”]?(?=[A-ZÀ-ÞΑ-ΩА-ЯЁ]|```)", text):
                 yield Join(text[: found.end()], text[found.end() :], None, instance)
 
 

@@ -45,13 +45,14 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
     is_known = view.index.harness is not None
     for member in view.file.unresolved:
         severity = None if is_known else Severity.WARNING if is_misspelt(member, view.index.names) else Severity.INFO
+        at = ("task", _number_of(view.config.get("task"), member))
         yield Finding(
             message="unknown member of the group" if is_known else "no file defines this member of the group",
             severity=severity,
             saw=member,
             do=did_you_mean(member, view.index.names) or ("" if is_known else "install lm-eval to check its names"),
-            keys=("task", _number_of(view.config.get("task"), member)),
-            position=_member_position(view, member),
+            keys=at,
+            position=view.yaml.locate(at) or view.yaml.locate(("task",)),
         )
 
 
@@ -60,11 +61,6 @@ def _number_of(members: Any, name: str) -> int:
         if member == name or (isinstance(member, Mapping) and name in (member.get("task"), member.get("group"))):
             return number
     return 0
-
-
-def _member_position(view: FileView, member: str) -> Any:
-    number = _number_of(view.config.get("task"), member)
-    return view.yaml.locate(("task", number)) or view.yaml.locate(("task",))
 
 
 @rule("PF132", "hidden-name", severity=Severity.ERROR, family=Family.NAMES, scope="file")
@@ -197,8 +193,7 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3465 (mgsm in one of several languages).
     """
-    members = view.config.get("task") if view.file.kind == "group" else None
-    names = [name for name in members if isinstance(name, str)] if isinstance(members, list) else []
+    names = _named_members(view)
     of_groups = {name for name in names if (entry := view.index.find(name)) is None or entry.kind == "group"}
     families = dict[tuple[Path, Path], list[YamlFile]]()
     for file in _tasks_of([name for name in names if name not in of_groups], view.index):
@@ -210,6 +205,11 @@ def unlike_siblings(view: FileView) -> Iterator[Finding]:
             usual = f"{_compared(other.config, key)!r} at {place} and in {len(files) - 2} more tasks"
             saw = f"{_compared(file.config, key)!r}, but {usual}"
             yield Finding(message=f"one task of the group differs from the others in {key}", saw=saw, position=first)
+
+
+def _named_members(view: FileView) -> list[str]:
+    members = view.config.get("task") if view.file.kind == "group" else None
+    return [name for name in members if isinstance(name, str)] if isinstance(members, list) else []
 
 
 def _odd_one(files: Sequence[YamlFile], key: str) -> tuple[YamlFile, YamlFile] | None:
@@ -268,8 +268,7 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
 @also("PF131", scope="file")
 def member_twice(view: FileView) -> Iterator[Finding]:
     """Report a member that a group lists twice, or a misspelt key of a group."""
-    members = view.config.get("task") if view.file.kind == "group" else None
-    names = [name for name in members if isinstance(name, str)] if isinstance(members, list) else []
+    names = _named_members(view)
     for name in [name for name, count in Counter(names).items() if count > 1][:1]:
         yield finding("the group lists a member twice", name, view.yaml.locate(("task",)), do="list each member once")
     for key in view.config if view.file.kind == "group" else ():

@@ -146,9 +146,8 @@ def _column_in_braces(text: str, doc: Doc, count: str) -> re.Match[str] | None:
 def _note_left(study: Study) -> Iterator[Finding]:
     media = None if study.is_multimodal else _MEDIA
     for template in study.templates:
-        for text in (
-            template.text.constants if template.keys[-1] in ("description", "doc_to_text", "gen_prefix") else ()
-        ):
+        is_shown = template.keys[-1] in ("description", "doc_to_text", "gen_prefix")
+        for text in template.text.constants if is_shown else ():
             found = _NOTE.search(text) or (media.search(text) if media is not None else None)
             if found is not None:
                 yield finding("", part_of(text, found, 16)[:SHOWN], template.keys)
@@ -217,11 +216,8 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
     if len(of_task) == 1 and described and not described & of_task:
         yield f"the description names {', '.join(sorted(described)).title()}, but the task is {study.task.name}"
     if len(of_task) == 1 and isinstance(name, str) and languages.get(name.casefold()) not in (None, *of_task):
-        message, saw = (
-            "dataset_name and task name have different languages",
-            f"dataset_name is {name}, but the task is {study.task.name}",
-        )
-        yield finding(message, saw, "dataset_name")
+        saw = f"dataset_name is {name}, but the task is {study.task.name}"
+        yield finding("dataset_name and task name have different languages", saw, "dataset_name")
 
 
 @query("PF240", "a label is misspelled: a letter is missing, or two letters are swapped")

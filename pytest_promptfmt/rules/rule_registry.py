@@ -63,12 +63,12 @@ class Rule:
     """
 
     code: str
-    name: str
+    name: str = ""
     severity: Severity
-    family: Family
+    family: Family = Family.RULES
     scope: Scope
     function: RuleFunction
-    is_builtin: bool
+    is_builtin: bool = True
     scores: bool = False
     fix: FixRule | None = None
     effect: Effect | None = None
@@ -152,19 +152,7 @@ def also(
     def register(function: RuleFunction) -> RuleFunction:
         parts = _parts.setdefault(code, [])
         if all(_source(part.function) != _source(function) for part in parts):
-            parts.append(
-                Rule(
-                    code=code,
-                    name="",
-                    severity=severity,
-                    family=Family.RULES,
-                    scope=scope,
-                    function=function,
-                    is_builtin=True,
-                    scores=scores,
-                    fix=fix,
-                )
-            )
+            parts.append(Rule(code=code, severity=severity, scope=scope, function=function, scores=scores, fix=fix))
         return function
 
     return register

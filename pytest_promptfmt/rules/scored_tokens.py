@@ -86,11 +86,8 @@ def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
 def _same_first_token(view: ProfileView) -> Iterator[Finding]:
     for choices in _label_lists(view):
         firsts = [_first_visible(_tokenizer(view), scored.ids) for scored in choices]
-        if (
-            None not in firsts
-            and len(set(firsts)) < len(firsts)
-            and len({scored.ids for scored in choices}) == len(choices)
-        ):
+        are_others = len({scored.ids for scored in choices}) == len(choices)
+        if are_others and None not in firsts and len(set(firsts)) < len(firsts):
             yield finding("", _all_tokens(view, choices), doc=choices[0].instance)
 
 

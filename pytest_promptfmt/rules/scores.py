@@ -20,7 +20,7 @@ from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import error_query, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import compares_whole, finding, words
+from pytest_promptfmt.rules.rule_views import compares_whole, finding, warning, words
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study.gold import accepted_texts, gold_kind, has_constant_target
 from pytest_promptfmt.tasks import METRICS, harness_around, score_doc
@@ -35,6 +35,13 @@ _REFERENCE_FIRST: Final = ("bleu", "chrf", "chrf++", "ter")
 _CLASSES_OF_F1: Final = 2
 _PAIRS_AVERAGED: Final = "the values of a metric are pairs, which cannot be averaged"
 _ACCURACY: Final = re.compile(r"acc|match|correct|f1|score|\bem\b|pass", re.IGNORECASE)
+_SHARE: Final = re.compile(r"(?:\w+_)?(?:acc(?:uracy)?|exact_match|em|f1|precision|recall)", re.IGNORECASE)
+_MOST_COUNTED: Final = 50
+"""A score above it may be a percentage."""
+
+_LINES: Final = 9
+"""Lines of an answer that is long."""
+
 _SECONDS: Final = 2.0
 LONG: Final = 80
 
@@ -82,12 +89,13 @@ def _normalises_to_nothing(study: Study) -> Iterator[Finding]:
 def _another_number(study: Study) -> Iterator[Finding]:
     for trial, texts in compared_by_exact_match(study) if study.has_real_docs else ():
         left = texts.get(trial.gold)
-        number, other = _number_of(trial.gold), _number_of(left or "")
+        number, other = written_number(trial.gold), written_number(left or "")
         if number is not None and other is not None and number != other:
             yield finding("", f"{trial.gold!r} is compared as {left!r}", _METRICS, trial.instance)
 
 
-def _number_of(text: str) -> float | None:
+def written_number(text: str) -> float | None:
+    """Return the number that a text is; None for any other text."""
     bare = re.sub(r",(?=\d{1,2}$)", ".", text.strip()).replace(",", "")  # which may be a decimal comma
     return float(bare) if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)", bare) else None
 
@@ -288,9 +296,9 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     for name, signed in differences.items():
         if study.task.process_results is None and name in METRICS:
             continue
-        if all(each <= 0 for each in signed) and (
-            any(each < 0 for each in signed) or len(differences) == 1
-        ):  # of several, each may judge other docs
+        # of several, each may judge other docs; without few-shot examples, a target may only be there to be shown
+        is_lost = all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or len(differences) == 1)
+        if is_lost and (study.shots or not _has_other_gold(study, trials, name)):
             saw = f"for every doc, {name} is {'worse than' if any(signed) else 'the same as'} for a wrong answer"
             yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
     for name, signed in differences.items():
@@ -299,11 +307,21 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
             message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
-            saw, severity = (
-                f"gold {lost[0].gold[:LONG]!r} scores no better; gold {won[:LONG]!r} scores better",
-                Severity.WARNING,
-            )
-            yield finding(message, saw, scored_by(trials), lost[0].instance, severity=severity)
+            saw = f"gold {lost[0].gold[:LONG]!r} scores no better; gold {won[:LONG]!r} scores better"
+            yield warning(message, saw, scored_by(trials), lost[0].instance)
+
+
+def _has_other_gold(study: Study, trials: Trials, metric: str) -> bool:
+    """Return whether a column that the target does not name scores 1 in every doc, and nonsense 0."""
+    columns = {*study.docs.columns} - template_names(study.written.doc_to_target) if study.docs is not None else set()
+
+    def score(trial: AnswerTrial, text: str) -> object:
+        return (_values(trials, trial, text) or {}).get(metric)
+
+    def is_gold(trial: AnswerTrial, column: str) -> bool:
+        return score(trial, str(trial.instance.doc.get(column))) == 1 and score(trial, NONSENSE) == 0
+
+    return bool(trials.answers) and any(all(is_gold(one, column) for one in trials.answers) for column in columns)
 
 
 def is_rate(study: Study, trials: Trials) -> bool:
@@ -315,7 +333,7 @@ def is_rate(study: Study, trials: Trials) -> bool:
     for trial in trials.answers:
         doc = {name: value for name, value in trial.instance.doc.items() if name not in columns}
         without = replace(trial, instance=replace(trial.instance, doc=doc))
-        for text in (trial.gold, NONSENSE, ""):
+        for text in (trial.gold, NONSENSE, "", f"{NONSENSE}\n" * _LINES):
             measured.append(_values(trials, trial, text))
             if measured[-1] is None or measured[-1] != _values(trials, without, text):
                 return False
@@ -366,3 +384,14 @@ def _measures_exchanged(study: Study) -> Iterator[Finding]:
         if exact is not None and overlap is not None and exact > overlap:
             saw = f"{part!r} for {trial.gold!r}: exact_match is {exact:g}, f1 is {overlap:g}"
             yield finding("", saw, "process_results", trial.instance)
+
+
+@query("PF615", "the gold answer scores more than 1 by a metric whose name is that of a share", task, scores=True)
+def _share_above_one(study: Study) -> Iterator[Finding]:
+    """Report code that returns the number of right parts, or points, as the accuracy of a doc."""
+    trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
+    for trial in trials.answers if trials is not None else ():
+        for name, value in (_values(trials, trial, trial.gold) or {}).items():
+            number = _number(value) or 0
+            if _SHARE.fullmatch(name) and 1 < number <= _MOST_COUNTED:
+                yield finding("", f"{name} is {number:g} for {trial.gold[:LONG]!r}", "process_results", trial.instance)

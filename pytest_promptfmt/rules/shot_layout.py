@@ -210,15 +210,8 @@ def _announced_passage(page: Page) -> Iterator[str]:
     shown, named = (set(one.findall(page.constant)) for one in (_BLOCK, _TAG))
     read = f"{page.study.task.filter_list}{page.study.stop_texts}{page.instance.target}"
     unknown = sorted(one for one in named if f"</{one}>" not in page.constant and one not in read)
-    is_named = any(page.constant.count(f"<{one}>") > 1 for one in shown)
-    if (
-        unknown
-        and shown
-        and _OF_TAGS.search(page.study.own_text)
-        and not is_named
-        and not page.study.has_own_scorer
-        and not page.shots
-    ):
+    is_read = page.study.has_own_scorer or page.shots or any(page.constant.count(f"<{one}>") > 1 for one in shown)
+    if unknown and shown and not is_read and _OF_TAGS.search(page.study.own_text):
         yield f"<{unknown[0]}>, but the prompt has only <{'>, <'.join(sorted(shown))}>"
 
 

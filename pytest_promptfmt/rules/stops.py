@@ -74,17 +74,11 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
     if not study.generates or study.stops is None:
         return
     stops: Any = [study.stops] if isinstance(study.stops, str) else study.stops
-    if not isinstance(stops, list | tuple):
-        yield _bad_stop(study.stops, UNTIL)
-        return
-    for number, stop in enumerate(stops):
+    are_many = isinstance(stops, list | tuple)
+    for number, stop in enumerate(stops if are_many else [stops]):
         if not isinstance(stop, str) or not stop:
-            yield _bad_stop(stop, (*UNTIL, number))
-
-
-def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
-    what = "is empty" if stop == "" else f"is a {type(stop).__name__}, not text"
-    return finding(f"a stop sequence {what}", repr(stop), keys)
+            what = "is empty" if stop == "" else f"is a {type(stop).__name__}, not text"
+            yield finding(f"a stop sequence {what}", repr(stop), (*UNTIL, number) if are_many else UNTIL)
 
 
 def _with_real_breaks(study: Study, finding: Finding) -> Fix | None:

@@ -122,14 +122,14 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
         return
     if any(quoted_name(study)) or any(found.severity is None for found in python_braces(study)):
         return  # the cause is reported
-    written = study.written
+    written, message = study.written, "the prompt is the same for every doc"
     if study.has_real_docs:
         asked = {_asked(instance) for instance in study.instances}
         used = study.used_names if not study.runs_functions else frozenset[str]()
         shown = [{name: doc[name] for name in doc if name in used or not used & set(doc)} for doc in study.real_docs]
         docs = [{name: doc[name] for name in doc if not _NUMBER_OF_DOC.search(name)} for doc in shown]
         if len(study.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in docs}) > 1:
-            yield _constant(next(iter(asked))[0])
+            yield finding(message, next(iter(asked))[0][-60:], "doc_to_text")
         return
     spec = written.doc_to_text
     if not isinstance(spec, str) or not spec.strip() or spec in (study.docs.columns if study.docs else ()):
@@ -138,16 +138,12 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     fixed_choices = isinstance(written.doc_to_choice, list)
     is_constant = bool(text.constants) if text.has_markup else " " in spec.strip()
     if is_constant and not text.names and (study.generates or fixed_choices) and "import" not in spec:
-        yield _constant(spec)
+        yield finding(message, spec[-60:], "doc_to_text")
 
 
 def _asked(instance: Any) -> tuple[str, tuple[str | None, ...]]:
     prompts = "\0".join(prompt.text for prompt in instance.prompts)
     return prompts, tuple(request.continuation for request in instance.requests)
-
-
-def _constant(text: str) -> Finding:
-    return finding("the prompt is the same for every doc", text[-60:], "doc_to_text")
 
 
 def _with_newlines(study: Study, finding: Finding) -> Fix | None:
@@ -191,22 +187,19 @@ def literal_newline(study: Study) -> Iterator[Finding]:
 
 def find_literal_break(text: str) -> re.Match[str] | None:
     r"""Return where a text has a literal backslash and n; None without one, or if it is only quoted."""
-    if "\\n" not in text:
-        return None
+    return next(_literal_breaks(text), None) if "\\n" in text else None
+
+
+def _literal_breaks(text: str) -> Iterator[re.Match[str]]:
     quoted = [found.span() for found in _QUOTED_BREAK.finditer(text)]
     for found in _LITERAL.finditer(text):
         if not any(first < found.start() < end for first, end in quoted):
-            return found
-    return None
+            yield found
 
 
 def _with_real_newlines(text: str) -> str:
-    quoted = [found.span() for found in _QUOTED_BREAK.finditer(text)]
-
-    def replaced(found: re.Match[str]) -> str:
-        return found[0] if any(first < found.start() < end for first, end in quoted) else "\n"
-
-    return _LITERAL.sub(replaced, text)
+    broken = {found.start() for found in _literal_breaks(text)}
+    return _LITERAL.sub(lambda found: "\n" if found.start() in broken else found[0], text)
 
 
 def _is_python_list(template: WrittenTemplate) -> bool:

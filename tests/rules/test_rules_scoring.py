@@ -328,6 +328,30 @@ def test_a_rate_is_no_scorer_that_forgets_the_gold_answer(name: str, reads: bool
     assert codes(findings(docs, process_results=scored, metric_list=metric)) == expected
 
 
+def test_a_limit_of_words_is_a_rate_although_short_answers_all_keep_it() -> None:
+    def process_results(doc: Any, results: Any) -> dict[str, Any]:
+        return {"short": float(len(results[0].split()) <= 5)}
+
+    docs = [{"text": "The mill burnt down.", "short": "Mill burnt"}, {"text": "Ida sold it.", "short": "Ida sold"}]
+    metric = [{"metric": "short", "aggregation": "mean", "higher_is_better": True}]
+    task: dict[str, Any] = {"doc_to_text": "{{text}}\nShorter:", "doc_to_target": "{{short}}"}
+    assert codes(findings(docs, process_results=process_results, metric_list=metric, **task)) == []
+
+
+@pytest.mark.parametrize(("shots", "expected"), [(0, []), (1, ["PF605"])])
+def test_a_target_that_code_does_not_read_matters_where_few_shot_examples_show_it(
+    shots: int, expected: list[str]
+) -> None:
+    def process_results(doc: Any, results: Any) -> dict[str, Any]:
+        return {"acc": float(results[0].strip() == doc["result"])}
+
+    docs = [{"q": "5 + 6?", "why": "Five more.", "result": "11"}, {"q": "7 x 2?", "why": "Twice it.", "result": "14"}]
+    metric = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
+    task: dict[str, Any] = {"doc_to_text": "{{q}} Answer:", "doc_to_target": "{{why}}", "num_fewshot": shots}
+    found = findings(docs, process_results=process_results, metric_list=metric, **task)
+    assert [code for code in codes(found) if code == "PF605"] == expected
+
+
 @pytest.mark.parametrize(("reads", "expected"), [("int", []), ("first", ["PF605"])])
 def test_a_number_written_in_another_way_is_no_wrong_answer(reads: str, expected: list[str]) -> None:
     def process_results(doc: Any, results: Any) -> dict[str, Any]:
