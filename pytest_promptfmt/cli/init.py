@@ -115,7 +115,7 @@ def init(
         rootdir = settings_around(folder, ["--noconftest"]).rootdir
         is_rootdir = rootdir == folder.resolve()
         if not is_rootdir and chosen is RepositoryKind.TRAINING:
-            raise SettingsError(f"the rootdir of pytest is {rootdir}", hint="run `promptfmt init` there")
+            raise SettingsError("this folder is not the rootdir of pytest", hint=f"run `promptfmt init` in {rootdir}")
         settings = list(_settings(folder, chosen, tasks, templates, is_rootdir=is_rootdir))
         if wants_baseline and is_rootdir:
             settings.append(f"baseline: {_BASELINE} # findings listed there do not fail")

@@ -60,7 +60,7 @@ def freeze(source: Source, made: Path, digest: str) -> None:
     """
     if TOKENIZERS.is_spent:
         raise TokenizerBudgetError(
-            f"not loaded: broken or slow tokenizers have used up the {TOKENIZERS.seconds:g} s of a run",
+            f"not loaded: loading tokenizers took more than {TOKENIZERS.seconds:g} s in this run",
             position=Position(source.place),
             hint="fix or remove the tokenizers that fail. The others are cached for later runs",
         )

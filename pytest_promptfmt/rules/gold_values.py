@@ -322,7 +322,7 @@ def _negative_index(study: Study) -> Iterator[Finding]:
         lowest, last = (_gold_of(study, {**doc, name: value}) for value in (-1 - len(golds), -1))
         are_labels = found.count(found[0]) == len(found) and 1 < len(golds) == len(set(golds)) < _MOST_LABELS
         if are_labels and not lowest and last == golds[-1]:
-            yield finding("", f"{name} is -1 in a doc, which gives {last!r}, as {len(golds) - 1} does", field=name)
+            yield finding("", f"{name} is -1 in a doc; -1 and {len(golds) - 1} both give {last!r}", field=name)
 
 
 @error_query("PF701", "the filter int turns every text of the column into 0", task, at="doc_to_target", scores=True)

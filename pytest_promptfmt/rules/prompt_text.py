@@ -93,7 +93,7 @@ def _object_printed(study: Study) -> Iterator[Finding]:
     generator. The prompt then shows `<generator object …>` instead of the text, often with another address in every
     run.
 
-    Fix: if `items` is a column, write `passage['items']`. For a list, add `| join(', ')`.
+    Fix: for a column with the name `items`, write `passage['items']`. For a list, add `| join(', ')`.
 
     Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
     """

@@ -91,7 +91,7 @@ def _unlike_written_examples(page: Page) -> Iterator[Finding]:
     labels = [label.name.casefold() for label in layout_of(tail).labels]
     for label, where in ((written.question, "before"), (written.answer, "after")):
         if label.casefold() not in labels:
-            message = f"few-shot examples have a label {where} the question, but the last question has none"
+            message = f"few-shot examples have a label {where} the question, but the last question has no label"
             yield finding(message, f"the examples have {label}, but the prompt ends without it: {tail[-60:]}")
 
 
