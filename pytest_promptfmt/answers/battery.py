@@ -237,13 +237,13 @@ class _Battery(Subject):
     def _round_trips(self) -> None:
         docs = [instance.doc for instance in self.instances]
         for number, text in enumerate(self.shot_answers(), start=1):
-            is_synthetic, name, delimited = self.synthetic and "«" in text, f"shot-{number}", self.delimited(text)
+            is_made_up, name, delimited = self.makes_shots and "«" in text, f"shot-{number}", self.delimited(text)
             # A pipeline whose extraction contains its doc cannot read another doc's answer.
             able = [one for one in self.chain.pipelines if not self.chain.puts_doc_in(one, text, docs)]
             read = {pipeline.name: self.chain.read(pipeline, delimited, self.doc, name) for pipeline in able}
             found = {name for name, stages in read.items() if self.is_own_gold(stages.extracted, text)}
             for pipeline in able:
-                bare = self.chain.read(pipeline, text, self.doc, "a shot") if is_synthetic else None
+                bare = self.chain.read(pipeline, text, self.doc, "a shot") if is_made_up else None
                 counts = bare is None or self.is_own_gold(bare.extracted, text)
                 # A bare answer is for the lenient pipeline, where there is one.
                 counts = counts and (not found or pipeline.name in found or self.marks_answer(text))

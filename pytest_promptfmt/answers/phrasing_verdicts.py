@@ -305,7 +305,7 @@ def _key_of(subject: Subject) -> Hashable | None:
         shows_targets,
         subject.longest,
     ]
-    written = plain_key([subject.synthetic, asked, read])
+    written = plain_key([subject.synthetic, subject.makes_shots, asked, read])
     if metrics is None or written is None or None in questions or any(each is None for _, each in pipelines):
         return None
     return metrics, pipelines, questions, written, are_applied()

@@ -273,6 +273,9 @@ def number_phrasings() -> Iterator[Phrasing]:
 DEGENERATE_LENGTH: Final = 20_000
 """Characters of a degenerate completion."""
 
+_LENGTHS: Final = (1_000, 2_000, 5_000, 10_000, DEGENERATE_LENGTH)
+"""A few lengths, far apart: what is just fast enough for one of them is not just too slow for another."""
+
 
 @cache
 def degenerate_phrasings(length: int = DEGENERATE_LENGTH) -> tuple[Phrasing, ...]:
@@ -293,7 +296,7 @@ def _longest_completion(task: Task) -> int:
     lm-eval's models generate 256 tokens for a task that sets no budget; other systems have budgets of their own.
     """
     budget = token_budget(task) or (_DEFAULT_BUDGET if task.system == "lm-eval" else None)
-    return DEGENERATE_LENGTH if budget is None else min(DEGENERATE_LENGTH, max(1, budget * _PER_TOKEN // 1000) * 1000)
+    return max((each for each in _LENGTHS if budget is None or each <= budget * _PER_TOKEN), default=_LENGTHS[0])
 
 
 class Subject:
@@ -302,6 +305,7 @@ class Subject:
     def __init__(self, scoring: Scoring) -> None:
         self.task, self.instances = scoring.task, scoring.instances
         self.synthetic, self.questions = scoring.is_synthetic, scoring.questions
+        self.makes_shots = scoring.docs.fewshot_kind != "given"
         scoring.pipelines  # noqa: B018  # a filter that cannot be built is one failure, not one for every phrasing
         self.chain = Chain(self.task, scoring.stops, is_synthetic=scoring.is_synthetic)
         self.doc = self.instances[0].doc

@@ -51,6 +51,9 @@ _LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
 """The label of an option before its text."""
 
 _LABELS_OF_OPTIONS: Final = re.compile(r"^[(\[]?[A-J][)\].:]", re.MULTILINE)
+_CONDITION: Final = re.compile(r"\b(?:if|when|unless|otherwise|else|except)\b", re.IGNORECASE)
+"""What says that other answers are for other questions."""
+
 _FEW_WORDS: Final = 3
 _FEWEST_WORDS: Final = 6
 """Different words of a text that show its language."""
@@ -230,6 +233,10 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
         if not fits or (hidden and asked - folded and len(asked) == len(folded)):
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
+            return
+        is_whole = form.is_certain and study.has_real_docs and not _CONDITION.search(study.own_text)
+        if hidden and is_whole and asked < folded:
+            yield finding("the prompt names some of the scored answers, but not others", saw, "doc_to_text", 0)
             return
         if minds and not set(form.labels) & bare:
             yield finding("requested and scored answers differ in letter case", saw, "doc_to_target", 0)

@@ -28,7 +28,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
-from pytest_promptfmt.tasks import looks_for_answers
+from pytest_promptfmt.tasks import Question, looks_for_answers
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
@@ -51,6 +51,10 @@ _SOME_WORD: Final = 5
 
 _LISTED: Final = re.compile(r"^[ \t]*[(\[]?[A-Z\d][).\]:][ \t]*\{\{", re.MULTILINE)
 _PRINTED: Final = re.compile(r"\{\{-?\s*(.+?)\s*-?\}\}", re.DOTALL)
+_MANY_DOCS: Final = 4
+_CERTAINLY_MANY: Final = 10
+"""Docs of which two different gold answers are enough."""
+
 _OPTION: Final = re.compile(r"[(\[]?[A-Z\d][)\].][ \t]*$")
 
 
@@ -362,10 +366,30 @@ def _gold_in_question(study: Study) -> Iterator[str]:
         return  # a function may run the target, tests that the question shows, on what is generated
     whole = _PRINTED.fullmatch(target.strip())
     gold = _bare(whole[1] if whole is not None else target if target.isidentifier() else "")
-    for found in _PRINTED.finditer(text) if gold and "question" not in gold and not gold.isdigit() else ():
+    is_known = bool(gold) and "question" not in gold and not gold.isdigit()
+    for found in _PRINTED.finditer(text):
         shown = _bare(found[1])
-        if (shown == gold or shown.endswith(f"[{gold}]")) and not _OPTION.search(text[: found.start()]):
+        is_gold = is_known and (shown == gold or shown.endswith(f"[{gold}]"))
+        if (is_gold or (shown != gold and _has_golds(study, shown))) and not _OPTION.search(text[: found.start()]):
             yield text[max(0, found.start() - 20) : found.end()]
+
+
+def _has_golds(study: Study, column: str) -> bool:
+    """Return whether a column that is no option has the gold answer of each doc, too often to be chance."""
+    docs = study.local_docs
+    if len(docs) < _MANY_DOCS or column not in docs[0] or column in str(study.written.doc_to_choice):
+        return False
+    local = local_questions(study)
+    golds = [_gold_text(question) for question in local.questions]
+    are_many = len(set(golds)) > (1 if len(golds) > _CERTAINLY_MANY else 2)
+    return are_many and None not in golds and [doc.get(column) for doc in local.docs] == golds
+
+
+def _gold_text(question: Question) -> str | None:
+    target, choices = question.target, question.choices
+    if isinstance(target, int) and choices is not None and 0 <= target < len(choices):
+        return str(choices[target])
+    return target if isinstance(target, str) else None
 
 
 def _bare(expression: str) -> str:

@@ -33,6 +33,7 @@ _GENERIC: Final = re.compile(r"(?:correct_|gold_|true_|the_)?(?:answer|label|tar
 _BOOLEAN_NAME: Final = re.compile(r"(?:is|has|are|was|contains)_(\w{3,})|(\w{3,})_(?:flag|bool)", re.IGNORECASE)
 _NEGATED: Final = re.compile(r"\b(?:not|\w+n't|never|without|lacks?|incorrect|wrong|untrue|opposite|fails?)\b", re.I)
 _RATING: Final = re.compile(r"(?:\w+_)?(?:stars?|ratings?)(?:_\w+)?", re.IGNORECASE)
+_COLUMN: Final = re.compile(r"\w+|\{\{-? *\w+ *-?\}\}")
 _SHIFTED: Final = re.compile(r"\{\{ *(\w+)(?: *\| *int)? *\+ *\d+ *\}\}")
 _ENOUGH: Final = 8
 """Docs among which a label from 0 would have a 0."""
@@ -300,11 +301,13 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
 @query("PF701", "the gold index is shifted, although the column already counts from 0", task, at="doc_to_target")
 def _index_shifted(study: Study) -> Iterator[Finding]:
     shifted, choices = _SHIFTED.fullmatch(str(study.written.doc_to_target).strip()), study.written.doc_to_choice
-    if shifted is None or not isinstance(choices, list) or not follow_each_other([str(each) for each in choices]):
+    are_labels = isinstance(choices, list) and follow_each_other([str(each) for each in choices])
+    if shifted is None or not (are_labels or _COLUMN.fullmatch(str(choices).strip())):
         return
     values = [doc.get(shifted[1]) for doc in study.local_docs]
     lists = [len(each) for doc in study.local_docs for each in doc.values() if isinstance(each, list)]
-    is_after_one = len(choices) - 1 in lists or str(choices[0]) == "0"  # of which the options are the others
+    # of which the options are the others
+    is_after_one = isinstance(choices, list) and (len(choices) - 1 in lists or str(choices[0]) == "0")
     if 0 in values and not is_after_one and all(isinstance(each, int) and each >= 0 for each in values):
         yield finding("", f"{shifted[1]} is 0 in doc {values.index(0)}", field=shifted[1])
 
@@ -391,13 +394,14 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
     if len(local.questions) <= first or gold_kind(study) != "text":
         return
     chain, trials = scored_answers(study) or (None, ())
-    if chain is None or not trials or any(trial.error or not _is_short(trial.gold) for trial in trials):
+    if chain is None or not trials or any(trial.error for trial in trials):
         return
+    are_short = all(_is_short(trial.gold) for trial in trials)
     if study.has_own_scorer and is_rate(study, trials_of(study)):
         return
     known = [(trial.question, trial.instance.doc) for trial in trials]
     asked = [form.written("{}") for form in study.contract.wrapped]
-    forms = ["{}", *asked, *data_table("rules")["gold_forms"]]
+    forms = ["{}", *(asked if are_short else ()), *(data_table("rules")["gold_forms"] if are_short else ())]
     for number, pipeline in enumerate(chain.pipelines):
 
         def reads(form: str, question: Question, row: Doc, pipeline: FilterPipeline = pipeline) -> bool:
@@ -407,7 +411,7 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
         most = first + _MOST_BY_CODE if study.has_own_scorer else None
         later = list(zip(local.questions, local.docs, strict=False))[first:most]
         for doc, (question, row) in enumerate(later if read else (), first):
-            if _is_short(question.target) and not any(reads(form, question, row) for form in read):
+            if (_is_short(question.target) or not are_short) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
                 saw = f"{text!r} is read as {chain.read(pipeline, text, row, 'a gold answer').extracted!r}"
                 message = "a filter misreads the gold answer of a doc"

@@ -63,6 +63,9 @@ def label_sets(text: str) -> Iterator[AskedForm]:
         named.update(label.casefold() for label in labels)
         if len(set(labels)) >= LISTED:
             yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
+    for match in re.finditer(written("slashes"), text, re.IGNORECASE):
+        named.update(labels := [label.strip() for label in match[1].split("/")])
+        yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
     for match in pattern("conditions").finditer(text):
         named.update(label.casefold() for label in match.group(1, 2))
         yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
@@ -142,11 +145,11 @@ def _pairs() -> list[re.Pattern[str]]:
 @cache
 def _enumeration() -> re.Pattern[str]:
     label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
-    last = rf"(?:(?<=\s)(?:{_ors()})\s|,\s)(?P<last>{label})(?=[\s.,;:)!?]|$)"
-    return re.compile(
-        rf"(?:{written('asks')}|{written('chooses')}|{written('one_of')})(?P<list>{label}(?:, ?{label})*),? ?{last}",
-        re.IGNORECASE,
-    )
+    before = "|".join(map(written, ("asks", "chooses", "one_of", "headed")))
+    either = rf"(?<=\s)(?:{_ors()})\s"
+    last = rf"(?(colon){either}|(?:{either}|,\s))(?P<last>{label})(?(colon)(?=[.!?]|\s*$)|(?=[\s.,;:)\]!?]|$))"
+    listed = rf"(?P<list>{label}(?:, ?{label})*),? ?{last}"
+    return re.compile(rf"(?:{before}|(?P<colon>{written('colon')})){listed}", re.IGNORECASE | re.MULTILINE)
 
 
 @cache

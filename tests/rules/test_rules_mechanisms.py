@@ -19,6 +19,9 @@ ROWS = "metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [i
 METRIC = "metric_list: [{metric: !function helper.score, aggregation: mean, higher_is_better: %s}]\n"
 
 
+SUMS = (("3 + 4", 7), ("2 + 6", 8), ("9 + 9", 18), ("3 - 5", -2))
+
+
 def found_in(folder: Path, task: str, code: str = "") -> set[str]:
     """Return the codes of the errors and warnings about a task, with a module `helper` beside it."""
     (folder / "example.yaml").write_text(complete(task), "utf-8")
@@ -182,6 +185,77 @@ def test_instructions_against_choices(tmp_path: Path, text: str, choices: list[s
 def test_answers_in_questions(tmp_path: Path, text: str, target: str, codes: set[str]) -> None:
     task = f'doc_to_text: "{text}"\ndoc_to_target: "{target}"\n{ROWS}'
     assert found_in(tmp_path, task) & {"PF706"} == codes
+
+
+HINTED = (
+    ("rusts", "iron", "tin"),
+    ("is dear", "gold", "tin"),
+    ("is in cans", "tin", "gold"),
+    ("is red", "copper", "tin"),
+)
+ROWS_OF_METALS = ", ".join(
+    f"{{q: Which metal {what}?, best: {best}, weak: {weak}, hint: {best}}}" for what, best, weak in HINTED
+)
+METALS = f"metadata: {{promptfmt: {{docs: [{ROWS_OF_METALS}]}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "codes"),
+    [
+        ("Q: {{q}}\\nNote: {{hint}}\\nA:", "{{best}}", {"PF706"}),
+        ("Q: {{q}}\\nNote: {{weak}}\\nA:", "{{best}}", set()),
+        ("Q: {{q}}\\n1. {{hint}}\\nA:", "{{best}}", set()),
+        ("Repeat: {{best}} ({{hint}})", "{{best}}{{hint}}", set()),
+    ],
+)
+def test_columns_with_the_answer_of_each_doc(tmp_path: Path, text: str, target: str, codes: set[str]) -> None:
+    task = f'output_type: generate_until\ndoc_to_text: "{text}"\ndoc_to_target: "{target}"\n{METALS}'
+    assert found_in(tmp_path, task) & {"PF706"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Answer with one word: metal, gas or neither.", {"PF714"}),
+        ("Possible answers: metal, gas", {"PF714"}),
+        ("Answer (metal/gas):", {"PF714"}),
+        ("Choose one of [metal, gas].", {"PF714"}),
+        ("Choose from: gold, tin.", {"PF714"}),
+        ("If it is a coin, choose from: gold, tin.", set()),
+        ("Say in a few words: hot or cold metals?", set()),
+        ("Answer with one word: iron, gold, copper or tin.", set()),
+        ("Answer in one word.", set()),
+        ("Give the speed in (km/h):", set()),
+    ],
+)
+def test_requested_words_against_gold_answers(tmp_path: Path, text: str, codes: set[str]) -> None:
+    task = f'output_type: generate_until\ndoc_to_text: "{{{{q}}}} {text}"\ndoc_to_target: "{{{{best}}}}"\n{METALS}'
+    assert found_in(tmp_path, task) & {"PF714"} == codes
+
+
+@pytest.mark.parametrize(("delimiter", "codes"), [(" ", {"PF203"}), ("\\n", set()), (" ### ", set())])
+def test_examples_of_several_lines_on_one_line(tmp_path: Path, delimiter: str, codes: set[str]) -> None:
+    task = f'doc_to_text: "Q: {{{{question}}}}\\nA:"\ndoc_to_target: 0\nfewshot_delimiter: "{delimiter}"\n{ROWS}'
+    assert found_in(tmp_path, task) & {"PF203"} == codes
+
+
+@pytest.mark.parametrize(("target", "codes"), [("answer", set()), ("{{answer + 1}}", {"PF701"})])
+def test_indices_of_options_in_a_column(tmp_path: Path, target: str, codes: set[str]) -> None:
+    task = f'doc_to_text: "{{{{question}}}}"\ndoc_to_choice: "{{{{choices}}}}"\ndoc_to_target: "{target}"\n{ROWS}'
+    assert found_in(tmp_path, task) & {"PF701"} == codes
+
+
+@pytest.mark.parametrize(("pattern", "codes"), [("(-?[0-9]+)", set()), ("([0-9]+)", {"PF512"})])
+def test_filters_against_later_worked_solutions(tmp_path: Path, pattern: str, codes: set[str]) -> None:
+    rows = [f"{{question: {asked}?, solution: 'It is easy.\n\n  #### {gold}'}}" for asked, gold in SUMS]
+    steps = f"[{{function: regex, regex_pattern: '#### {pattern}'}}, {{function: take_first}}]"
+    task = (
+        'output_type: generate_until\ndoc_to_text: "{{question}}"\ndoc_to_target: "{{solution}}"\n'
+        f"filter_list: [{{name: x, filter: {steps}}}]\n"
+        "metric_list: [{metric: exact_match, regexes_to_ignore: ['(?s).*#### ']}]\n"
+        f"metadata: {{promptfmt: {{docs: [{', '.join(rows)}]}}}}\n"
+    )
+    assert found_in(tmp_path, task) & {"PF512"} == codes
 
 
 def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None:
