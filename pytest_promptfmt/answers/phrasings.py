@@ -273,7 +273,7 @@ def number_phrasings() -> Iterator[Phrasing]:
 DEGENERATE_LENGTH: Final = 20_000
 """Characters of a degenerate completion."""
 
-_LENGTHS: Final = (1_000, 2_000, 5_000, 10_000, DEGENERATE_LENGTH)
+_LENGTHS: Final = (1_000, 2_000, 4_000, 8_000, DEGENERATE_LENGTH)
 """A few lengths, far apart: what is just fast enough for one of them is not just too slow for another."""
 
 

@@ -22,7 +22,7 @@ BUDGET_SECONDS: Final = 0.5
 _WATCHED: Final = 0.025
 """The part of the budget from which on a call is compared with work that is known."""
 
-_NOTICED: Final = 16
+_NOTICED: Final = 12
 """How often that work has to fit into a call per second of its budget, so that its growth is measured."""
 
 _TRIES: Final = 3
