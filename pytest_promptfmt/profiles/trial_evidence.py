@@ -19,7 +19,7 @@ from pytest_promptfmt.profiles.template_trial import TemplateTrial
 
 _AROUND: Final = 28
 
-MAPPING: Final = "a Python mapping or list"
+MAPPING: Final = "a mapping or list"
 BOOLEAN: Final = "True or False"
 PYTHON: Final = {
     "None": re.compile(r"None(?<![A-Za-z_`\"']None)(?![A-Za-z_`\"'])"),

@@ -104,7 +104,7 @@ def test_texts_before_those_of_an_earlier_message_are_disordered(source: str, mo
 @pytest.mark.parametrize(
     ("source", "base", "notation"),
     [
-        (each("{{ m.content }}{{ m.tool_calls }}"), "simple", {"a Python mapping or list"}),
+        (each("{{ m.content }}{{ m.tool_calls }}"), "simple", {"a mapping or list"}),
         (each("{{ m.content }}{{ m.tool_calls }}"), None, set()),
         (each("{{ m.content }}{{ m.missing or none }}\n"), "simple", {"None"}),
         (each("{{ m.content }}") + "{{ messages[0].missing or none }}", "simple", set()),
