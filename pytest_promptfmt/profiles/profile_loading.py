@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_promptfmt.core.errors import Position, SettingsError, TokenizerError, did_you_mean
+from pytest_promptfmt.core.errors import SettingsError, TokenizerError, did_you_mean
 from pytest_promptfmt.core.profile import OWN, Profile
 from pytest_promptfmt.profiles.probe_conversations import Conversation, builtin_conversations
 from pytest_promptfmt.profiles.template_facts import TemplateFacts, template_facts
-from pytest_promptfmt.profiles.template_trial import TemplateTrial, line_of_text, place_in
+from pytest_promptfmt.profiles.template_trial import TemplateOwner, TemplateTrial
 
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
@@ -24,7 +24,7 @@ _trials: dict[tuple[object, ...], TemplateTrial] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedProfile:
+class LoadedProfile(TemplateOwner):
     """A profile whose chat template and special tokens are known, and its tokenizer, if it has one.
 
     `tested` is the trial of a template under test, with its own conversations.
@@ -50,14 +50,6 @@ class LoadedProfile:
         trial = self._any_trial
         facts = template_facts(trial) if trial is not None else None
         return None if facts is None or facts.failure else facts
-
-    def place(self, line: int | None = None) -> Position | None:
-        """Return a line of the chat template's file, else where the profile is defined, None for a built-in one."""
-        return place_in(self.profile, line)
-
-    def place_of(self, *texts: str) -> Position | None:
-        """Return the line of the chat template's file that holds one of the texts, as `place`."""
-        return place_in(self.profile, line_of_text(self.profile, *texts))
 
     def line(self, number: int | None) -> str:
         """Return a line of the chat template (from 1) without its indentation; empty for a missing one."""

@@ -80,7 +80,7 @@ class TrialOptions:
     It is compared with `engines`; `hosts` decide the severity of findings, by default all that are known.
     `parser` reads answers back: a `response_template`, a recording, or the name of an installed one (`vllm/hermes`).
     `trains_for` is the template that serves the model, if this one is for its training. Without `may_run_code`
-    no engine is tried that the repository under test can bring.
+    no engine is tried that the repository under test can bring. A template that `is_for_scores` makes no chat.
     """
 
     engines: Sequence[str] = ()
@@ -88,9 +88,27 @@ class TrialOptions:
     parser: Mapping[str, Any] | Path | str | None = None
     trains_for: Path | None = None
     may_run_code: bool = True
+    is_for_scores: bool = False
 
 
-class TemplateTrial:
+class TemplateOwner:
+    """What has a profile, and finds places in its chat template."""
+
+    profile: Profile
+
+    def place(self, line: int | None = None) -> Position | None:
+        """Return a line of the template's file, else where its profile is defined, None for a built-in one."""
+        file = self.profile.template_file
+        return Position(file, line) if file is not None else self.profile.origin
+
+    def place_of(self, *texts: str) -> Position | None:
+        """Return the first line of the template that holds one of the texts outside comments, else as `place`."""
+        source = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), self.profile.chat_template or "")
+        found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
+        return self.place(source.count("\n", 0, min(found)) + 1 if found else None)
+
+
+class TemplateTrial(TemplateOwner):
     """A template with the conversations that it is tried with; its renderings are kept."""
 
     def __init__(
@@ -169,14 +187,6 @@ class TemplateTrial:
                 variants = ((names, each) for names, each in conversation.relaxations if self.stopped(each) is None)
                 self._tried[conversation.name] = next(variants, self._tried[conversation.name])
         return self._tried[conversation.name]
-
-    def place(self, line: int | None = None) -> Position | None:
-        """Return a line of the template's file, else where its profile is defined, None for a built-in one."""
-        return place_in(self.profile, line)
-
-    def place_of(self, *texts: str) -> Position | None:
-        """Return the first line of the template that holds one of the texts, else the file."""
-        return place_in(self.profile, line_of_text(self.profile, *texts))
 
     @cached_property
     def syntax_error(self) -> Rendering | None:
@@ -400,19 +410,6 @@ def _renderings(*_settings: Hashable) -> dict[Hashable, Rendering]:
 def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
-
-
-def place_in(profile: Profile, line: int | None) -> Position | None:
-    """Return a line of the file of a profile's chat template, else where the profile is defined, None for neither."""
-    return Position(profile.template_file, line) if profile.template_file is not None else profile.origin
-
-
-def line_of_text(profile: Profile, *texts: str) -> int | None:
-    """Return the line (from 1) of a profile's chat template that first holds one of the texts, outside comments."""
-    written = profile.chat_template or ""
-    source = re.sub(r"\{#.*?#\}", lambda found: "\n" * found[0].count("\n"), written, flags=re.DOTALL)
-    found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
-    return source.count("\n", 0, min(found)) + 1 if found else None
 
 
 def lone_profile(source: str, path: Path | None = None, name: str = "template") -> Profile:

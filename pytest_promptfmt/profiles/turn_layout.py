@@ -115,6 +115,8 @@ def is_for_chat(trial: TemplateTrial) -> bool:
 
     It is taken for one if it renders no question.
     """
+    if trial.options.is_for_scores:
+        return False
     if trial.text("question") is None:
         return True
     if not trial.mentions("role"):

@@ -275,7 +275,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
         is_trained = {"tools", "training"} <= trial.kinds
         severity = None if kind == _LOOP and is_trained and not is_kept else Severity.INFO
         yield conversation.finding(message, saw, trial.place(), severity)
-    for name, message, severity in _FOLLOWED:
+    for name, message in _FOLLOWED.items():
         if name in trial.sent:
             answered = trial.conversations[name]
             finished = trial.without_generation_prompt(answered, 2)
@@ -284,16 +284,15 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
             # Another end of the last answer has a rule.
             if finished is not None and later is not None and at < len(finished) and ANSWER not in finished[:at]:
                 saw = f"{excerpt(finished, at)!r} becomes {excerpt(later, at)!r}"
-                is_info = severity is Severity.INFO or "training" not in trial.kinds
-                yield answered.finding(message, saw, trial.place_of("loop.last"), Severity.INFO if is_info else None)
+                is_trained = answered.has_tools and "training" in trial.kinds
+                yield answered.finding(message, saw, trial.place_of("loop.last"), None if is_trained else Severity.INFO)
 
 
 _LOOP: Final = "the next step of a tool loop"
-_FOLLOWED: Final = (
-    ("turns", "a later message changes a finished answer", Severity.INFO),
-    ("call-finished", "a tool result changes the call before it", Severity.WARNING),
-)
-"""Conversations of an answer and a message that follows it, with the severity of a change in training, else an info."""
+_FOLLOWED: Final = {
+    "turns": "a later message changes a finished answer",
+    "call-finished": "a tool result changes the call before it",
+}
 
 
 def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple[str, str, str]]:

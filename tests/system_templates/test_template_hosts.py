@@ -434,3 +434,14 @@ def test_a_template_that_is_only_sent_tools_fails_on_these_alone() -> None:
     found = severities(check_template(source), "PF431")
     assert found["the template fails on a single user message"] == "info"
     assert found["the template fails on tools that are not called"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "severity"),
+    [("LlamaForCausalLM", "warning"), ("LlamaForSequenceClassification", "info"), ("Qwen2ForRewardModel", "info")],
+)
+def test_findings_are_infos_where_the_model_gives_a_score(tmp_path: Path, architecture: str, severity: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(ENDED)
+    (tmp_path / "config.json").write_text(f'{{"architectures": ["{architecture}"], "eos_token_id": 2}}')
+    found = severities(check_template(tmp_path), "PF440")
+    assert found["an end token follows the last message, whoever wrote it"] == severity

@@ -288,12 +288,8 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
         for pair, space, at in spaces_between(text, conversation, trial):
             if space not in seen.get(pair, ()) and not _is_in_sentence(text, pair, at, at + len(space)):
                 seen.setdefault(pair, {})[space] = conversation, excerpt(text, at, at + len(space))
-    by_role: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
-    for (one, other), spaces in seen.items():
-        if other.endswith(" text") and len(spaces) == 1:
-            by_role.setdefault((one, "text"), {}).update(spaces)
     reported = set[tuple[str, frozenset[str]]]()
-    for (one, other), spaces in [*seen.items(), *by_role.items()]:
+    for (one, other), spaces in seen.items():
         if len(spaces) < 2 or (one, frozenset(spaces)) in reported:
             continue
         reported.add((one, frozenset(spaces)))
@@ -309,20 +305,23 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
 # -- whitespace between neighbours -------------------------------------------------------------------------------------
 
 _KINDS: Final = ("user", "assistant", "system", "tool")
-_MOST_WORDS: Final = 3
-"""Words between two markers that may be a header; more of them are prose."""
 
 
 def spaces_between(
     text: str, conversation: Conversation, trial: TemplateTrial
 ) -> Iterator[tuple[tuple[str, str], str, int]]:
-    """Yield each two neighbours, the whitespace between them, and where it begins.
+    """Yield a marker and its neighbour, the whitespace between them, and where it begins.
 
-    A text of the conversation is named by its kind, such as `user text`.
+    A neighbour is a marker, or a text of the conversation.
     """
-    pieces = list(_pieces(text, conversation, trial))
-    for (one, _, end), (other, start, _) in pairwise(pieces):
-        if one and other and (_is_marker(one) or _is_marker(other)) and not text[end:start].strip():
+    places = [(each.start(), each.end(), each[0]) for each in trial.marker.finditer(text)]
+    for unit in conversation.units if places else ():
+        at = text.find(unit.text) if unit.kind in _KINDS else -1
+        while at >= 0:
+            places.append((at, at + len(unit.text), "text"))
+            at = text.find(unit.text, at + len(unit.text))
+    for (_, end, one), (start, _, other) in pairwise(sorted(places)):
+        if (one, other) != ("text", "text") and not text[end:start].strip():
             yield (one, other), text[end:start], end
 
 
@@ -330,35 +329,3 @@ def _is_in_sentence(text: str, pair: tuple[str, str], start: int, end: int) -> b
     """Return whether prose goes on around a pair, such as an instruction that names two tags."""
     before, after = text[: max(start - len(pair[0]), 0)][-2:], text[end + len(pair[1]) :][:2]
     return before[-1:] == after[:1] == " " and before[:1].isalpha() and after[1:].isalpha()
-
-
-@lru_cache(maxsize=512)
-def _is_marker(name: str) -> bool:
-    return MARKER.fullmatch(name) is not None
-
-
-def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iterator[tuple[str, int, int]]:
-    """Yield name, begin and end of what the prompt consists of; an empty name means prose."""
-    units = {unit.text: f"{unit.kind} text" for unit in conversation.units if unit.kind in _KINDS}
-    places = [(each[0], each.start(), each.end()) for each in trial.marker.finditer(text)]
-    for said in units:
-        at = text.find(said)
-        while at >= 0:
-            places.append((said, at, at + len(said)))
-            at = text.find(said, at + len(said))
-    end = 0
-    for name, start, stop in sorted(places, key=lambda each: each[1]):
-        yield from _words(text, end, start)
-        yield units.get(name, name), start, stop
-        end = stop
-    yield from _words(text, end, len(text))
-
-
-def _words(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    between = text[start:end]
-    if not between.strip():
-        return
-    if len(between.split(None, _MOST_WORDS)) > _MOST_WORDS:
-        yield "", end - len(between.lstrip()), start + len(between.rstrip())
-    else:
-        yield from ((each[0], start + each.start(), start + each.end()) for each in re.finditer(r"\S+", between))

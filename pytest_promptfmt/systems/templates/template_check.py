@@ -88,7 +88,12 @@ def checked_template(
         profile,
         _tried(conversations, written.path.parent if is_file else None),
         tokenizer=loaded,
-        options=TrialOptions(engines=tuple(engines), hosts=hosts, parser=parser or response_template or written.parser),
+        options=TrialOptions(
+            engines=tuple(engines),
+            hosts=hosts,
+            parser=parser or response_template or written.parser,
+            is_for_scores=written.is_for_scores,
+        ),
     )
     return sorted(
         findings_of(trial, written.name), key=lambda finding: (list(Severity).index(finding.severity), finding.code)

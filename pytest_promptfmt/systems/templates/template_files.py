@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,10 @@ from pytest_promptfmt.profiles.template_trial import PLACEHOLDERS
 from pytest_promptfmt.profiles.tokenizer_sources import NAMED_TEMPLATES, find_source
 
 _CONFIG: Final = "tokenizer_config.json"
+_MODEL: Final = "config.json"
 _OWN: Final = "chat_template.jinja"
+_SCORER: Final = re.compile(rb'"architectures":\s*\[\s*"\w+(?:Classification|RewardModel)"')
+"""The architecture of a model that scores texts, in its configuration."""
 
 ANSWERS: Final = ".answers.jsonl"
 """How the name of a recording of answers ends."""
@@ -29,7 +33,8 @@ class WrittenChatTemplate:
     """One chat template of a file: its name, the tokenizer next to it, and the special tokens it is given.
 
     `tokenizer` is what `load_tokenizer` takes, None where it is missing; `parser` reads answers back: a
-    recording next to the template, else the `response_template` of the tokenizer.
+    recording next to the template, else the `response_template` of the tokenizer. The model of a template that
+    `is_for_scores` gives a number, as those of rewards do.
     """
 
     name: str
@@ -38,6 +43,7 @@ class WrittenChatTemplate:
     tokenizer: str | None
     special_tokens: Mapping[str, str]
     parser: Mapping[str, Any] | Path | None = None
+    is_for_scores: bool = False
 
 
 def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
@@ -65,6 +71,7 @@ def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
 def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> WrittenChatTemplate:
     tokens = {key: _token(value) for key, value in config.items() if key.endswith("_token") and _token(value)}
     recording, reading = answers_beside(path, name), config.get("response_template")
+    model = path.with_name(_MODEL)
     return WrittenChatTemplate(
         name=name,
         source=source,
@@ -72,6 +79,7 @@ def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> Writ
         tokenizer=tokenizer_beside(path),
         special_tokens=tokens if "eos_token" in tokens else {**PLACEHOLDERS, **tokens},
         parser=recording if gate.is_there(recording) else reading if isinstance(reading, dict) else None,
+        is_for_scores=model.is_file() and _SCORER.search(gate.read_bytes(model)) is not None,
     )
 
 
@@ -91,7 +99,7 @@ def files_beside(path: Path) -> list[str] | None:
 
     Files that appear in the folder later are not listed: the caller compares the names in it as well.
     """
-    found = [str(path.with_name(_CONFIG)), *map(str, conversation_files(path.parent))]
+    found = [*(str(path.with_name(each)) for each in (_CONFIG, _MODEL)), *map(str, conversation_files(path.parent))]
     found += sorted(map(str, path.parent.glob(f"*{ANSWERS}")))
     tokenizer = tokenizer_beside(path)
     if tokenizer is None:

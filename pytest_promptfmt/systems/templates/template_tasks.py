@@ -73,6 +73,7 @@ class TemplateAssembly(Assembly):
             parser=self.template.parser,
             trains_for=study.settings.trained_by(self.template.path),
             may_run_code=not study.settings.no_code,
+            is_for_scores=self.template.is_for_scores,
         )
         make = partial(TemplateTrial, conversations=self.conversations, options=options)
         try:
