@@ -302,7 +302,8 @@ def _rating_as_index(study: Study) -> Iterator[Finding]:
 def _index_shifted(study: Study) -> Iterator[Finding]:
     shifted, choices = _SHIFTED.fullmatch(str(study.written.doc_to_target).strip()), study.written.doc_to_choice
     are_labels = isinstance(choices, list) and follow_each_other([str(each) for each in choices])
-    if shifted is None or not (are_labels or _COLUMN.fullmatch(str(choices).strip())):
+    is_column = study.has_choices and isinstance(choices, str) and _COLUMN.fullmatch(choices.strip()) is not None
+    if shifted is None or not (are_labels or is_column):
         return
     values = [doc.get(shifted[1]) for doc in study.local_docs]
     lists = [len(each) for doc in study.local_docs for each in doc.values() if isinstance(each, list)]

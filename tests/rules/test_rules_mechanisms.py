@@ -239,10 +239,20 @@ def test_examples_of_several_lines_on_one_line(tmp_path: Path, delimiter: str, c
     assert found_in(tmp_path, task) & {"PF203"} == codes
 
 
-@pytest.mark.parametrize(("target", "codes"), [("answer", set()), ("{{answer + 1}}", {"PF701"})])
-def test_indices_of_options_in_a_column(tmp_path: Path, target: str, codes: set[str]) -> None:
-    task = f'doc_to_text: "{{{{question}}}}"\ndoc_to_choice: "{{{{choices}}}}"\ndoc_to_target: "{target}"\n{ROWS}'
-    assert found_in(tmp_path, task) & {"PF701"} == codes
+@pytest.mark.parametrize(
+    ("target", "output", "codes"),
+    [
+        ("answer", "multiple_choice", set()),
+        ("{{answer + 1}}", "multiple_choice", {"PF701"}),
+        ("{{answer + 1}}", "generate_until", set()),
+    ],
+)
+def test_indices_of_options_in_a_column(tmp_path: Path, target: str, output: str, codes: set[str]) -> None:
+    text = "{{question}}\\n1. {{choices[0]}}\\n2. {{choices[1]}}\\n3. {{choices[2]}}\\nNumber:"
+    task = (
+        f'output_type: {output}\ndoc_to_text: "{text}"\ndoc_to_choice: "{{{{choices}}}}"\ndoc_to_target: "{target}"\n'
+    )
+    assert found_in(tmp_path, task + ROWS) & {"PF701"} == codes
 
 
 @pytest.mark.parametrize(("pattern", "codes"), [("(-?[0-9]+)", set()), ("([0-9]+)", {"PF512"})])
