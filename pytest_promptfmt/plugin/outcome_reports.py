@@ -20,7 +20,7 @@ from pytest_promptfmt.plugin.worker_processes import has_other_plugins
 from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.pending import Edit, keep_last_run, last_run_of
 from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
-from pytest_promptfmt.results.terminal import archetypes_of, finding_lines, sections
+from pytest_promptfmt.results.terminal import archetypes_of, finding_lines, release_note, sections
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -214,6 +214,11 @@ class Closing:
         if self._exit_status is not None and self.result is None and is_silent:
             self._close(self._exit_status)
 
+    @property
+    def _has_header(self) -> bool:
+        config = self._run.config
+        return config.pluginmanager.has_plugin("terminalreporter") and config.get_verbosity() >= 0
+
     def _close(self, exit_status: int) -> tuple[RunResult, list[str]]:
         """Write the requested files; return the result of the run, and a line for each file."""
         run = self._run
@@ -223,6 +228,8 @@ class Closing:
         notes = [*found.notes, *self._notes, *run.expected.notes()]
         if not found.has_items and not notes and not found.unmatched and not found.other_shards:
             notes.append(_nothing_here(found.template_folders))
+        elif found.has_items and not run.settings.release.is_compared and not self._has_header:
+            notes.append(release_note(run.settings))
         lock = run.lock.would_write(tally.tokenizers)
         baseline = run.baseline.result(
             outcomes, defined=found.defined, codes_for=folders.codes_for, not_run=tally.not_run

@@ -158,6 +158,13 @@ def test_what_is_remembered_is_what_a_fresh_run_finds_and_what_pytest_finds(task
     }
 
 
+def test_a_release_that_is_not_known_is_named_once(tasks: Path) -> None:
+    (tasks.parent / "promptfmt.yaml").write_text('lm_eval: "0.5.0"\n', "utf-8")
+    shown = promptfmt(tasks.parent, "check", "tasks")
+    said = shown.stdout + shown.stderr
+    assert said.count("those of 0.5.0 may differ") == 1, said
+
+
 def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
     edit(tasks / "woods.yaml", "Question: {{question}}\\nAnswer:", "100% of::error::%0A{{question}}\\nAnswer: ")
     found = promptfmt(tasks.parent, "check", "--output-format", "github")
