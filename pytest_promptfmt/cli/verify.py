@@ -109,15 +109,14 @@ def diff_releases(
     Scores are computed by releases that are installed, or in one of the folders. Exits as `diff`; raises SettingsError
     for anything else.
     """
-    old, dots, new = releases.partition("..")
+    old, _, new = releases.partition("..")
     try:
         known = [release_of(RELEASE.parse(each)).is_compared for each in (old, new)]
     except ValueError:
         known = []
-    if not dots or not known:
-        raise SettingsError(f"invalid --harness {releases!r}", hint="two releases of lm-eval, as in 0.4.9..0.4.13")
-    if not all(known):
-        raise SettingsError(f"invalid --harness {releases!r}", hint="releases from 0.4.3 to 0.4.13 are known")
+    if not known or not all(known):
+        hint = "releases from 0.4.3 to 0.4.13 are known" if known else "two releases of lm-eval, as in 0.4.9..0.4.13"
+        raise SettingsError(f"invalid --harness {releases!r}", hint=hint)
     options = [*options, f"--promptfmt-lm-eval={old}"]
     sides = []
     for release in (old, new):

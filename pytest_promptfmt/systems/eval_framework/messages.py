@@ -356,16 +356,15 @@ class _Hooks:
     def _truth(self, hook: str, given: Any, what: str = "must give") -> Any:
         if given is None or isinstance(given, str):
             return given
-        if _is_texts(given):
-            return list(given)
-        raise self.refusal(hook, f"{what} a text, a list of texts or None", given)
+        return list(self._texts(hook, given, f"{what} a text, a list of texts or None"))
 
     def _candidates(self, hook: str, given: Any, what: str = "must give") -> tuple[str, ...] | None:
-        if given is None:
-            return None
-        if _is_texts(given):
-            return tuple(given)
-        raise self.refusal(hook, f"{what} a list of texts or None", given)
+        return None if given is None else tuple(self._texts(hook, given, f"{what} a list of texts or None"))
+
+    def _texts(self, hook: str, given: Any, what: str) -> Sequence[str]:
+        if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+            return given
+        raise self.refusal(hook, what, given)
 
     def _read_messages(self, hook: str, given: Any, *, ends: bool) -> tuple[Spans, tuple[Message, ...]]:
         if isinstance(given, str) or not isinstance(given, Sequence) or (ends and not given):
@@ -399,10 +398,6 @@ class _Hooks:
 def given_sample(sample: Any, found: TaskClass, number: int) -> PromptSample:
     """Return what `iterate_samples` yielded as a sample; raises RenderError for anything that is not one."""
     return _Hooks(found, None, {}, number).sample("iterate_samples", sample)
-
-
-def _is_texts(given: Any) -> bool:
-    return isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
 
 
 def _listed(made: Any) -> Any:
