@@ -97,10 +97,8 @@ class Cells:
         """Keep a verdict; return whether it is the first failure of this phrasing, which wants evidence."""
         cells = self._cells.setdefault((phrasing.kind, phrasing.id), {})
         cells.setdefault(pipeline, {})[label] = verdict
-        return (
-            self._fails(phrasing.kind, pipeline, verdict)
-            and (phrasing.kind, phrasing.id, pipeline) not in self._evidence
-        )
+        is_explained = (phrasing.kind, phrasing.id, pipeline) in self._evidence
+        return not is_explained and self._fails(phrasing.kind, pipeline, verdict)
 
     def explain(self, phrasing: Phrasing, pipeline: str, evidence: str) -> None:
         """Keep what became of a completion that failed."""
@@ -296,15 +294,8 @@ def _key_of(subject: Subject) -> Hashable | None:
     shows_targets = task.fewshot.doc_to_target in (UNSET, None, task.doc_to_target)
     asked = [subject.prompt, subject.prefix, *subject.shot_answers(), subject.instances[0].prompts[0].text[-1:]]
     think_end = task.own_metadata.get("think_end_token", THINK_END)
-    read = [
-        chain.stops,
-        task.repeats,
-        think_end,
-        task.gen_prefix,
-        task.target_delimiter,
-        shows_targets,
-        subject.longest,
-    ]
+    kept = task.repeats, task.gen_prefix, task.target_delimiter, subject.longest
+    read = [chain.stops, think_end, shows_targets, *kept]
     written = plain_key([subject.synthetic, subject.makes_shots, asked, read])
     if metrics is None or written is None or None in questions or any(each is None for _, each in pipelines):
         return None

@@ -185,7 +185,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
         yield from _letter_or_number(study, scored)
     elif any(form.is_certain for form in study.contract.of("letter")):
         yield from _texts_for_letters(study, scored)
-    elif all(one.isdigit() for one in scored):
+    elif all(one.isdecimal() for one in scored):
         yield from _outside_range(study, scored, len(scored))
 
 
@@ -312,7 +312,7 @@ def _outside_range(study: Study, scored: Sequence[str], count: int | None = None
     """Yield a number that is scored, outside of the range that the prompt requests, of so many numbers."""
     limits = _LIMITS.search(study.own_text)
     least, most = map(int, limits.groups()) if limits is not None else (0, 0)
-    outside = [gold for gold in scored if gold.lstrip("-").isdigit() and not least <= int(gold) <= most]
+    outside = [gold for gold in scored if gold.lstrip("-").isdecimal() and not least <= int(gold) <= most]
     if limits is not None and outside and count in (None, most - least + 1):
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
         at = "doc_to_target" if study.generates else "doc_to_choice"

@@ -103,13 +103,9 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     Real: the proposal for formats in lm-evaluation-harness does not define which of the two wins.
     """
     for overwritten in getattr(study.task, "overwritten", ()):
-        yield Finding(
-            message=f"{overwritten.key} has no effect, because formats sets it",
-            saw=str(overwritten.written),
-            keys=(overwritten.key,),
-            position=overwritten.position,
-            do="remove the key, or set it inside formats",
-        )
+        what, at = f"{overwritten.key} has no effect, because formats sets it", overwritten.position
+        do = "remove the key, or set it inside formats"
+        yield finding(what, str(overwritten.written), overwritten.key, do=do, position=at)
     template = getattr(study.task, "template", None)
     written = study.given.config.get("doc_to_text")
     if template is not None and written is not None:

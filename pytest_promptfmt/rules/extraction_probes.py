@@ -200,9 +200,9 @@ def _letter_of_a_word(study: Study) -> Iterator[Finding]:
 
 def _other_label(reader: Reader, pipeline: FilterPipeline, answer: str, texts: Sequence[str]) -> tuple[str, str] | None:
     """Return the first text of which another letter than the answer is read, and what is read."""
-    readings = ((text, reader.read(pipeline, text)) for text in texts)
-    return next(((text, read) for text, read in readings if _is_other(bare_answer(read), answer)), None)
-
-
-def _is_other(label: str, answer: str) -> bool:
-    return len(label) == 1 and label.isalpha() and label.upper() != answer
+    for text in texts:
+        read = reader.read(pipeline, text)
+        label = bare_answer(read)
+        if len(label) == 1 and label.isalpha() and label.upper() != answer:
+            return text, read
+    return None

@@ -247,7 +247,7 @@ def _index_as_answer(study: Study) -> Iterator[Finding]:
 def _is_index(instance: Instance) -> bool:
     """Return whether a gold answer is the index of an option, where the prompt does not show the numbers."""
     target, shown = instance.target, first_text(instance)
-    if isinstance(target, bool) or not isinstance(target, int | str) or not str(target).strip().isdigit():
+    if isinstance(target, bool) or not isinstance(target, int | str) or not str(target).strip().isdecimal():
         return False
     index = int(str(target).strip())
     held = [

@@ -376,13 +376,8 @@ def later_doc_fails(study: Study) -> Iterator[Finding]:
     local = local_questions(study)
     number = len(local.questions)
     if local.failure is not None and number >= len(study.real_docs):
-        yield Finding(
-            message="a doc outside the snapshot cannot be rendered",
-            saw=local.failure.message,
-            do=local.failure.hint or "",
-            doc=number,
-            position=local.failure.position,
-        )
+        failure, message = local.failure, "a doc outside the snapshot cannot be rendered"
+        yield finding(message, failure.message, failure.position, number, do=failure.hint or "")
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)
@@ -415,12 +410,11 @@ def later_gold_misread(study: Study) -> Iterator[Finding]:
             if (_is_short(question.target) or not are_short) and not any(reads(form, question, row) for form in read):
                 text = _said(read[0], question.target)
                 saw = f"{text!r} is read as {chain.read(pipeline, text, row, 'a gold answer').extracted!r}"
-                message = "a filter misreads the gold answer of a doc"
-                if study.has_own_scorer:
-                    message = "for some docs, the gold answer does not score better than a wrong one"
-                    yield warning(message, saw, "process_results", doc)
+                lost = "for some docs, the gold answer does not score better than a wrong one"
+                if not study.has_own_scorer:
+                    yield finding("a filter misreads the gold answer of a doc", saw, ("filter_list", number), doc)
                 else:
-                    yield finding(message, saw, ("filter_list", number), doc)
+                    yield warning(lost, saw, "process_results", doc)
                 return
 
 

@@ -46,14 +46,10 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
     for member in view.file.unresolved:
         severity = None if is_known else Severity.WARNING if is_misspelt(member, view.index.names) else Severity.INFO
         at = ("task", _number_of(view.config.get("task"), member))
-        yield Finding(
-            message="unknown member of the group" if is_known else "no file defines this member of the group",
-            severity=severity,
-            saw=member,
-            do=did_you_mean(member, view.index.names) or ("" if is_known else "install lm-eval to check its names"),
-            keys=at,
-            position=view.yaml.locate(at) or view.yaml.locate(("task",)),
-        )
+        message = "unknown member of the group" if is_known else "no file defines this member of the group"
+        do = did_you_mean(member, view.index.names) or ("" if is_known else "install lm-eval to check its names")
+        place = view.yaml.locate(at) or view.yaml.locate(("task",))
+        yield finding(message, member, at, do=do, severity=severity, position=place)
 
 
 def _number_of(members: Any, name: str) -> int:
@@ -129,14 +125,10 @@ def _averages(view: FileView, group: Mapping[Any, Any], keys: tuple[str | int, .
         for name in filters if isinstance(filters, list) else [filters]:
             is_known = (metric, name) in reported if name is not None else metric in {one for one, _ in reported}
             if not is_known:
-                known = sorted({one if name is None else f"{one},{two}" for one, two in reported})
-                yield Finding(
-                    message="the group averages a metric that no member reports",
-                    saw=metric if name is None else f"{metric},{name}",
-                    do=f"use a metric of the members: {', '.join(known[:6])}",
-                    keys=(*own, number),
-                    position=view.yaml.locate((*own, number)) or view.yaml.locate(own),
-                )
+                known = ", ".join(sorted({one if name is None else f"{one},{two}" for one, two in reported})[:6])
+                message, place = "the group averages a metric that no member reports", view.yaml.locate((*own, number))
+                saw, do = metric if name is None else f"{metric},{name}", f"use a metric of the members: {known}"
+                yield finding(message, saw, (*own, number), do=do, position=place or view.yaml.locate(own))
 
 
 def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:

@@ -21,6 +21,7 @@ from pytest_promptfmt.rules.rule_views import (
     pattern,
     question_layout,
     question_template,
+    scores_exact_match,
     warning,
 )
 from pytest_promptfmt.study.configuration import read_template
@@ -263,6 +264,23 @@ def _gold_option_not_listed(page: Page) -> Iterator[str]:
         yield f"{gold} is gold, but {', '.join(listed)} are listed"
 
 
+def _compared(study: Study) -> Sequence[Study]:
+    """Return a task that compares what is generated with the gold answer as text."""
+    is_compared = study.generates and not study.has_own_scorer and scores_exact_match(study) and not mapped(study)
+    return (study,) if is_compared else ()
+
+
+@error_query("PF701", "a gold answer is not the label of an option, but the others are", _compared, scores=True)
+def _gold_not_listed(study: Study) -> Iterator[Finding]:
+    """Report a value of a column that is not turned into the label of an option, as the other values are."""
+    asked = [(one, str(one.target).strip(), listed_labels(one)) for one in study.real_instances]
+    are_labels = all(listed and len(gold) == 1 for _, gold, listed in asked)
+    lost = [each for each in asked if each[1] not in each[2] and not has_word(study.own_text, each[1])]
+    as_written = [each for each in asked if each[1] in map(str, each[0].doc.values())]
+    for instance, gold, listed in lost[:1] if are_labels and lost == as_written and len(lost) < len(asked) else ():
+        yield finding("", f"{gold!r}, but the options are {', '.join(listed)}", "doc_to_target", instance)
+
+
 def _letters_written(study: Study) -> list[str]:
     """Return the first letters, as many as options are listed, where all gold answers to write are one of them."""
     golds = {str(instance.target).strip() for instance in study.real_instances} if study.generates else set()
@@ -349,9 +367,8 @@ def named_labels(page: Page) -> Iterator[Finding]:
         # the word before the first comma may belong to the sentence, and some docs need not have every answer
         strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
         all_scored, key = f"{said}, but {', '.join(scored)} are scored", instruction_key(study)
-        is_asked = re.search("[\"'“«]", said) is not None or is_instruction(
-            text[: text.find(said.casefold()) + len(said)]
-        )
+        asked = text[: text.find(said.casefold()) + len(said)]
+        is_asked = re.search("[\"'“«]", said) is not None or is_instruction(asked)
         is_one = len(strange) == 1 or (is_asked and follow_each_other(named))
         if hidden and (is_closed or (not strange and len(common) == len(scored) - 1 >= _FEWEST_OPTIONS)):
             yield finding("the labels in the instruction differ from the scored labels", all_scored, key)

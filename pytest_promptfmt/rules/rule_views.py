@@ -75,6 +75,7 @@ def finding(
     field: str | None = None,
     span: tuple[int, int] | None = None,
     severity: Severity | None = None,
+    position: Position | None = None,
 ) -> Finding:
     """Return a finding: what is wrong, the text that was seen, and where.
 
@@ -88,7 +89,7 @@ def finding(
         message=message,
         saw=saw,
         keys=(at,) if isinstance(at, str) else at if isinstance(at, tuple) else (),
-        position=at if isinstance(at, Position) else None,
+        position=at if isinstance(at, Position) else position,
         doc=doc.index if isinstance(doc, Instance) else doc,
         field=field,
         span=span,

@@ -46,6 +46,7 @@ _SECONDS: Final = 2.0
 LONG: Final = 80
 
 
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
 _METRICS: Final = ("metric_list",)
 _LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "ConnectionError", "OSError", "LookupError")
 """Exceptions for a package, file or network that is missing here."""
@@ -92,6 +93,18 @@ def _another_number(study: Study) -> Iterator[Finding]:
         number, other = written_number(trial.gold), written_number(left or "")
         if number is not None and other is not None and number != other:
             yield finding("", f"{trial.gold!r} is compared as {left!r}", _METRICS, trial.instance)
+
+
+@query("PF705", "exact_match ignores letters inside words", task, scores=True)
+def _letters_ignored(study: Study) -> Iterator[Finding]:
+    """Report a pattern such as `an|a|the` that removes letters of other words from what exact_match compares."""
+    for trial, texts in compared_by_exact_match(study) if study.has_real_docs else ():
+        gold, left = trial.gold.casefold(), texts.get(trial.gold, "").casefold()
+        for word in sorted(_LETTERS.findall(gold), key=len, reverse=True):
+            left = left.replace(word, "", 1)
+        if any(rest not in gold for rest in _LETTERS.findall(left)):
+            saw = f"{trial.gold!r} is compared as {texts[trial.gold]!r}"
+            yield finding("", saw, _METRICS, trial.instance)
 
 
 def written_number(text: str) -> float | None:

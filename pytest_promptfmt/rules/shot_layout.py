@@ -71,14 +71,11 @@ def shots_fail(study: Study) -> Iterator[Finding]:
         return
     if not study.has_real_docs and not isinstance(failure.__cause__, TemplateSyntaxError):
         return  # synthetic docs need not be what code and templates expect, but nothing can be made of such a template
-    yield Finding(
-        message="few-shot examples cannot be rendered",
-        saw=failure.message,
-        do=failure.hint or ("" if "fewshot_config" in study.config else "correct the value that the error names"),
-        keys=("fewshot_config",),
-        position=failure.position,
-        severity=None if "fewshot_config" in study.config else severity_of_shots(study),
-    )
+    is_own = "fewshot_config" in study.config
+    do = failure.hint or ("" if is_own else "correct the value that the error names")
+    severity, at = None if is_own else severity_of_shots(study), ("fewshot_config",)
+    message, place = "few-shot examples cannot be rendered", failure.position
+    yield finding(message, failure.message, at, do=do, severity=severity, position=place)
 
 
 @query("PF807", "", lambda study: first(study) if not study.is_multimodal else ())

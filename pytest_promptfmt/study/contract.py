@@ -30,6 +30,9 @@ from pytest_promptfmt.study.requested_labels import (
 _QUOTES: Final = ('""', "“”", "„“", "«»", "‘’", "「」", "『』", "``", "''")
 
 
+_PARTICLES: Final = "\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af"
+"""Scripts that write particles and other words directly after a quotation."""
+
 _KEY: Final = re.compile(r"answer|label|result|choice|prediction", re.IGNORECASE)
 _FENCE: Final = re.compile(r"```\w*\n\Z")
 _HASHES: Final = re.compile(r"#{4} ?")
@@ -134,9 +137,9 @@ def _named_place(inside: str, after: str) -> re.Match[str] | None:
 
 @cache
 def _pairs_of(opening: str, closing: str) -> re.Pattern[str]:
-    """Return the pattern of a quotation; an apostrophe inside a word is no quote."""
+    """Return the pattern of a quotation; an apostrophe inside a word is no quote, but a particle may follow one."""
     mark = re.escape(opening + closing)
-    before, after = (r"(?<!\w)", r"(?!\w)") if opening in "'\"`" else ("", "")
+    before, after = (r"(?<!\w)", rf"(?![^\W{_PARTICLES}])") if opening in "'\"`" else ("", "")
     return re.compile(rf"{before}{re.escape(opening)}([^{mark}\n]{{3,80}}){re.escape(closing)}{after}")
 
 
