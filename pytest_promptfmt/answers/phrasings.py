@@ -59,6 +59,16 @@ class Answers:
         return target[:start] + number + target[start + len(self.number or "") :]
 
 
+def gold_text(question: Question) -> str | None:
+    """Return the gold answer as it is written: of several the first, of choices their text; None for other values."""
+    gold, choices = question.target, question.choices
+    if choices is not None and isinstance(gold, int) and 0 <= gold < len(choices):
+        gold = choices[gold]
+    if isinstance(gold, list | tuple):
+        gold = gold[0] if gold else None
+    return str(gold) if isinstance(gold, str | int | float) else None
+
+
 def answers_of(question: Question, prompt: str) -> Answers | None:
     """Return the possible answers to a generation doc; None for a target that is neither text nor number."""
     target = question.target
@@ -372,17 +382,9 @@ class Subject:
 
     def own_texts(self) -> list[str | None]:
         """Return each doc's answer as a few-shot example would show it; None where it is not text."""
-        texts: list[str | None] = []
-        for question in self.questions:
-            target = question.target
-            if question.choices is not None and isinstance(target, int) and 0 <= target < len(question.choices):
-                target = question.choices[target]
-            if isinstance(target, list) and target:
-                target = target[0]
-            is_text = isinstance(target, str | int | float) and not isinstance(target, bool) and str(target).strip()
-            shown = self.task.fewshot.doc_to_target in (UNSET, None, self.task.doc_to_target)
-            texts.append(str(target) if is_text and shown else None)
-        return texts
+        shown = self.task.fewshot.doc_to_target in (UNSET, None, self.task.doc_to_target)
+        golds = [gold_text(question) if not isinstance(question.target, bool) else None for question in self.questions]
+        return [gold if shown and gold is not None and gold.strip() else None for gold in golds]
 
     def shows_form(self, pipeline: FilterPipeline) -> bool:
         """Return whether instructions, or few-shot examples if there are any, hold the text that a filter begins with.

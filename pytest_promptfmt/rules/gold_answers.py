@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from pytest_promptfmt.answers.phrasings import gold_text
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
@@ -28,7 +29,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import follow_each_other
-from pytest_promptfmt.tasks import Question, looks_for_answers
+from pytest_promptfmt.tasks import looks_for_answers
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
@@ -380,16 +381,9 @@ def _has_golds(study: Study, column: str) -> bool:
     if len(docs) < _MANY_DOCS or column not in docs[0] or column in str(study.written.doc_to_choice):
         return False
     local = local_questions(study)
-    golds = [_gold_text(question) for question in local.questions]
+    golds = [gold_text(question) for question in local.questions]
     are_many = len(set(golds)) > (1 if len(golds) > _CERTAINLY_MANY else 2)
     return are_many and None not in golds and [doc.get(column) for doc in local.docs] == golds
-
-
-def _gold_text(question: Question) -> str | None:
-    target, choices = question.target, question.choices
-    if isinstance(target, int) and choices is not None and 0 <= target < len(choices):
-        return str(choices[target])
-    return target if isinstance(target, str) else None
 
 
 def _bare(expression: str) -> str:

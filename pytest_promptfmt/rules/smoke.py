@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from pytest_promptfmt.answers.phrasings import gold_text
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     FunctionError,
@@ -177,7 +178,7 @@ def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterato
     if not task.generates:
         yield from _scored(scoring, instance, doc, question, _likelihoods(task, instance))
         return
-    answer = _gold_text(question)
+    answer = gold_text(question)
     if answer is None:
         return
     repeats = min(task.repeats, _MOST_REPEATS) if isinstance(task.repeats, int) and task.repeats > 0 else 1
@@ -225,15 +226,6 @@ def _likelihoods(task: Task, instance: Instance) -> Sequence[Any]:
     if not task.has_question:
         return [_UNLIKELY[0] for _ in instance.requests]
     return [_LIKELY if request.gold else _UNLIKELY for request in instance.requests]
-
-
-def _gold_text(question: Question) -> str | None:
-    gold = question.target
-    if question.choices is not None and isinstance(gold, int) and 0 <= gold < len(question.choices):
-        gold = question.choices[gold]
-    if isinstance(gold, list | tuple):
-        gold = gold[0] if gold else None
-    return str(gold) if isinstance(gold, str | int | float) else None
 
 
 def _in_words(error: Exception) -> str:
