@@ -51,6 +51,7 @@ ELSEWHERE: Final = {
     "core/sandbox.py": "tests/tasks/test_rendering_jinja.py tests/hostile/test_hostile_cases.py",
     "core/source_imports.py": "tests/tasks/test_sources_functions.py tests/rules/test_code_mistakes.py",
     "core/yaml_parser.py": "tests/tasks/test_sources_yaml.py tests/hostile/test_hostile_cases.py",
+    "formats/*.py": "tests/formats/test_formats_seed_examples.py tests/formats/test_formats_declared.py",
     "inputs/outcome_cache.py": "tests/cli/test_cli_cache.py",
     "inputs/*.py": "tests/plugin/test_plugin_cache.py",
     "plugin/items/answer_items.py": "tests/answers/test_scoring_items.py tests/answers/test_recording_items.py",

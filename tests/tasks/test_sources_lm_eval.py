@@ -47,6 +47,8 @@ TASK_TEXTS = [
     "group: g\ntask:\n  - a\n",
     "task: a\nclass: !function task.A\n",
     "include: base\ndataset_name: x\n",
+    "# a comment\n---\n    {task: a, doc_to_text: b}\n",
+    "    task: a\n    doc_to_text: b\n",
 ]
 OTHER_TEXTS = [
     "",

@@ -113,6 +113,7 @@ def test_constant_prompt_stays_constant_so_that_it_can_be_seen() -> None:
         ("{{1 if x in ['a', 'b'] else 2}}", {"x": "b"}),
         ("{{names.index(name)}}", {"names": [f"«item 1.{n}»" for n in (1, 2, 3)], "name": "«item 1.2»"}),
         ("{{scores.index(1)}}", {"scores": [0, 1, 0, 0]}),
+        ("{{names.copy()|first}}", {"names": [f"«item 1.{n}»" for n in (1, 2, 3)]}),
         ("{{x + 1}}", {"x": 1}),
         ("{{x.split(' ## ')[-1]}}", {"x": "«question 1, part 1» ## «question 1, part 2»"}),
         ("{{words|join(', ')}}", {"words": ["«item 1.1»", "«item 1.2»", "«item 1.3»"]}),
