@@ -80,6 +80,7 @@ ELSEWHERE: Final = {
     "tasks/docs/frozen_docs.py": "tests/cli/test_cli_freeze.py",
     "tasks/docs/*.py": "tests/tasks/test_docs_files.py tests/tasks/test_docs_loading.py",
     "tasks/harness*.py": "tests/tasks/test_forks.py",
+    "tasks/harness_renderer.py": "tests/cli/test_cli_verify.py tests/parity/test_media_parity.py",
     "tasks/rendering/*.py": "tests/tasks/test_rendering_tasks.py tests/tasks/test_rendering_jinja.py",
     "tasks/scoring/*.py": "tests/answers/test_scoring_metrics.py tests/answers/test_scoring_battery.py",
     "tasks/synthetic/*.py": "tests/tasks/test_synthetic_docs.py tests/tasks/test_synthetic_code.py",

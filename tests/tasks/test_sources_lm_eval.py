@@ -78,6 +78,11 @@ def test_bytes_of_other_yaml_are_passed_over(text: str, tmp_path: Path) -> None:
     assert read(tmp_path, text) is None
 
 
+@pytest.mark.parametrize(("indent", "is_task"), [(100, True), (101, False)])
+def test_keys_are_looked_for_up_to_some_indentation(indent: int, is_task: bool) -> None:
+    assert looks_like_task(f"{' ' * indent}task: a\n{' ' * indent}doc_to_text: b\n".encode()) == is_task
+
+
 def test_a_task_in_utf_16_is_recognised() -> None:
     assert looks_like_task("task: a\ninclude: b\n".encode("utf-16"))
 
