@@ -196,6 +196,7 @@ def test_a_prompt_that_needs_what_is_not_installed_names_the_package(tmp_path: P
     ("raised", "reason"),
     [
         ("import os\nHOME = os.environ['NO_SUCH_HOME']\n", "the environment variable NO_SUCH_HOME is not set"),
+        ("import os\nHOME = os.environ['no_such_home']\n", "the environment variable no_such_home is not set"),
         (
             "import os\ndef asked(name):\n    if os.environ.get(name) is None:\n        raise OSError(f'no {name}')\n"
             "asked('NO_SUCH_HOME')\n",
