@@ -13,6 +13,7 @@ from pytest_promptfmt.cli.output import say
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.inputs.store import FILE_NAME, remove_store
 from pytest_promptfmt.plugin.collected import decisions
+from pytest_promptfmt.results.wording import first_of
 
 _MOST_REASONS = 20
 
@@ -50,7 +51,5 @@ def cache(
         return
     misses = Counter(decision.reason for decision in found.values() if decision.file is None)
     say(f"{len(found) - misses.total():,} of {len(found):,} files are unchanged and shown from the cache")
-    for reason, number in misses.most_common(_MOST_REASONS):
-        say(f"{number:,} run: {reason}")
-    if len(misses) > _MOST_REASONS:
-        say(f"and {len(misses) - _MOST_REASONS:,} more reasons")
+    for line in first_of([f"{number:,} run: {reason}" for reason, number in misses.most_common()], _MOST_REASONS):
+        say(line)
