@@ -29,7 +29,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.contract import without_begun
 from pytest_promptfmt.study.gold import gold_kind
 from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.study.requested_labels import AskedForm, alternatives, joined_by_or
+from pytest_promptfmt.study.requested_labels import AskedForm, alternatives, is_conditional, joined_by_or
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -51,9 +51,6 @@ _LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
 """The label of an option before its text."""
 
 _LABELS_OF_OPTIONS: Final = re.compile(r"^[(\[]?[A-J][)\].:]", re.MULTILINE)
-_CONDITION: Final = re.compile(r"\b(?:if|when|unless|otherwise|else|except)\b", re.IGNORECASE)
-"""What says that other answers are for other questions."""
-
 _FEW_WORDS: Final = 3
 _FEWEST_WORDS: Final = 6
 """Different words of a text that show its language."""
@@ -234,7 +231,7 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         if not fits or (hidden and asked - folded and len(asked) == len(folded)):
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
             return
-        is_whole = form.is_certain and study.has_real_docs and not _CONDITION.search(study.own_text)
+        is_whole = form.is_certain and study.has_real_docs and not is_conditional(study.own_text)
         if hidden and is_whole and asked < folded:
             yield finding("the prompt names some of the scored answers, but not others", saw, "doc_to_text", 0)
             return

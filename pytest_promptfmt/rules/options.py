@@ -27,7 +27,7 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import follow_each_other, layout_of
-from pytest_promptfmt.study.requested_labels import enumerations, is_instruction
+from pytest_promptfmt.study.requested_labels import enumerations, is_conditional, is_instruction
 from pytest_promptfmt.tasks import looks_for_answers
 
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
@@ -357,6 +357,8 @@ def named_labels(page: Page) -> Iterator[Finding]:
     scored = [str(choice).strip().strip("\"'.") for choice in (choices if isinstance(choices, list) else golds)]
     is_read = study.generates and (looks_for_answers(study.task) or study.has_own_scorer)
     if len(scored) < _LEAST or is_read or any(len(one.split()) > _MOST_WORDS for one in scored):
+        return
+    if study.generates and is_conditional(study.own_text):
         return
     folded = {one.casefold() for one in scored}
     for said, named, is_closed in enumerations(study.own_text, scored):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -161,9 +162,13 @@ def scored_by(trials: Trials) -> tuple[str]:
 
 
 def gold_forms(study: Study, trial: AnswerTrial, chain: Chain | None) -> tuple[Any, ...]:
-    """Return the gold answer as it is, in the forms that the prompt requests, and what filters give to own code."""
-    label = str(trial.answers.labels[trial.answers.gold])
-    forms = (trial.gold, *(form.written(label) for form in study.contract.wrapped))
+    """Return the gold answer as it is, in the forms that the prompt requests, and what filters give to own code.
+
+    lm-eval reads a target that is written like a list as a list of answers, although it may be one answer in JSON.
+    """
+    label, target = str(trial.answers.labels[trial.answers.gold]), trial.question.target
+    whole = (json.dumps(target, ensure_ascii=False, default=str),) if isinstance(target, list | dict) else ()
+    forms = (trial.gold, *whole, *(form.written(label) for form in study.contract.wrapped))
     pipelines = chain.pipelines if chain is not None and study.has_own_scorer else ()
     read = (chain.read(one, form, trial.instance.doc, "a gold answer") for one in pipelines for form in forms if chain)
     return (*forms, *(one.extracted for one in read if one.problem is None))

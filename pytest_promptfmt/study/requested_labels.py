@@ -19,6 +19,7 @@ Form = Literal["sentence", "boxed", "tagged", "json", "letter", "number", "label
 _SENTENCE: Final = re.compile(r"[^\n.!?。！？]*\Z")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _QUOTE: Final = '"'
+_CONDITION: Final = re.compile(r"\b(?:if|when|unless|otherwise|else|except)\b", re.IGNORECASE)
 LISTED: Final = 2
 _MOST_JOINED: Final = 20
 
@@ -182,6 +183,11 @@ def words_for(name: str) -> re.Pattern[str]:
     """Return what finds the words of a table, such as `asking`, in any language."""
     table: Any = data_table("contract")[name]
     return re.compile("|".join(table.values()), re.IGNORECASE)
+
+
+def is_conditional(text: str) -> bool:
+    """Return whether a text may request other answers to other questions."""
+    return _CONDITION.search(text) is not None
 
 
 def is_instruction(text: str) -> bool:

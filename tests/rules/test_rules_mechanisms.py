@@ -222,6 +222,8 @@ def test_columns_with_the_answer_of_each_doc(tmp_path: Path, text: str, target: 
         ("Choose one of [metal, gas].", {"PF714"}),
         ("Choose from: gold, tin.", {"PF714"}),
         ("If it is a coin, choose from: gold, tin.", set()),
+        ("Answer iron or gold.", {"PF714"}),
+        ("If it is a coin, answer iron or gold; otherwise, name a metal.", set()),
         ("Say in a few words: hot or cold metals?", set()),
         ("Answer with one word: iron, gold, copper or tin.", set()),
         ("Answer in one word.", set()),
@@ -266,6 +268,28 @@ def test_filters_against_later_worked_solutions(tmp_path: Path, pattern: str, co
         f"metadata: {{promptfmt: {{docs: [{', '.join(rows)}]}}}}\n"
     )
     assert found_in(tmp_path, task) & {"PF512"} == codes
+
+
+def test_a_gold_answer_in_json_is_one_answer(tmp_path: Path) -> None:
+    code = """
+import json
+
+
+def score(doc, results):
+    try:
+        found = set(json.loads(results[0]))
+    except ValueError:
+        found = set()
+    return {"f1": float(found == set(doc["metals"]))}
+"""
+    task = (
+        'output_type: generate_until\ndoc_to_text: "List metals of {{kind}} in JSON."\n'
+        "process_results: !function helper.score\n"
+        'doc_to_target: "{{metals | tojson}}"\nmetric_list: [{metric: f1, aggregation: mean, higher_is_better: true}]\n'
+        "metadata: {promptfmt: {docs: [{kind: coins, metals: [gold, silver]}, {kind: cans, metals: [tin]}]}}\n"
+    )
+    assert found_in(tmp_path, task, code) & {"PF605"} == set()
+    assert found_in(tmp_path, task, code.replace('doc["metals"]', "[]")) & {"PF605"} == {"PF605"}
 
 
 def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None:
