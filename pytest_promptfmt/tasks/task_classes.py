@@ -128,7 +128,7 @@ class LmEvalClass(Assembly):
             raise task.error(FunctionError, f"class: {self.ref} is not a class", "class")
         made = _made(found, task)
         own: dict[str, Any] = {hook: partial(getattr(found, hook), made) for hook in _HOOKS if _is_own(found, hook)}
-        if not hasattr(found, "build_qa_turn"):  # lm-eval's plain Task joins question and answer
+        if "ConfigurableTask" not in [each.__name__ for each in found.__mro__]:  # a Task joins question and answer
             own["target_delimiter"] = ""
         asked = _asked(made, task)
         if asked.get("output_type") == "generate_until" and _is_own(found, "process_results"):

@@ -152,6 +152,12 @@ def test_shots_are_made_or_fail_as_in_lm_eval(tmp_path: Path, name: str) -> None
     assert ours == [one.args for one in theirs.instances]
 
 
+def test_shots_of_early_releases_keep_the_delimiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("lm_eval.api.task.ConfigurableTask.build_qa_turn")  # new in 0.4.10
+    prompt = next(quiz(tmp_path, "Written").render(profile=PLAIN, num_fewshot=1)).requests[0].context
+    assert "\nA:  gold" in str(prompt)
+
+
 @pytest.mark.parametrize("name", ["Written", "Derived", "Judged"])
 def test_what_a_class_asks_for_is_known_before_it_is_imported(tmp_path: Path, name: str) -> None:
     bound = quiz(tmp_path, name)
