@@ -125,8 +125,9 @@ def render_masked(
 
 def described(error: Exception) -> str:
     """Return type and message of an exception, the same wherever in the interpreter a recursion ended."""
-    message = "the template calls itself without end" if isinstance(error, RecursionError) else str(error)
-    return f"{type(error).__name__}: {message}"
+    if isinstance(error, RecursionError):
+        return f"{type(error).__name__}: the template calls itself without end, also in transformers"
+    return f"{type(error).__name__}: {error}"
 
 
 def _rendered(template: Renderer, variables: Mapping[str, Any], profile: Profile) -> str:

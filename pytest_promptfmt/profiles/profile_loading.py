@@ -51,11 +51,6 @@ class LoadedProfile(TemplateOwner):
         facts = template_facts(trial) if trial is not None else None
         return None if facts is None or facts.failure else facts
 
-    def line(self, number: int | None) -> str:
-        """Return a line of the chat template (from 1) without its indentation; empty for a missing one."""
-        lines = (self.profile.chat_template or "").splitlines()
-        return lines[number - 1].strip() if number is not None and 0 < number <= len(lines) else ""
-
 
 def profile_trial(profile: Profile) -> TemplateTrial:
     """Return the chat template of a profile tried with what tasks send; once for each template with its arguments.

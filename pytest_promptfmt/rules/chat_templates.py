@@ -202,7 +202,7 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     for undefined in facts.undefined:
         is_token = undefined.name.endswith("_token")
         message = f"the chat template prints the undefined name {undefined.name!r}"
-        saw = loaded.line(undefined.line)
+        saw = (loaded.profile.chat_template or "").splitlines()[undefined.line - 1].strip() if undefined.line else ""
         do = "set the model's tokenizer in the profile" if is_token else ""
         severity = Severity.ERROR if undefined.is_elsewhere and loaded.tested else Severity.WARNING
         severity = Severity.INFO if is_token else severity
@@ -301,11 +301,8 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     if text is not None and not trial.mentions("tool_call"):
         yield finding("the prompt shows the tools, but not their calls", excerpt(text), trial.place_of("tools"))
     for conversation in trial.simplest(lambda each: _lacks_tools(trial, each)):
-        message, place = (
-            f"the given tools are not in the prompt of a conversation with {conversation.about}",
-            trial.place_of("tools"),
-        )
-        yield conversation.finding(message, excerpt(trial.whole(conversation) or ""), place)
+        message = f"the given tools are not in the prompt of a conversation with {conversation.about}"
+        yield conversation.finding(message, excerpt(trial.whole(conversation) or ""), trial.place_of("tools"))
     deep = trial.text("tools-deep", generation_prompt=True)
     if deep is not None and "plan_furnace" in deep:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")

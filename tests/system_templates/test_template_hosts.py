@@ -206,7 +206,7 @@ def test_messages_name_what_templates_call_by_its_name_there() -> None:
 
 def test_endless_recursion_is_the_same_failure_each_time() -> None:
     saw = next(each.saw for each in check_template("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(messages) }}"))
-    assert saw == "question: RecursionError: the template calls itself without end"
+    assert saw == "question: RecursionError: the template calls itself without end, also in transformers"
 
 
 def test_conversations_are_plain_mappings_too() -> None:
