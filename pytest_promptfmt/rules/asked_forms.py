@@ -171,11 +171,14 @@ def asked_form(study: Study) -> Iterator[Finding]:
 
     Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
     """
-    if study.has_own_scorer or study.has_guessed_text or _may_translate(study) or not study.instances:
+    if study.has_own_scorer or study.has_guessed_text or not study.instances:
         return
     scored = _scored(study)
     scored = [] if any(_SYNTHETIC in one for one in scored) else scored
-    others = [] if any(named_labels(study)) else list(_other_labels(study, scored))
+    if _may_translate(study):
+        yield from _labels_left_out(study, scored)
+        return
+    others = [] if any(named_labels(study)) else [*_other_labels(study, scored)] or [*_labels_left_out(study, scored)]
     yield from others or [*_none_of_alternatives(study, scored)] or _english_labels(study, scored)
     yield from _letters_for_numbers(study, scored)
     if study.generates:
@@ -231,12 +234,24 @@ def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
         if not fits or (hidden and asked - folded and len(asked) == len(folded)):
             yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
             return
-        is_whole = form.is_certain and study.has_real_docs and not is_conditional(study.own_text)
-        if hidden and is_whole and asked < folded:
-            yield finding("the prompt names some of the scored answers, but not others", saw, "doc_to_text", 0)
-            return
         if minds and not set(form.labels) & bare:
             yield finding("requested and scored answers differ in letter case", saw, "doc_to_target", 0)
+            return
+
+
+def _labels_left_out(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a set of labels that the prompt names, if gold answers of real docs are more than these."""
+    folded = {one.casefold().strip(" .,!()[]\"'") for one in scored}
+    if not study.has_real_docs or is_conditional(study.own_text):
+        return
+    for form in study.contract.of("labels"):
+        left_out = folded.difference(map(str.casefold, form.labels))
+        is_part = form.is_certain and len(folded) == len(left_out) + len(form.labels)
+        if left_out and is_part and not any(has_word(study.own_text, one) for one in left_out):
+            saw = (
+                f"{', '.join(map(repr, form.labels))} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
+            )
+            yield finding("the prompt names some of the scored answers, but not others", saw, "doc_to_text", 0)
             return
 
 

@@ -235,6 +235,15 @@ def test_requested_words_against_gold_answers(tmp_path: Path, text: str, codes: 
     assert found_in(tmp_path, task) & {"PF714"} == codes
 
 
+@pytest.mark.parametrize(("asked", "codes"), [("gold, tin", {"PF714"}), ("gold, iron, tin", set())])
+def test_requested_words_that_a_filter_reads(tmp_path: Path, asked: str, codes: set[str]) -> None:
+    steps = "[{function: lowercase}, {function: regex, regex_pattern: (iron|gold|tin)}, {function: take_first}]"
+    task = (
+        f'output_type: generate_until\ndoc_to_text: "{{{{q}}}} Choose from: {asked}."\ndoc_to_target: "{{{{best}}}}"\n'
+    )
+    assert found_in(tmp_path, f"{task}filter_list: [{{name: x, filter: {steps}}}]\n{METALS}") & {"PF714"} == codes
+
+
 @pytest.mark.parametrize(("delimiter", "codes"), [(" ", {"PF203"}), ("\\n", set()), (" ### ", set())])
 def test_examples_of_several_lines_on_one_line(tmp_path: Path, delimiter: str, codes: set[str]) -> None:
     task = f'doc_to_text: "Q: {{{{question}}}}\\nA:"\ndoc_to_target: 0\nfewshot_delimiter: "{delimiter}"\n{ROWS}'
