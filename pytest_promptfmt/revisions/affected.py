@@ -1,7 +1,8 @@
 """Task files whose prompts may have changed: those that are made of a changed file, or that code of one may read.
 
-Rendering is deterministic, so no other file is rendered. Files that may depend on a changed one are found by the words
-in them, and only these are read exactly.
+Rendering is deterministic, so no other file is rendered. What a file is made of is found in its text, without parsing
+it: thousands of files are searched in less time than a hundred are read. The text may name more than the file is made
+of, never less.
 """
 
 from __future__ import annotations
@@ -9,20 +10,17 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.task import FunctionRef, leaves
-from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.inputs.code_inputs import ModuleFacts
-from pytest_promptfmt.revisions.code_changes import class_refs, places_of
 from pytest_promptfmt.settings.file import FILE_NAMES
-from pytest_promptfmt.tasks import kind_of, names_in, read_if_task, tags_of
+from pytest_promptfmt.tasks import names_in
 
 _SETTINGS: Final = frozenset(
     {*FILE_NAMES, "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg"}
@@ -37,194 +35,167 @@ TASK_SUFFIXES: Final = (".yaml", ".yml")
 _INCLUDED: Final = re.compile(r"[^.]*|.*\.(?:ya?ml|inc|base|te?mpl|template|j2|jinja2?)")
 """The names of files that tasks may include, and that may include others."""
 
-_PATH: Final = re.compile(r"[^\s{}]{1,1000}")
-"""A text that may be a path, a pattern for paths, or a name with a path in it."""
-
-_ESCAPED: Final = re.compile(rb"\\(?:[xuU]|\r?\n)|^(?:\xff\xfe|\xfe\xff)")
-"""YAML in which a name may be written in another way."""
-
-_NAMING: Final = re.compile(rb"""(?:include|class)["']?\s*:\s*[^\n]*(?:\n[ \t]*-[^\n]*)*|!function\s+[^\n]*""")
+_NAMING: Final = re.compile(rb"""(?:include|class)["']?\s*:([^\n]*(?:\n[ \t]*-[^\n]*)*)|!function\s+([^\n]*)""")
 """The parts of YAML that name other files."""
 
-_ANY_PATH: Final = re.compile(rb"\*|(?<![\w.])\.\.?(?![\w.])")
+_NAME: Final = re.compile(rb"""[^\s,\[\]{}"']+""")
+_WORD: Final = re.compile(rb"\w+(?:[.-]+\w+)*")
+"""A name, or a part of a path, in any text."""
+
+_ESCAPED: Final = re.compile(rb"\\(?:[xuU]|\r?\n)|\A(?:\xff\xfe|\xfe\xff)")
+_ELSEWHERE: Final = re.compile(rb"\s*[*&|>]")
+"""YAML in which a name may be written in another way, or in another place."""
+
+_ANYTHING: Final = ""
+"""The path that stands for any file: a file that is made of it may be made of each one."""
+
+_ANY_PATH: Final = re.compile(rb"""(?:^|[\s"'\[,])(?:[\w./-]*\*[\w./*?-]*|\.\.?/?)(?=["'\s,\]]|$)""")
 """A pattern of paths, or the folder of a file or above it."""
 
-
-@dataclass(frozen=True, slots=True)
-class TaskSource:
-    """The inputs of a YAML file of tasks; `name` is its task, "" for a group or class.
-
-    `parts` are the files it is merged from, `modules` those of its functions, all below the tree, with slashes;
-    `texts` are those in it that may be names or paths, `labels` the names by which a group may list it.
-    """
-
-    name: str
-    parts: frozenset[str]
-    modules: frozenset[str]
-    texts: frozenset[str]
-    labels: frozenset[str]
-
-    @property
-    def made_of(self) -> frozenset[str]:
-        """Return the files of the task."""
-        return self.parts | self.modules
+Pairs = list[tuple[Any, str]]
+"""Kinds and names: of a task, a group or tags."""
 
 
 class Affected:
     """The task files of one side that the files of it that differ may affect.
 
-    `texts` are the contents of all files that may define tasks, be included or imported; `read` returns the sources of
-    some of them. `changed` are the paths that differ, `earlier` the sources of the other side that do. `sources` are
-    the files that were read, `names` those that have to be rendered, None for all; `partly` are groups among them of
+    `texts` are the contents of all files that may define tasks, be included or imported, `earlier` those of the other
+    side that differ. `changed` are the paths that differ. `tasks` are the files that may define tasks, `named` the
+    kinds and names that their texts show, `names` those that have to be rendered; `partly` are groups among them of
     which only the members in these files have to be. `modules` are the Python files that differ or may import one that
     does.
     """
 
-    def __init__(
-        self,
-        texts: Mapping[str, bytes],
-        read: Callable[[Collection[str]], Mapping[str, TaskSource]],
-        changed: Collection[str],
-        earlier: Mapping[str, TaskSource],
-    ) -> None:
+    def __init__(self, texts: Mapping[str, bytes], changed: Set[str], earlier: Mapping[str, bytes]) -> None:
         self._texts = texts
-        self._read_from = read
         self._facts = cache(lambda name: ModuleFacts(texts[name]))
-        named = {name: [*names_in(text)] for name, text in texts.items() if name.endswith(TASK_SUFFIXES)}
-        self.named = {name: pairs for name, pairs in named.items() if pairs}
-        self.sources: dict[str, TaskSource] = {}
-        self._read({name for name in named if name in changed or not named[name]})
-        self.modules = {name for name in changed if name.endswith(".py")}
-        self.names: set[str] | None = None
-        self.partly: set[str] = set()
-        """Groups of which only members in other files need rendering."""
-        if any(PurePosixPath(name).name in _RULES for name in changed) or self._is_named_by_settings(changed):
-            self._spread_to_modules()
-            self._read(named)
-        else:
-            self._find(changed, earlier)
-
-    @property
-    def single_tasks(self) -> dict[str, str]:
-        """Return the files that define one task each, with its name as their text shows it."""
-        tasks = {name: next((each for kind, each in pairs if kind == "task"), "") for name, pairs in self.named.items()}
-        return {name: task for name, task in tasks.items() if task}
-
-    def members_of(self, sources: Mapping[str, TaskSource]) -> frozenset[str]:
-        """Return these files and those that they are made of, or take members of groups from, directly or not."""
-        found: set[str] = set()
-        waiting = {*sources}
-        while waiting:
-            self._read(waiting & self.named.keys() - sources.keys())
-            found |= waiting
-            made_of = [each for name in waiting if (each := sources.get(name) or self.sources.get(name)) is not None]
-            texts = {text for source in made_of if not source.name for text in source.texts}
-            waiting = set[str]().union(
-                *(each.parts for each in made_of), *(self._labelled[text] for text in texts if text in self._labelled)
-            )
-            waiting -= found
-        return frozenset(found)
-
-    @cached_property
-    def _labelled(self) -> Mapping[str, set[str]]:
-        """Return the files in which each name is that of a task or group."""
-        labelled: dict[str, set[str]] = {}
+        self.tasks = frozenset(name for name in texts if name.endswith(TASK_SUFFIXES) and not is_setting(name))
+        self.named, self.earlier = (
+            {name: [*names_in(text)] for name, text in side.items() if not name.endswith(".py")}
+            for side in (texts, earlier)
+        )
+        self._parts: dict[str, set[str]] = defaultdict(set)
+        for name, text in (*texts.items(), *earlier.items()):
+            self._add_parts(name, text)
+        self._whole: dict[str, set[str]] = defaultdict(set)
+        for name, parts in self._parts.items():
+            for part in parts:
+                self._whole[part].add(name)
+        self._labelled: dict[str, set[str]] = defaultdict(set)
         for name, pairs in self.named.items():
-            for _, label in pairs:
-                labelled.setdefault(label, set()).add(name)
-        return labelled
+            for kind, label in pairs:
+                is_shared = kind != "task" and name in self._whole
+                self._labelled[label] |= _closure({name}, self._whole) if is_shared else {name}
+        groups = (name for name in self.tasks if "task" not in dict(self.named[name]))
+        self._groups = {name: self._labelled.keys() & _words(texts[name]) for name in groups}
+        reached = self._reached_from(changed)
+        self.modules = {name for name in reached if name.endswith(".py")}
+        self.partly: set[str] = set()
+        is_rule = any(posixpath.basename(name) in _RULES for name in changed) or self._is_named_by_settings(changed)
+        self.names = {*self.tasks} if is_rule else self._found(reached, changed, earlier)
 
-    def may_read_tasks(self, sources: Iterable[TaskSource]) -> bool:
-        """Return whether code next to the functions of these may read files of tasks."""
-        folders = {_folder(name) for source in sources for name in source.modules}
+    def _add_parts(self, name: str, text: bytes) -> None:
+        if name.endswith(".py"):
+            return
+        found = _NAMING.findall(text)
+        is_escaped = _ESCAPED.search(b"".join(chain(*found)) if self.named.get(name) else text)
+        if is_escaped or any(_ELSEWHERE.match(written) for written, _ in found):
+            self._parts[name].add(_ANYTHING)
+        for each in found:
+            self._parts[name] |= _paths_in(_folder(name), *each)
+
+    def made_of(self, names: Iterable[str]) -> set[str]:
+        """Return these files and all that they are made of."""
+        return _closure(names, self._parts)
+
+    def needed(self, names: Iterable[str]) -> set[str]:
+        """Return which of these files rendering may need: not other tasks, nor code, docs and includes of theirs."""
+        members = {name: [*map(self._labelled.__getitem__, labels)] for name, labels in self._groups.items()}
+        groups = {name: self._parts.get(name, set()).union(*found) for name, found in members.items()}
+        made_of = _closure({*self.names, *self.earlier}, {**self._parts, **groups})
+        idle = {_folder(name) for name in self.tasks if self.named[name]}
+        idle -= {str(above) for name in made_of & self.tasks for above in PurePosixPath(name).parents}
+        has_code = any(name.endswith(".py") for name in made_of & self._texts.keys())
+        words = _words(b"\n".join(self._texts[name] for name in self._texts if name in made_of or is_setting(name)))
+
+        def is_needed(name: str) -> bool:
+            path = PurePosixPath(name)
+            is_other = name in self.tasks and bool(self.named[name])
+            is_of_others = _folder(name) in idle and path.suffix in ("", ".py", *TASK_SUFFIXES, *IDLE_SUFFIXES)
+            return name in made_of or not (
+                is_other or (is_of_others and not has_code and words.isdisjoint({path.name, path.stem}))
+            )
+
+        return {*filter(is_needed, names)}
+
+    def may_read_tasks(self) -> bool:
+        """Return whether code next to the functions of the tasks may read files of tasks."""
+        made_of = self.made_of({*self.names, *self.earlier})
+        folders = {_folder(name) for name in made_of if name.endswith(".py") and name in self._texts}
         beside = (name for name in self._texts if name.endswith(".py") and _folder(name) in folders)
         return any(b".y" in self._texts[name] and self._facts(name).opens for name in beside)
 
-    def _read(self, names: Iterable[str]) -> None:
-        self.sources |= self._read_from({*names} - self.sources.keys())
-
     # -- from changed files to tasks -----------------------------------------------------------------------------------
 
-    def _find(self, changed: Collection[str], earlier: Mapping[str, TaskSource]) -> None:
-        self._read(self._mentioning(changed) & self.named.keys())
-        parts = {part for source in (*self.sources.values(), *earlier.values()) for part in source.parts}
-        data = _Data(name for name in changed if name not in parts)
-        if data:
-            readers = {
-                name for name, text in self._texts.items() if name.endswith(".py") and data.may_be_of(name, text)
-            }
-            self.modules |= {name for name in readers if self._facts(name).opens}
-        self._spread_to_modules()
-        differing = self.modules | {*changed}
-        touched = [side[name] for name in changed for side in (self.sources, earlier) if name in side]
-        words = frozenset[str]().union(*(source.texts | source.labels for source in touched))
-        # A name that two files define is a mistake to report, so these are rendered together.
-        self._read(
-            name for name, pairs in self.named.items() if any(kind == "task" and each in words for kind, each in pairs)
-        )
-        self._read(self._mentioning(differing - {*changed}) & self.named.keys())
-        self._read(name for name in self.named if data and data.may_be_of(name, self._texts[name]))
-        names = {
-            name
-            for name, source in self.sources.items()
-            if not differing.isdisjoint({name, *source.parts, *source.modules})
-            or source.name in words
-            or (data and data.may_be_of(name, os.fsencode("\n".join(source.texts))))
-        }
-        beginnings = [*touched, *map(self.sources.__getitem__, names)]
-        reached = self._groups_around(names, beginnings)
-        self.partly = reached - self._groups_around(names, [each for each in beginnings if not each.name])
-        self.names = names | reached
-
-    def _groups_around(self, names: Collection[str], sources: Iterable[TaskSource]) -> set[str]:
-        """Return the groups, except `names`, that list these, directly or in other groups."""
-        labels = {label for source in sources for label in source.labels}
-        may_be_groups = [name for name, pairs in self.named.items() if "task" not in dict(pairs)]
-        found: set[str] = set()
-        while labels:
-            listed = re.compile(b"|".join(re.escape(label.encode()) for label in labels))
-            self._read(n for n in may_be_groups if listed.search(self._texts[n]) or _is_escaped(self._texts[n]))
-            groups = {name for name, source in self.sources.items() if not source.name} - found
-            reached = {name for name in groups.difference(names) if not labels.isdisjoint(self.sources[name].texts)}
-            found |= reached
-            labels = {label for name in reached for label in self.sources[name].labels}
-        return found
-
-    def _spread_to_modules(self) -> None:
-        """Add the modules that may import one of `modules`, by the ends of paths, so there may be too many."""
-        waiting = {*self.modules}
-        while waiting:
-            ends = {"/".join(name.split("/")[start:]) for name in waiting for start in range(name.count("/") + 1)}
-            near = _Nearness(waiting)
-            others = [name for name in self._texts if name.endswith(".py") and name not in self.modules]
-            importing = [name for name in others if near.is_named_in(name, self._texts[name], anywhere=True)]
-            waiting = {name for name in importing if not ends.isdisjoint(_ends_of(self._facts(name), name))}
-            self.modules |= waiting
-
-    def _mentioning(self, differing: Collection[str]) -> set[str]:
-        """Return the files that may include one of these, or use a function of it, directly or through others."""
-        found: set[str] = set()
-        waiting = {*differing}
+    def _reached_from(self, changed: Set[str]) -> set[str]:
+        """Return the changed files, and those that are made of them, import them or may read them."""
+        data = _Data(n for n in changed if n not in self._whole and not self.named.get(n) and not self.earlier.get(n))
+        reading = {name for name, text in self._texts.items() if data and data.may_be_of(name, text)}
+        found = {name for name in reading if not name.endswith(".py") or self._facts(name).opens}
+        waiting = {*changed, _ANYTHING, *found}
         while waiting:
             found |= waiting
-            near = _Nearness(waiting)
-            waiting = {
-                name for name, text in self._naming.items() if name not in found and near.is_named_in(name, text)
-            }
+            waiting = (_closure(waiting, self._whole) | self._importing(waiting)) - found
         return found
 
-    @cached_property
-    def _naming(self) -> Mapping[str, bytes]:
-        """Return the part of each file that may include others, or have functions, which names these."""
-        found = {name: _NAMING.findall(text) for name, text in self._texts.items() if not name.endswith(".py")}
-        return {name: b"\n".join(parts) for name, parts in found.items() if parts}
+    def _importing(self, names: Iterable[str]) -> set[str]:
+        """Return the modules that may import one of these, by the ends of paths, so there may be too many."""
+        modules = [name for name in names if name.endswith(".py")]
+        if not modules:
+            return set()
+        ends = {"/".join(name.split("/")[start:]) for name in modules for start in range(name.count("/") + 1)}
+        packages = tuple(name.removesuffix("__init__.py") for name in modules if name.endswith("__init__.py"))
+        stems = {PurePosixPath(name.removesuffix("/__init__.py")).stem for name in modules}
+        named = re.compile(b"|".join(re.escape(os.fsencode(stem)) for stem in stems))
+        python = ((name, text) for name, text in self._texts.items() if name.endswith(".py"))
+        others = [name for name, text in python if name.startswith(packages) or named.search(text)]
+        return {name for name in others if not ends.isdisjoint(_ends_of(self._facts(name), name))}
+
+    def _found(self, reached: Set[str], changed: Set[str], earlier: Mapping[str, bytes]) -> set[str]:
+        """Return the task files among those that were reached, those of the same names, and the groups around them."""
+        touched = {name for name in changed if name.endswith(TASK_SUFFIXES)}
+        sides = [side[name] for side in (self._texts, earlier) for name in touched & side.keys()]
+        words = frozenset[str]().union(*map(_words, sides))
+        # A name that two files define is a mistake to report, so these are rendered together.
+        names = (reached & self.tasks) | {name for name, task in single_tasks(self.named).items() if task in words}
+        around = self._groups_around(names, names | touched)
+        alone = single_tasks(self.named).keys() | single_tasks(self.earlier).keys()
+        self.partly = around - self._groups_around(names, (names | touched) - alone)
+        return {*names, *around}
+
+    def _groups_around(self, names: Set[str], listed: Iterable[str]) -> set[str]:
+        """Return the groups, except `names`, that list the tasks or groups of these, directly or in other groups."""
+        found: set[str] = set()
+        labels = self._labels_of({*listed})
+        while labels:
+            others = self._groups.keys() - found - names
+            reached = {name for name in others if not labels.isdisjoint(self._groups[name])}
+            found |= reached
+            labels = self._labels_of(reached)
+        return found
+
+    def _labels_of(self, names: Set[str]) -> set[str]:
+        """Return the names by which a group may list these files: some are written in a file that they include."""
+        sides = (self.named, self.earlier)
+        pairs = ((name, *pair) for name in self.made_of(names) for side in sides for pair in side.get(name, ()))
+        return {label for name, kind, label in pairs if kind != "task" or name in names}
 
     def _is_named_by_settings(self, changed: Iterable[str]) -> bool:
         """Return whether a settings file mentions a changed file, or a folder above it that holds no tasks."""
-        others = [PurePosixPath(name) for name in changed if name not in self.named]
+        others = [PurePosixPath(name) for name in changed if not self.named.get(name)]
         if not others:
             return False
-        folders = {_folder(name) for name in self.named}  # thousands of files are in some hundred of them
+        folders = {_folder(name) for name in self.tasks}  # thousands of files are in some hundred of them
         with_tasks = {above for folder in folders for above in (PurePosixPath(folder), *PurePosixPath(folder).parents)}
         named = {place for other in others for place in (other, other.with_suffix(""), *other.parents)} - with_tasks
         for name in filter(is_setting, self._texts):
@@ -235,29 +206,38 @@ class Affected:
         return False
 
 
-class _Nearness:
-    """Files by their folders: others name those of their own folder and of those above it by their name only."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._words: dict[str, set[bytes]] = {}
-        for name in names:
-            stem = PurePosixPath(name).name.partition(".")[0] or PurePosixPath(name).name
-            self._words.setdefault(_folder(name), set()).add(b"" if stem == "__init__" else os.fsencode(stem))
-        self._any = re.compile(b"|".join(map(re.escape, sorted(set[bytes]().union(*self._words.values())))))
-
-    def is_named_in(self, name: str, text: bytes, *, anywhere: bool = False) -> bool:
-        """Return whether a file may name one of these; a module may be named from `anywhere` without its folder."""
-        own = _folder(name)
-        for folder, words in self._words.items() if self._any.search(text) else ():
-            is_near = not folder or own == folder or own.startswith(f"{folder}/")
-            is_named = is_near or os.fsencode(folder.rpartition("/")[2]) in text or (anywhere and words != {b""})
-            if is_named and any(word in text for word in words):
-                return True
-        return not name.endswith(".py") and _is_escaped(text)
+def single_tasks(named: Mapping[str, Pairs]) -> dict[str, str]:
+    """Return the files that define one task each, with its name as their text shows it."""
+    tasks = {name: dict(pairs).get("task", "") for name, pairs in named.items() if name.endswith(TASK_SUFFIXES)}
+    return {name: task for name, task in tasks.items() if task}
 
 
-def _is_escaped(text: bytes) -> bool:
-    return (b"\\" in text or text[:1] in (b"\xff", b"\xfe")) and _ESCAPED.search(text) is not None
+def _closure(names: Iterable[str], edges: Mapping[str, Set[str]]) -> set[str]:
+    """Return these names, and those that edges lead to from them."""
+    found: set[str] = set()
+    waiting = {*names}
+    while waiting:
+        found |= waiting
+        waiting = set[str]().union(*(edges.get(name, ()) for name in waiting)) - found
+    return found
+
+
+@lru_cache(maxsize=1024)  # many files of a folder include the same one
+def _paths_in(folder: str, written: bytes, function: bytes) -> frozenset[str]:
+    """Return the paths that an include, a class or a function may mean: a module may be below any folder above."""
+    value = written.decode("utf-8", "replace").strip(" \t\r\"'")
+    names = [each.decode("utf-8", "replace") for each in _NAME.findall(written + function)]
+    paths = {posixpath.normpath(posixpath.join(folder, name)) for name in (value, *names)}
+    for name in names:
+        module = name.partition(":")[0] if ":" in name else name.rpartition(".")[0]
+        places = [folder, *map(str, PurePosixPath(folder).parents)] if "." in module or ":" in name else [folder]
+        path = module if "/" in module else module.replace(".", "/")
+        paths |= {posixpath.normpath(posixpath.join(place, f"{path}.py")) for place in places if path}
+    return frozenset(paths)
+
+
+def _words(text: bytes) -> frozenset[str]:
+    return frozenset(word.decode("utf-8", "replace") for word in _WORD.findall(text))
 
 
 def _folder(name: str) -> str:
@@ -274,49 +254,32 @@ class _Data:
         return bool(self._files)
 
     def may_be_of(self, name: str, content: bytes) -> bool:
-        """Return whether a file may read one of these: it is next to it or below it, or its name is in the content.
-
-        The content is all of the file, or, of one that was read, the texts that may be paths.
-        """
+        """Return whether a file may read one of these: it is next to it or below it, or its name is in the content."""
         path = PurePosixPath(name)
-        return any(
-            (name.endswith(".py") and file.is_relative_to(path.parent))
-            or (file.parent == path.parent and file.name.startswith(f"{path.stem}."))
-            or any(os.fsencode(part) in content for part in file.parts if part not in path.parent.parts)
-            for file in self._files
-        ) or (not name.endswith(".py") and _ANY_PATH.search(content) is not None)
+        is_code = name.endswith(".py")
+        words = frozenset() if is_code else _words(content)
+        for file in self._files:
+            parts = [part for part in (*file.parts, file.stem) if part not in path.parent.parts]
+            if (
+                (is_code and file.is_relative_to(path.parent))
+                or (file.parent == path.parent and file.name.startswith(f"{path.stem}."))
+                or any(os.fsencode(part) in content if is_code else part in words for part in parts)
+            ):
+                return True
+        return not is_code and _ANY_PATH.search(content) is not None
 
 
-# -- task files that are read ------------------------------------------------------------------------------------------
+# -- kinds of files ----------------------------------------------------------------------------------------------------
 
 
 def is_setting(name: str) -> bool:
     """Return whether a file is one that settings are written in."""
-    return name.rpartition("/")[2] in _SETTINGS
+    return posixpath.basename(name) in _SETTINGS
 
 
 def is_searched(name: str) -> bool:
-    """Return whether a file may define tasks, be included or imported."""
-    last = name.rpartition("/")[2]
-    return name.endswith(".py") or _INCLUDED.fullmatch(last) is not None
-
-
-def sources_below(tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
-    """Return which of the files `names` of a resolved tree hold tasks, with what they are made of."""
-    with gate.limited_to([tree]):
-        found = {name: _source(tree / name, tree) for name in names if name.endswith(TASK_SUFFIXES)}
-    return {name: source for name, source in found.items() if source is not None}
-
-
-def included_by(tree: Path, name: str) -> Iterator[str]:
-    """Yield the paths of the files that a YAML file includes, below the tree and with slashes."""
-    try:
-        written = parse_file(tree / name, gate.status_of(tree / name)).values.get("include")
-    except (PromptfmtError, OSError, ValueError):
-        return
-    for each in written if isinstance(written, list) else [written]:
-        if isinstance(each, str):
-            yield posixpath.normpath(posixpath.join(posixpath.dirname(name), each))
+    """Return whether a file may define tasks, be included or imported, or hold settings."""
+    return name.endswith(".py") or _INCLUDED.fullmatch(posixpath.basename(name)) is not None or is_setting(name)
 
 
 def bytes_of(path: Path) -> bytes:
@@ -335,29 +298,3 @@ def _ends_of(module: ModuleFacts, name: str) -> Iterator[str]:
         for end in range(1, len(whole) + 1):
             yield "/".join(whole[:end]) + ".py"
             yield "/".join((*whole[:end], "__init__.py"))
-
-
-def _source(path: Path, top: Path) -> TaskSource | None:
-    """Return what a file is made of; None for one that defines nothing, cannot be read or is of another system."""
-    try:
-        file = read_if_task(path)
-    except (PromptfmtError, OSError):
-        return None
-    if file is None:
-        return None
-    name = file.config.get("task")
-    group = file.config.get("group")
-    labels = [name, *(group if isinstance(group, list) else [group]), *tags_of(file.config)]
-    values = [*leaves(file.config)]
-    refs = [place for value in values if isinstance(value, FunctionRef) for place in places_of(value, top)]
-    return TaskSource(
-        name=name if isinstance(name, str) and kind_of(file.config) == "task" else "",
-        parts=frozenset(_below(part.path, top) for part in file.parts),
-        modules=frozenset(_below(ref.file, top) for ref in (*refs, *class_refs(file.config, path, top))),
-        texts=frozenset(value for value in values if isinstance(value, str) and _PATH.fullmatch(value)),
-        labels=frozenset(label for label in labels if isinstance(label, str)),
-    )
-
-
-def _below(path: Path, top: Path) -> str:
-    return path.as_posix().removeprefix(f"{top.as_posix()}/")

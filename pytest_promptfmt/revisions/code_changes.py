@@ -112,7 +112,7 @@ class _Module:
         self._is_read = True
         try:
             self._text = gate.read_bytes(file).decode("utf-8", "replace")
-            tree = syntax_tree(self._text)
+            tree = _Plain().visit(syntax_tree(self._text))
         except (OSError, SyntaxError, ValueError, RecursionError):
             self._is_read = False
         self._defined: dict[str, list[ast.stmt]] = {}
@@ -200,7 +200,7 @@ def _own_names(node: ast.stmt) -> frozenset[str]:
 
 
 class _Plain(ast.NodeTransformer):
-    """Removes docstrings and annotations, which do not change the behaviour of code."""
+    """Removes docstrings and annotations, which do not change the behaviour of code, from a tree that is only read."""
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.arg):
@@ -209,7 +209,7 @@ class _Plain(ast.NodeTransformer):
             node.returns = None
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [each for each in body if not _is_idle(each)]  # type: ignore[attr-defined]
+            node.body = [each for each in body if not _is_idle(each)] or body[:1]  # type: ignore[attr-defined]
         return self.generic_visit(node)
 
 
@@ -224,14 +224,14 @@ def _pieces(node: ast.stmt) -> Iterator[Statement]:
         return
     blocks: dict[str, list[Any]] = {name: value for name, value in ast.iter_fields(node) if _is_block(value)}
     if not blocks:
-        yield Statement(_form(node), node.lineno, node.end_lineno or node.lineno, node)
+        yield Statement(ast.dump(node), node.lineno, node.end_lineno or node.lineno, node)
         return
     first = next(iter(blocks.values()))[0]
     end = getattr(first, "lineno", node.lineno + 1) - 1
     shell = type(node)(**{name: [] if name in blocks else value for name, value in ast.iter_fields(node)})
     last = node.end_lineno or node.lineno
     yield Statement(
-        _form(shell), node.lineno, last if isinstance(node, _Def | ast.Try) else max(node.lineno, end), shell
+        ast.dump(shell), node.lineno, last if isinstance(node, _Def | ast.Try) else max(node.lineno, end), shell
     )
     for value in blocks.values():
         for each in value:
@@ -243,7 +243,7 @@ def _pieces(node: ast.stmt) -> Iterator[Statement]:
                 yield from _pieces(each)
             else:  # a handler, or a case of a match
                 head = type(each)(**{name: [] if name == "body" else part for name, part in ast.iter_fields(each)})
-                yield Statement(_form(head), each.body[0].lineno, each.body[0].lineno, head)
+                yield Statement(ast.dump(head), each.body[0].lineno, each.body[0].lineno, head)
                 for inner in each.body:
                     yield from _pieces(inner)
 
@@ -252,19 +252,6 @@ def _is_block(value: object) -> bool:
     return (
         isinstance(value, list) and bool(value) and isinstance(value[0], ast.stmt | ast.ExceptHandler | ast.match_case)
     )
-
-
-def _form(node: ast.AST) -> str:
-    # Of a copy: the transformer changes the nodes that it visits.
-    return ast.dump(_Plain().visit(_copied(node)))
-
-
-def _copied(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_copied(each) for each in node]
-    if isinstance(node, ast.AST):
-        return type(node)(**{name: _copied(value) for name, value in ast.iter_fields(node)})
-    return node
 
 
 # -- names in tasks ----------------------------------------------------------------------------------------------------

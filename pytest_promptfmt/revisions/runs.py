@@ -22,7 +22,7 @@ from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.inputs.places import digest_of
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.affected import TASK_SUFFIXES
+from pytest_promptfmt.revisions.affected import TASK_SUFFIXES, single_tasks
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, files_below
 from pytest_promptfmt.revisions.pytest_process import MEMBERS, RevisionError, run_pytest
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
@@ -116,7 +116,7 @@ def compare_revisions(
             unknown=judgement.unknown,
             same=_labelled(judgement.same, result["defined"]),
             other_docs=_labelled(judgement.other_docs, result["defined"]),
-            unaffected=len(trees.unaffected & trees.affected.single_tasks.keys()),
+            unaffected=len(trees.unaffected & single_tasks(trees.affected.named).keys()),
             pointers=pointers,
             versions=versions,
         )
@@ -165,18 +165,16 @@ class _Sides:
             for (file, task), each in renamings(trees).items()
             if task == each.task or all(self._is_wanted(PurePosixPath(file)) for file in each[:2])
         }
+        names = single_tasks(trees.affected.named).values()
         # A glob that no plain task matches may name a group; if not, the run reports it.
-        self._all_match = all(
-            any(fnmatchcase(name, glob) for name in trees.affected.single_tasks.values()) for glob in tasks
-        )
+        self._all_match = all(any(fnmatchcase(name, glob) for name in names) for glob in tasks)
         if not self._all_match:
             trees.lay_out_all()
         self._moved = {each.new_file: each.old_file for each in self._renamings.values()}
-        affected = trees.affected.sources.keys() - trees.unaffected
         # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
         touched = (
             name
-            for name in (*sorted(trees.affected.modules), *sorted(affected))
+            for name in (*sorted(trees.affected.modules), *sorted(trees.affected.names))
             if self._is_wanted(PurePosixPath(name))
         )
         found = differences(self._before, self._after, {name: self._moved.get(name, name) for name in touched})

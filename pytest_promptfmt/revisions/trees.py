@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from pytest_promptfmt.revisions.affected import (
     IDLE_SUFFIXES,
-    TASK_SUFFIXES,
     Affected,
-    TaskSource,
     bytes_of,
-    included_by,
     is_searched,
     is_setting,
-    sources_below,
+    single_tasks,
 )
 from pytest_promptfmt.revisions.git import Repository, is_pointer, link_file, place_files
 from pytest_promptfmt.snapshots.paths import DIRECTORY
@@ -33,9 +28,9 @@ _SIDECAR: Final = re.compile(r"\.docs(?:\.[^/]+)?\.jsonl$")
 class Trees:
     """The folders `before` and `after`, and the known facts about the files of both sides.
 
-    `affected` has the task files of the second side that a change may affect, `earlier` are those of the first that
-    differ; `unaffected` are files that need no rendering. The folders, if they `may_be_empty`, are not filled where
-    `is_same`: all tests have the same inputs on both sides.
+    `affected` has the task files of the second side that a change may affect; `unaffected` are files that need no
+    rendering. The folders, if they `may_be_empty`, have only settings where `is_same`: all tests have the same
+    inputs on both sides.
     """
 
     def __init__(
@@ -47,50 +42,25 @@ class Trees:
             {name: blob for name, blob in repository.blobs(commit).items() if DIRECTORY not in name.split("/")}
             for commit in commits
         )
-        names = {*self.blobs[0], *self.blobs[1]}
-        self.changed = frozenset(name for name in names if self.blobs[0].get(name) != self.blobs[1].get(name))
-        self._absent = names
+        self._absent = {*self.blobs[0], *self.blobs[1]}
+        self.changed = frozenset(name for name in self._absent if self.blobs[0].get(name) != self.blobs[1].get(name))
         for tree in (self.before, self.after):
             tree.mkdir()
-        self.earlier = self._read(self.before, self.changed & self.blobs[0].keys())
-        wanted = {name: blob for name, blob in self.blobs[1].items() if is_searched(name) or is_setting(name)}
-        self._texts = repository.contents(wanted)
-        self.affected = found = Affected(self._texts, partial(self._read, self.after), self.changed, self.earlier)
-        self.unaffected = frozenset() if found.names is None else frozenset(found.named.keys() - found.names)
+        wanted = [{name: blob for name, blob in side.items() if is_searched(name)} for side in self.blobs]
+        self._texts = repository.contents(wanted[1])
+        earlier = repository.contents({name: blob for name, blob in wanted[0].items() if name in self.changed})
+        self.affected = found = Affected(self._texts, self.changed, earlier)
+        self.unaffected = found.tasks - found.names
         idle = {name for name in self.changed if name.endswith(IDLE_SUFFIXES)}
-        self.is_same = may_be_empty and found.names == set() and idle == self.changed
+        self.is_same = may_be_empty and not found.names and idle == self.changed
+        self._lay_out({*filter(is_setting, self._absent)})
         if self.is_same:
             return
-        sources = {name: source for name, source in found.sources.items() if name not in self.unaffected}
-        if found.names is None or found.may_read_tasks([*sources.values(), *self.earlier.values()]):
+        if found.may_read_tasks():
             self._lay_out({*self._absent})
         else:
-            whole = {name: source for name, source in sources.items() if name not in found.partly}
-            rendered = found.members_of(whole) | found.members_of(self.earlier)
-            self._lay_out(self._absent & self.changed | self._needed(rendered | found.members_of(sources), rendered))
+            self._lay_out(self._absent & self.changed | found.needed(self._absent))
         self._share_docs()
-
-    def _needed(self, read: Collection[str], rendered: Collection[str]) -> set[str]:
-        """Return the files that reading some task files, and rendering some of them, may need: not those of others."""
-        found = self.affected
-        sources = [each for name in rendered for side in (found.sources, self.earlier) if (each := side.get(name))]
-        has_code = bool(found.modules) or any(source.modules for source in sources)
-        texts = [text for name, text in self._texts.items() if is_setting(name)]
-        named = b"\n".join([*texts, *(os.fsencode(text) for source in sources for text in source.texts)])
-        idle = {name.rpartition("/")[0] for name in found.named}  # but for those above and with rendered tasks
-        idle -= {str(above) for name in rendered for above in PurePosixPath(name).parents}
-
-        def is_needed(name: str) -> bool:
-            if name in read:
-                return True
-            place, _, last = name.rpartition("/")
-            if name.endswith(TASK_SUFFIXES):
-                return name not in found.named and (has_code or place not in idle)
-            if has_code or place not in idle or not (last.endswith((".py", *IDLE_SUFFIXES)) or "." not in last):
-                return True
-            return os.fsencode(PurePosixPath(last).stem) in named
-
-        return {*filter(is_needed, self._absent)}
 
     def _share_docs(self) -> None:
         """Copy docs that only one side has to the other, so that both sides render the same docs."""
@@ -141,14 +111,6 @@ class Trees:
         place_files(self.after, self.before, same, link_file)
         self._repository.lay_out(old, self.before, (wanted & before.keys()) - same)
 
-    def _read(self, tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
-        """Return the sources of files of a side; the files that they include are laid out first."""
-        waiting = wanted = {name for name in names if name.endswith(TASK_SUFFIXES)}
-        while waiting:
-            self._lay_out(waiting & self._absent)
-            waiting = {each for name in waiting for each in included_by(tree, name)} & self._absent
-        return sources_below(tree, wanted)
-
 
 # -- tasks with another name or file -----------------------------------------------------------------------------------
 
@@ -168,10 +130,7 @@ class Renaming(NamedTuple):
 
 def renamings(trees: Trees) -> dict[tuple[str, str], Renaming]:
     """Return the tasks that have another file or name now, by their files and names in the first revision."""
-    now, then = (
-        {file: source.name for file, source in sources.items() if source.name}  # those that define one task each
-        for sources in (trees.affected.sources, trees.earlier)
-    )
+    now, then = single_tasks(trees.affected.named), single_tasks(trees.affected.earlier)
     counts = Counter(now.values()), Counter(then.values())
     files = {task: file for file, task in now.items() if counts[0][task] == 1 and file not in trees.blobs[0]}
     moved = {file: task for file, task in then.items() if task in files and counts[1][task] == 1}

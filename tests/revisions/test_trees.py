@@ -10,6 +10,7 @@ from promptfmt_command import git, write_task
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.git import GitError
+from pytest_promptfmt.revisions.affected import single_tasks
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.trees import Renaming, Trees, renamings
 
@@ -58,7 +59,7 @@ def _replace(file: Path, old: str, new: str) -> None:
 
 
 def affected(trees: Trees) -> set[str]:
-    return {Path(name).stem for name in trees.affected.sources.keys() - trees.unaffected}
+    return {Path(name).stem for name in trees.affected.names}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,32 @@ def test_code_and_includes_of_other_tasks_are_laid_out_for_tasks_with_code(
     assert {path.name for path in (trees.after / "tasks/other").glob("*")} == expected
 
 
+def test_an_include_gives_a_task_the_tag_by_which_a_group_lists_it(repository: Path, compared: Compared) -> None:
+    (repository / "tasks/_shared").write_text('tag: shared\ndoc_to_text: "Q: {{question}}\\nA:"\n', "utf-8")
+    (repository / "tasks/group.yml").write_text("group: some\ntask:\n  - shared\n", "utf-8")
+    git(repository, "commit", "-qam", "two")
+    (repository / "tasks/included.yaml").write_text("include: _shared\ntask: included\n", "utf-8")
+    trees = compared()
+    assert affected(trees) == {"included", "group"}
+    assert trees.affected.partly == {"tasks/group.yml"}
+    (repository / "tasks/group.yml").write_text("group: other\ntask:\n  - shared\n", "utf-8")
+    trees = compared()
+    assert {"also_included.yaml", "included.yaml"} <= {path.name for path in (trees.after / "tasks").iterdir()}
+
+
+@pytest.mark.parametrize(
+    "written", ['include: ["_sh\\x61red"]', "x: &base _shared\ninclude: *base", "include:\n  - ./_shared"]
+)
+def test_names_that_are_written_in_another_way_are_followed(repository: Path, compared: Compared, written: str) -> None:
+    _replace(repository / "tasks/included.yaml", "include: _shared", written)
+    git(repository, "commit", "-qam", "two")
+    wide = repository / "tasks/also_included.yaml"
+    wide.write_text(wide.read_text("utf-8"), "utf-16")
+    git(repository, "commit", "-qam", "three")
+    (repository / "tasks/_shared").write_text('doc_to_text: "# {{question}}"\n', "utf-8")
+    assert affected(compared()) == {"included", "also_included"}
+
+
 def test_the_files_that_a_removed_task_included_are_laid_out(repository: Path, compared: Compared) -> None:
     (repository / "tasks/_shared").write_text("include: _base\n", "utf-8")
     (repository / "tasks/_base").write_text('doc_to_text: "{{question}}"\n', "utf-8")
@@ -146,7 +173,7 @@ def test_the_files_that_a_removed_task_included_are_laid_out(repository: Path, c
     for name in ("included.yaml", "also_included.yaml"):
         (repository / "tasks" / name).unlink()
     trees = compared()
-    assert {source.name for source in trees.earlier.values()} == {"included", "also_included"}
+    assert {*single_tasks(trees.affected.earlier).values()} == {"included", "also_included"}
 
 
 def test_two_commits_are_compared_as_the_work_tree_is(repository: Path, tmp_path: Path) -> None:
