@@ -15,8 +15,8 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.clusters import MEANINGS
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
-from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORES, SCORING, verdict_lines
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, SCORES, SCORING, Change, unified_diff
+from pytest_promptfmt.snapshots.content import COLUMNS, verdict_lines
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.hunks import marked_lines
 from pytest_promptfmt.snapshots.lock import Note

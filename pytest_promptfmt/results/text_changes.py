@@ -24,8 +24,8 @@ from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Span
 from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.core.text import END, shared_end, shared_start
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, ChangePlace, SnapshotComparison, clipped
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, SCORING, Change, ChangePlace, SnapshotComparison, clipped
+from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 
 _FACTS: Final = ("output", "docs", "shots")

@@ -28,7 +28,8 @@ from pytest_promptfmt.revisions.task_rendering import (
     lines_of,
     read_rendering,
 )
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
+from pytest_promptfmt.snapshots.changes import SCORING
+from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.tasks import reading_of
 
 SOME_DOCS: Final = "some docs"

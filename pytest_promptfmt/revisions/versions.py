@@ -23,8 +23,8 @@ from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.revisions.source_changes import SourceDifference, WrittenTask, written_in
 from pytest_promptfmt.revisions.verdicts import SOME_DOCS, Place
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
-from pytest_promptfmt.snapshots.changes import FEW_SHOT
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, SCORING
+from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 
 Part = Literal["text", "request", "target", "stops", "metric"]

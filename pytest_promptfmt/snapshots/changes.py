@@ -39,6 +39,10 @@ _WORD_START: Final = re.compile(r"(?<!\S)\S")
 VERSION: Final = "version"
 """The fact of a header that is the task's version."""
 
+SCORING: Final = "scoring"
+"""The title of the section about how answers are read and scored."""
+SCORES: Final = "scores"
+"""The title of the section about what code of the task gives to answers of the first docs."""
 FEW_SHOT: Final = "few-shot"
 """The title of the section that shows a task with few-shot examples which is rendered without any."""
 
@@ -90,7 +94,8 @@ class SnapshotComparison:
     """The result of comparing.
 
     `text` is what an update writes; `stored` the old text, damaged bytes replaced; `old` and `new` are the
-    documents where both could be read and differ; `error` is what is damaged.
+    documents where both could be read and differ; `error` is what is damaged. `is_partial` is whether stored scores
+    are kept, because they are unknown here.
     """
 
     state: State
@@ -99,6 +104,7 @@ class SnapshotComparison:
     old: Document | None = None
     new: Document | None = None
     error: SnapshotError | None = None
+    is_partial: bool = False
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -130,6 +136,10 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
         rendered = narrowed(rendered, old)
     if old.task and not rendered.task:
         rendered = replace(rendered, task=old.task)
+    known_titles = {section.title for section in rendered.task}
+    is_unknown = rendered.unknown is not None
+    kept = [one for one in old.task if is_unknown and one.title in (SCORING, SCORES) and one.title not in known_titles]
+    rendered = replace(rendered, task=(*rendered.task, *kept))
     # Few-shot examples are shown only where needed: a missing section is information, too.
     held = {FEW_SHOT, *(section.title for section in old.task)} if old.task else ()
     shown = replace(rendered, task=tuple(section for section in rendered.task if section.title in held))
@@ -137,9 +147,10 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
         shown = replace(shown, header={key: fact for key, fact in shown.header.items() if key != VERSION})
     text, compared = write_document(rendered), write_document(shown)
     if compared == known:
-        return SnapshotComparison(state="equal", text=known if shown.task == rendered.task else text, stored=known)
+        text = known if shown.task == rendered.task else text
+        return SnapshotComparison(state="equal", text=text, stored=known, is_partial=bool(kept))
     state: State = "header-only" if body_of(compared) == body_of(known) else "changed"
-    return SnapshotComparison(state=state, text=text, stored=known, old=old, new=shown)
+    return SnapshotComparison(state=state, text=text, stored=known, old=old, new=shown, is_partial=bool(kept))
 
 
 def narrowed(rendered: Document, stored: Document) -> Document:

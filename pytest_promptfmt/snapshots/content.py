@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
@@ -22,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.phrasing_verdicts import score_lines
 from pytest_promptfmt.answers.phrasings import CLASSES
-from pytest_promptfmt.core.errors import PromptfmtError, SnapshotError
+from pytest_promptfmt.core.errors import PromptfmtError, SnapshotError, UnavailableError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request, join
 from pytest_promptfmt.core.task import Unset
-from pytest_promptfmt.snapshots.changes import FEW_SHOT, VERSION
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, SCORES, SCORING, VERSION
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry, read_document
 from pytest_promptfmt.snapshots.paths import read_snapshot
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.study import ProfileView, Study
 
-SCORING: Final = "scoring"
-"""The title of the section about how answers are read and scored."""
-SCORES: Final = "scores"
-"""The title of the section about what code of the task gives to answers of the first docs."""
 COLUMNS: Final = "columns"
 """The title of the section about the columns that a task reads, shown where synthetic docs have all of them."""
 
@@ -88,8 +83,14 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     document = make_document(header, instances, more, shows_text=profile.shows_text)
     if not with_task:
         return document
-    sections = (*_fewshot_section(study), *_column_section(task, docs), *_scoring_sections(study))
-    return replace(document, task=sections)
+    sections, unknown = [*_fewshot_section(study), *_column_section(task, docs)], None
+    try:
+        sections.extend(_scoring_sections(study))
+    except UnavailableError as error:
+        unknown = error
+    except PromptfmtError:
+        pass  # reported where answers are tried
+    return replace(document, task=tuple(sections), unknown=unknown)
 
 
 def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
@@ -119,13 +120,12 @@ def _fewshot_section(study: Study) -> Iterator[Section]:
 
 
 def _scoring_sections(study: Study) -> Iterator[Section]:
-    with suppress(PromptfmtError):  # reported where answers are tried
-        lines = task_reading(study.material.task).items()
-        if lines:
-            yield Section(SCORING, entries=tuple(SectionEntry(f"{name}: {line}") for name, line in lines))
-        scores = tuple(map(SectionEntry, score_lines(study)))
-        if scores:
-            yield Section(SCORES, entries=scores)
+    lines = task_reading(study.material.task).items()
+    if lines:
+        yield Section(SCORING, entries=tuple(SectionEntry(f"{name}: {line}") for name, line in lines))
+    scores = tuple(map(SectionEntry, score_lines(study)))
+    if scores:
+        yield Section(SCORES, entries=scores)
 
 
 def header_facts(task: Task, profile: Profile, docs: TaskDocs, shots: int = 0, *, name: str = "") -> dict[str, str]:

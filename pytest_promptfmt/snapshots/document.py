@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.errors import Position, SnapshotError, UnavailableError
 from pytest_promptfmt.core.text import END, BadEscapeError, needs_no_names, show, show_inner, unshow
 
 MAGIC = "pytest-promptfmt snapshot "
@@ -84,12 +84,14 @@ class DocRecord:
 class Document:
     """A whole snapshot: stable facts, then the docs in ascending order of their numbers.
 
-    `task` are the sections about the task itself, shown once; empty without any.
+    `task` are the sections about the task itself, shown once; empty without any. `unknown` is why its scores are not
+    among them, None if they are known.
     """
 
     header: Mapping[str, str]
     docs: tuple[DocRecord, ...]
     task: tuple[Section, ...] = ()
+    unknown: UnavailableError | None = field(default=None, compare=False)
 
     @property
     def records(self) -> tuple[DocRecord, ...]:

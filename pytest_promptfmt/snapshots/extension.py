@@ -47,7 +47,7 @@ class Verdict:
     `written` is whether the file was created or rewritten. `comparison` holds both texts and documents; it is None once
     the snapshot passed, to keep large runs small. `renamed_from` is an obsolete file with the same content as a missing
     one. `would_write` is the text that --snapshot-update would write, None where it would not change the file.
-    `not_adopted` is whether the snapshot is missing and may be.
+    `not_adopted` is whether the snapshot is missing and may be, `is_partial` whether stored scores were not compared.
     """
 
     state: State
@@ -59,6 +59,7 @@ class Verdict:
     renamed_from: Path | None = None
     would_write: str | None = None
     not_adopted: bool = False
+    is_partial: bool = False
 
 
 def syrupy_is_active(config: pytest.Config) -> bool:
@@ -92,7 +93,7 @@ def check(
     is_current = comparison.text == comparison.stored or not config.option.update_snapshots
     if comparison.state == "equal" and is_current:
         count(config, item, place, "matched", expected=expected)
-        return Verdict(state="equal", path=path, passed=True)
+        return Verdict(state="equal", path=path, passed=True, is_partial=comparison.is_partial)
     writes = config.option.update_snapshots or config.option.update_new_snapshots_only
     if may_be_missing and not writes and comparison.state == "missing" and expected.obsolete_like(document) is None:
         return Verdict(state="missing", path=path, passed=False, not_adopted=True)
@@ -136,6 +137,7 @@ def check(
         comparison=None if passed else comparison,
         renamed_from=expected.obsolete_like(document) if comparison.state == "missing" and not passed else None,
         would_write=comparison.text if is_writable and not written else None,
+        is_partial=comparison.is_partial,
     )
 
 

@@ -21,6 +21,15 @@ def coded(project: Project, path: str, code: str) -> None:
 GOOD = "def question(doc):\n    return 'Asked: ' + doc['question']\n"
 
 
+SCORED = """
+import scorer
+
+
+def process_results(doc, results):
+    return {"f": scorer.score(results[0], doc["answer"])}
+"""
+
+
 def test_code_runs_below_the_rootdir_and_where_it_is_allowed(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -86,6 +95,24 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
         ["skipped, 1 item: the package 'no_such_module_at_all' is not installed; pip install *"]
     )
     assert "again.yaml::again::snapshot[plain] FAILED" in output, "and it did not wait once more"
+
+
+def test_scores_that_need_a_missing_package_are_neither_changed_nor_lost(project: Project) -> None:
+    project.write("scorer.py", "def score(text, gold):\n    return float(text.strip() == gold)\n")
+    project.write("tasks/code.py", SCORED)
+    project.write("tasks/t.docs.jsonl", '{"question": "Why?", "answer": "so"}\n')
+    file = project.task("tasks/t.yaml")
+    file.write_text(file.read_text("utf-8") + "process_results: !function code.process_results\n", "utf-8")
+    project.run("tasks", "-o", f"pythonpath={project.root}", "--snapshot-update")
+    snapshot = project.root / "tasks/__prompts__/t/t/plain.txt"
+    kept = snapshot.read_bytes()
+    assert b"doc 1, gold: f 1" in kept
+    (project.root / "scorer.py").unlink()
+    for options in ((), ("--snapshot-update",)):
+        result = project.run("tasks", *options)
+        assert result.ret == pytest.ExitCode.OK, result.outlines
+        result.stdout.fnmatch_lines(["skipped, 1 item: the package 'scorer' is not installed; pip install *"])
+        assert snapshot.read_bytes() == kept
 
 
 def test_the_file_and_its_name_are_no_way_round_the_rule(project: Project, tmp_path: Path) -> None:

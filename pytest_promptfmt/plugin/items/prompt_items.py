@@ -124,6 +124,8 @@ class SnapshotItem(RenderedItem):
         if verdict.passed:
             with self.failures_of(outcome):
                 self.study.require_requests()
+                if verdict.is_partial and document.unknown is not None:
+                    raise document.unknown
             return
         first = self.run.tally.first_item(outcome, self.nodeid)
         if first is None:
