@@ -49,7 +49,9 @@ _ELSEWHERE: Final = re.compile(rb"\s*[*&|>]")
 _ANYTHING: Final = ""
 """The path that stands for any file: a file that is made of it may be made of each one."""
 
-_ANY_PATH: Final = re.compile(rb"""(?:^|[\s"'\[,])(?:[\w./-]*\*[\w./*?-]*|\.\.?/?)(?=["'\s,\]]|$)""")
+_ANY_PATH: Final = re.compile(
+    rb"""(?:^|[\s"'\[\],])(?:[^\s"'\[\],(){}|^$\\*]*\*[^\s"'\[\],(){}|^$\\]*|\.\.?/?)(?=["'\s,\[\]]|$)"""
+)
 """A pattern of paths, or the folder of a file or above it."""
 
 Pairs = list[tuple[Any, str]]

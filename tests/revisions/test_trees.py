@@ -99,6 +99,18 @@ def test_an_include_of_any_name_is_no_data_of_other_tasks(repository: Path, comp
     assert affected(compared()) == {"included", "also_included"}
 
 
+def test_data_that_a_pattern_finds_affects_a_task_and_regular_expressions_find_none(
+    repository: Path, compared: Compared
+) -> None:
+    for name, key in (("found", "data_files: 'données/[a-z]*.json'"), ("read", 'pattern: "(?<=is )(.*)$"')):
+        (repository / f"tasks/{name}.yaml").write_text(f"task: {name}\ndoc_to_text: x\n{key}\n", "utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "two")
+    (repository / "données").mkdir()
+    (repository / "données/a.json").write_text("{}", "utf-8")
+    assert affected(compared()) == {"found"}
+
+
 def test_files_that_are_the_same_are_laid_out_only_where_rendering_needs_them(
     repository: Path, compared: Compared
 ) -> None:
