@@ -359,7 +359,7 @@ def _words(text: str) -> str:
 
 
 @error_query("PF706", "the question prints the answer", task)
-def _gold_in_question(study: Study) -> Iterator[str]:
+def _gold_in_question(study: Study) -> Iterator[Finding]:
     text, target = study.written.doc_to_text, study.written.doc_to_target
     if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
         return
@@ -372,7 +372,8 @@ def _gold_in_question(study: Study) -> Iterator[str]:
         shown = _bare(found[1])
         is_gold = is_known and (shown == gold or shown.endswith(f"[{gold}]"))
         if (is_gold or (shown != gold and _has_golds(study, shown))) and not _OPTION.search(text[: found.start()]):
-            yield text[max(0, found.start() - 20) : found.end()]
+            saw = text[max(0, found.start() - 20) : found.end()]
+            yield finding("", saw, severity=None if is_gold else Severity.WARNING)  # which may be what is asked for
 
 
 def _has_golds(study: Study, column: str) -> bool:

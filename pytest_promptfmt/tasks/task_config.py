@@ -155,6 +155,9 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
         elif key not in (*OWN_KEYS, *STRUCTURAL_KEYS) and (hint := _mistake(key, known)) and not where.knows(key):
             raise where.error(f"unknown task key {key!r}", key, hint=hint)
     output_type = config.get("output_type", OUTPUT_TYPES[0])
+    if output_type == "greedy_until":
+        message = "lm-eval 0.4 has no output_type 'greedy_until'"
+        raise where.error(message, "output_type", hint="write output_type: generate_until")
     if output_type not in OUTPUT_TYPES and is_misspelt(output_type, OUTPUT_TYPES):
         message = f"unknown output_type {output_type!r}; known: {', '.join(OUTPUT_TYPES)}"
         raise where.error(message, "output_type", hint=did_you_mean(output_type, OUTPUT_TYPES))

@@ -47,6 +47,7 @@ ACCEPTED: list[dict[str, Any]] = [
 ]
 REFUSED: list[dict[str, Any]] = [
     {"output_type": "multiple_choise"},
+    {"output_type": "greedy_until"},
     {"doc_to_txt": "x"},
     {"fewshot_config": {"num_fewshot": 1}},
     {"fewshot_config": ["x"]},

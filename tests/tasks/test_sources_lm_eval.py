@@ -170,6 +170,7 @@ def test_what_lm_eval_accepts_is_accepted() -> None:
     ("keys", "said"),
     [
         ({"output_type": "multiple_choise"}, "did you mean 'multiple_choice'?"),
+        ({"output_type": "greedy_until"}, "write output_type: generate_until"),
         ({"output_type": None}, "output_type must be text, not null"),
         ({"num_fewshot": "five"}, "num_fewshot must be a whole number or null, not 'five'"),
         ({"num_fewshot": 2.5}, "not 2.5"),
