@@ -121,12 +121,11 @@ class Affected:
         words = _words(b"\n".join(self._texts[name] for name in self._texts if name in made_of or is_setting(name)))
 
         def is_needed(name: str) -> bool:
+            if name in made_of or (name in self.tasks and self.named[name]):
+                return name in made_of
             path = PurePosixPath(name)
-            is_other = name in self.tasks and bool(self.named[name])
             is_of_others = _folder(name) in idle and path.suffix in ("", ".py", *TASK_SUFFIXES, *IDLE_SUFFIXES)
-            return name in made_of or not (
-                is_other or (is_of_others and not has_code and words.isdisjoint({path.name, path.stem}))
-            )
+            return has_code or not is_of_others or not words.isdisjoint({path.name, path.stem})
 
         return {*filter(is_needed, names)}
 
