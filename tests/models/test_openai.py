@@ -42,7 +42,7 @@ def test_text_alone_is_enough_where_tokens_do_not_reach_over_the_seam(tiny: Any,
     [ours] = tiny.loglikelihood(asked(tiny.tokenizer, [text]))
     assert theirs.logprobs == pytest.approx(ours.logprobs, abs=1e-3)
     assert theirs.sent is None
-    with pytest.raises(ModelError, match="merges it with the prompt"):
+    with pytest.raises(ModelError, match="merges the beginning of 'ver' with the prompt"):
         list(model.loglikelihood([replace(text, context="Answer: ri", continuation="ver")]))
 
 
