@@ -80,7 +80,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         )
     if (ends := end_of_all(trial, layout)) is not None:
         message, do = (
-            "an end token follows the last message, whoever wrote it",
+            "an end token follows the last message of any role",
             "write the end token after answers only",
         )
         yield finding(message, layout.asked or "", trial.place_of(ends, "eos_token"), severity=Severity.WARNING, do=do)

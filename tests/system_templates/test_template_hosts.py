@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt import SettingsError, SourceError, check_template
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.profiles.probe_conversations import ConversationSpec, builtin_conversations
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answers_read_back import loop_table
+from pytest_promptfmt.systems.templates.template_files import templates_of
 
 CALL = "{{ '<call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</call>' }}"
 LOOP = f"{{% for call in message.tool_calls or [] %}}{CALL}{{% endfor %}}"
@@ -410,7 +412,7 @@ ENDED = (
 
 
 def test_an_end_token_after_the_last_message_of_any_role_is_a_warning() -> None:
-    message = "an end token follows the last message, whoever wrote it"
+    message = "an end token follows the last message of any role"
     assert severities(check_template(ENDED), "PF440")[message] == "warning"
     after_answers = ENDED.replace("{% else %}", "{% elif messages[-1].role == 'assistant' %}")
     assert message not in severities(check_template(after_answers), "PF440")
@@ -444,4 +446,15 @@ def test_findings_are_infos_where_the_model_gives_a_score(tmp_path: Path, archit
     (tmp_path / "chat_template.jinja").write_text(ENDED)
     (tmp_path / "config.json").write_text(f'{{"architectures": ["{architecture}"], "eos_token_id": 2}}')
     found = severities(check_template(tmp_path), "PF440")
-    assert found["an end token follows the last message, whoever wrote it"] == severity
+    assert found["an end token follows the last message of any role"] == severity
+
+
+def test_a_configuration_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    template = tmp_path / "model/chat_template.jinja"
+    template.parent.mkdir()
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}", "utf-8")
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForSequenceClassification"]}', "utf-8")
+    (template.parent / "config.json").symlink_to(tmp_path / "config.json")
+    with gate.limited_to([template.parent]):
+        assert not templates_of(template)[0].is_for_scores
+    assert templates_of(template)[0].is_for_scores

@@ -71,7 +71,6 @@ def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
 def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> WrittenChatTemplate:
     tokens = {key: _token(value) for key, value in config.items() if key.endswith("_token") and _token(value)}
     recording, reading = answers_beside(path, name), config.get("response_template")
-    model = path.with_name(_MODEL)
     return WrittenChatTemplate(
         name=name,
         source=source,
@@ -79,8 +78,16 @@ def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> Writ
         tokenizer=tokenizer_beside(path),
         special_tokens=tokens if "eos_token" in tokens else {**PLACEHOLDERS, **tokens},
         parser=recording if gate.is_there(recording) else reading if isinstance(reading, dict) else None,
-        is_for_scores=model.is_file() and _SCORER.search(gate.read_bytes(model)) is not None,
+        is_for_scores=_is_for_scores(path.with_name(_MODEL)),
     )
+
+
+def _is_for_scores(model: Path) -> bool:
+    """Return whether the configuration of a model names one that scores; not where it cannot be read."""
+    try:
+        return model.is_file() and _SCORER.search(gate.read_bytes(model)) is not None
+    except OSError:
+        return False
 
 
 def answers_beside(path: Path, name: str) -> Path:
