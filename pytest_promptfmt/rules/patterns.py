@@ -202,9 +202,12 @@ def _is_inside(read: str, text: str) -> bool:
     return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
 
 
-@also("PF509", severity=Severity.ERROR, scores=True)
+@also("PF509", scores=True)
 def answers_stay_a_list(study: Study) -> Iterator[Finding]:
-    """Report filters that return a list with one answer instead of the answer."""
+    """Report filters that return a list with one answer instead of the answer.
+
+    Since lm-eval 0.4.8 exact_match rates such a list rightly, but only because numpy compares it with the text in it.
+    """
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
     compares = all(name == "exact_match" for name in study.metrics)

@@ -196,7 +196,8 @@ def compared_releases(study: Study, profiles: Sequence[Profile], new: Release) -
         before = changed()
         return next((causes[name] for name in names if name in causes and changed(name) != before), "several changes")
 
-    reason = "" if study.given.system == _LM_EVAL and study.renders_fields else _OTHER_SYSTEM
+    is_read = study.given.system == _LM_EVAL and (study.renders_fields or study.given.assembly.is_class)
+    reason = "" if is_read else _OTHER_SYSTEM
     draws_own = shot_split(study.given) == study.given.dataset.evaluation_split
     made = _compared(study, profiles, reason, (_by(old), _by(new)), cause, draws_own)
     return replace(made, scores=() if reason else tuple(_score_changes(study.given, old, new)))

@@ -7,6 +7,7 @@ import os
 import pkgutil
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,7 +39,8 @@ _CLOSE: Final = 0.8
 _NO_NETWORK: Final = frozenset({"ConnectionError", "ConnectError", "gaierror", "LocalEntryNotFoundError"})
 """Names of exceptions, of several packages, for a download without a network."""
 
-_IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from")
+_IMPORTED: Final = re.compile(r"cannot import name '(\w+)' from (?!partially)")
+"""A name that a whole module does not have: modules that import each other are a mistake in their code."""
 
 _VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _ASKING: Final = frozenset({"environ", "getenv"})
@@ -85,12 +87,16 @@ class _WaitsError(BaseException):
 
 @contextmanager
 def sleeps_skipped() -> Iterator[None]:
-    """Let sleeping take no time inside the block, which imports a module, and end an import that waits."""
+    """Let sleeping take no time inside the block, which imports a module, and end an import that waits.
+
+    Threads that were there before sleep as ever.
+    """
     sleep, slept, is_over = time.sleep, 0.0, False
+    others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
 
     def skipped(seconds: Any) -> None:
         nonlocal slept
-        if is_over:  # a module has imported it by name
+        if is_over or threading.get_ident() in others:  # a module has imported it by name
             sleep(seconds)
             return
         slept += seconds

@@ -128,7 +128,7 @@ class LmEvalClass(Assembly):
             raise task.error(FunctionError, f"class: {self.ref} is not a class", "class")
         made = _made(found, task)
         own: dict[str, Any] = {hook: partial(getattr(found, hook), made) for hook in _HOOKS if _is_own(found, hook)}
-        if "ConfigurableTask" not in [each.__name__ for each in found.__mro__]:  # a Task joins question and answer
+        if not _is_configurable(found):  # a Task joins question and answer
             own["target_delimiter"] = ""
         asked = _asked(made, task)
         if asked.get("output_type") == "generate_until" and _is_own(found, "process_results"):
@@ -196,7 +196,7 @@ def _require_shots(task: Task, made: Any) -> None:
 
     Since 0.4.10 ConfigurableTask gives the hooks of a shot what `fewshot_config` has as second argument.
     """
-    for hook in _OF_SHOTS if hasattr(made, "build_qa_turn") else ():
+    for hook in _OF_SHOTS if task.release.makes_turns and _is_configurable(type(made)) else ():
         try:
             inspect.signature(getattr(made, hook)).bind({}, None)
         except ValueError:  # unknown
@@ -208,6 +208,10 @@ def _require_shots(task: Task, made: Any) -> None:
             )
             hint = f"write def {hook}(self, doc, {hook}=None), or set num_fewshot: 0"
             raise task.error(RenderError, message, "class", hint=hint) from error
+
+
+def _is_configurable(found: type) -> bool:
+    return "ConfigurableTask" in [each.__name__ for each in found.__mro__]
 
 
 def _is_own(found: type, hook: str) -> bool:

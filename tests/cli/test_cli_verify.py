@@ -213,6 +213,38 @@ def test_two_releases_are_compared_by_cause(tmp_path: Path) -> None:
     assert f"scores not computed, 3 tasks: choices, laid@cot, plain: {reason}" in same.stdout
 
 
+CLASS = """
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+class Quiz(ConfigurableTask):
+    def __init__(self, config=None):
+        super().__init__(config={"metadata": {"version": 1}})
+
+    def doc_to_text(self, doc):
+        return doc["question"]
+
+    def doc_to_target(self, doc):
+        return doc["answer"]
+
+    def construct_requests(self, doc, ctx, **kwargs):
+        return Instance(request_type="generate_until", doc=doc, arguments=(ctx, {"until": ["x"]}), idx=0)
+"""
+
+
+def test_shots_that_a_release_no_longer_makes_of_a_class_are_a_change(tmp_path: Path) -> None:
+    installed()
+    (tmp_path / "quiz.py").write_text(CLASS, "utf-8")
+    rows = "".join(f'{{"question": "{word}", "answer": "{word}"}}\n' for word in ("one", "two", "three", "four"))
+    (tmp_path / "quiz.docs.jsonl").write_text(rows, "utf-8")
+    (tmp_path / "quiz.yaml").write_text("task: quiz\nclass: !function quiz.Quiz\nnum_fewshot: 1\n", "utf-8")
+    done = promptfmt(tmp_path, "diff", "--harness", "0.4.9..0.4.13", "--profile", "plain")
+    assert "how shots are drawn and joined, 1 task: quiz" in done.stdout
+    assert "raises TypeError for few-shot examples" in done.stdout
+    same = promptfmt(tmp_path, "diff", "--harness", "0.4.8..0.4.9", "--profile", "plain")
+    assert "1 task, 3 requests compared, all equal" in same.stdout
+
+
 def test_keys_that_a_release_begins_to_read_are_a_change(tmp_path: Path) -> None:
     keys = {"fewshot_config": '{fewshot_delimiter: "###"}', "training_split": "train", "num_fewshot": "2"}
     write_task(tmp_path, "keyed", generation_kwargs="{until: [x]}", **keys)

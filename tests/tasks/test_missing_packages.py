@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -224,6 +225,41 @@ def test_a_short_sleep_of_an_import_takes_no_time_and_a_later_one_does(tmp_path:
     before = time.monotonic()
     assert bound(task_with(tmp_path, utils)).doc_to_text({}) == "True"
     assert time.monotonic() - before < 9
+
+
+def test_another_thread_sleeps_as_ever_during_an_import(tmp_path: Path) -> None:
+    ends = threading.Event()
+    slept: list[float] = []
+
+    def sleep_on() -> None:
+        while not ends.is_set():
+            before = time.monotonic()
+            time.sleep(0.01)
+            slept.append(time.monotonic() - before)
+
+    thread = threading.Thread(target=sleep_on)
+    thread.start()
+    try:
+        takes_a_while = "import time\nend = time.monotonic() + 0.1\nwhile time.monotonic() < end:\n    pass\n"
+        bound(task_with(tmp_path, takes_a_while + SCORES))
+    finally:
+        ends.set()
+        thread.join()
+    assert min(slept) >= 0.01
+
+
+def test_a_circular_import_of_an_installed_package_is_not_another_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "a_circular_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from a_circular_package.first import one\n", "utf-8")
+    (package / "first.py").write_text("from a_circular_package.second import two\none = 1\n", "utf-8")
+    (package / "second.py").write_text("from a_circular_package.first import one\ntwo = 2\n", "utf-8")
+    monkeypatch.syspath_prepend(str(package.parent))
+    with pytest.raises(FunctionError, match="circular import") as raised:
+        bound(task_with(tmp_path, f"import a_circular_package\n{SCORES}"))
+    assert not isinstance(raised.value, MissingResourceError)
 
 
 def test_tasks_are_skipped_with_one_reason_for_each_package(project: Project) -> None:
