@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from slices import needs
 
 from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.limits import are_applied, go_offline, time_limit
@@ -158,7 +159,13 @@ assert signal.getsignal(signal.SIGPROF) is own
 """
 
 
-@pytest.mark.parametrize("code", [NOTEBOOK, CHECKED], ids=["a limit", "check_template"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(NOTEBOOK, id="a limit"),
+        pytest.param(CHECKED, id="check_template", marks=needs("templates")),
+    ],
+)
 def test_nothing_is_interrupted_in_a_process_that_did_not_ask_for_limits(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

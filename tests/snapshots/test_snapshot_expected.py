@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from slices import needs
 
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, read_document, write_document
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
@@ -67,7 +68,7 @@ def test_snapshots_of_a_task_file_that_is_gone_are_obsolete_in_visited_folders(f
     assert obsolete(expected, folder) == ["gone/gone/plain.txt"]
 
 
-@pytest.mark.parametrize("name", ["gone.yml", "gone.json", "gone.py"])
+@pytest.mark.parametrize("name", ["gone.yml", pytest.param("gone.json", marks=needs("helm")), "gone.py"])
 def test_a_file_that_could_own_the_snapshots_keeps_them(folder: Path, name: str) -> None:
     (folder / name).touch()
     expected = ExpectedSnapshots()
