@@ -131,19 +131,23 @@ def _print(
         print_json(json.loads(json_report(result)) | found)
     elif output_format is OutputFormat.SARIF:
         more = [
-            sarif_result("version", "error", text, [(file, line, None)], [*([file] if file else []), *tasks])
-            for file, line, text, tasks in _forgotten(versions or ())
+            sarif_result("version", level, text, [(file, line, None)], [file, *tasks])
+            for level, file, line, text, tasks in _versions(versions or ())
+            if level == "error"
         ]
         typer.echo(sarif_report(result, more), nl=False)
     elif output_format is OutputFormat.CONCISE:
-        for shown in (*concise_lines(result), *version_lines(versions or (), verbose=True)):
-            say(shown)
+        for placed in concise_lines(result):
+            say(placed)
+        for level, file, line, text, _ in _versions(versions or ()):
+            say(f"{file}:{line}:1: {level}: version: {text}")
     elif output_format is OutputFormat.GITHUB:
         for annotation in github_annotations(result):
             typer.echo(annotation)
-        for file, line, text, _ in _forgotten(versions or ()):
-            place = {"file": file, "line": str(line)} if file else {}
-            typer.echo(github_annotation("error", place, "a task changed without a new version", text))
+        for level, file, line, text, _ in _versions(versions or ()):
+            if level == "error":
+                place = {"file": file, "line": str(line)}
+                typer.echo(github_annotation("error", place, "a task changed without a new version", text))
     else:
         for shown in (*_text(result, verbose=verbose), *version_lines(versions or (), verbose=verbose)):
             say(shown)
@@ -152,22 +156,22 @@ def _print(
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
     """Yield the findings, then each distinct problem of snapshots and answers in full, and a summary of those."""
     yield from finding_lines(result.findings, is_verbose=verbose, result=result)
-    details = [cluster.detail for cluster in result.unexplained if cluster.detail]
-    for number, detail in enumerate(details if verbose else details[:_SHOWN_DETAILS]):
+    detailed = [cluster for cluster in result.unexplained if cluster.detail][: None if verbose else _SHOWN_DETAILS]
+    for number, cluster in enumerate(detailed):
         yield from ([""] if number or result.findings else [])
-        yield from detail.splitlines()
-    lines = [line for _, shown in sections(result, verbosity=int(verbose)) for line in shown]
-    yield from ([""] if lines and (details or result.findings) else [])
+        yield from cluster.detail.splitlines()
+    repeated = {cluster.line for cluster in detailed if len(cluster.members) == 1 and cluster.title in cluster.detail}
+    lines = [line for _, shown in sections(result, verbosity=int(verbose)) for line in shown if line not in repeated]
+    yield from ([""] if lines and (detailed or result.findings) else [])
     yield from lines
 
 
-def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, int | None, str, Sequence[str]]]:
-    """Yield file, line and text of the versions that were not raised, with their tasks."""
-    for finding in findings:
-        if finding.is_error:
-            (text,) = version_lines([finding], verbose=True)
-            place = finding.place
-            yield (place.path.as_posix() if place else ""), (place.line if place else None), str(text), finding.tasks
+def _versions(findings: Sequence[VersionFinding]) -> Iterator[tuple[str, str, int, str, Sequence[str]]]:
+    """Yield level, file, line and text of each finding about versions, with its tasks."""
+    for finding, text in zip(findings, version_lines(findings, verbose=True), strict=True):
+        level, place = "error" if finding.is_error else "warning" if finding.kind == "unsure" else "info", finding.place
+        file, line = (place.path.as_posix(), place.line) if place is not None else (".", None)
+        yield level, file, line or 1, str(text).removeprefix(f"{place}: "), finding.tasks
 
 
 def _ending(checked: CheckSummary) -> str:

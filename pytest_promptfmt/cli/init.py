@@ -27,7 +27,7 @@ from pytest_promptfmt.core.source_imports import syntax_tree
 from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.inputs.code_inputs import imported
 from pytest_promptfmt.plugin.collected import settings_around
-from pytest_promptfmt.results.baseline import counted_by_effect
+from pytest_promptfmt.results.baseline import counted_by_effect, read_entries, style_codes, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.pytest_process import ISOLATED, isolated
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file, settings_schema
@@ -43,6 +43,8 @@ _WORKFLOW: Final = ".github/workflows/prompts.yaml"
 _TEMPLATES: Final = ("*.jinja", "chat_template.json", "tokenizer_config.json")
 _INIS: Final = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files that pytest 9 may take its ini values from."""
+_TOP_GLOBS: Final = ("*.yaml", "!promptfmt.yaml", "!.*/**")
+"""Task files, if some are in the top folder: an editor looks for a name in all folders."""
 _MOST_PATHS: Final = 6
 _FORK_TASKS: Final = 200
 """With more task files than this, all snapshots are too many to read on the first day."""
@@ -91,6 +93,12 @@ def init(
             help="Accept all current findings. Default in a fork and a training repository.",
         ),
     ] = None,
+    style: Annotated[
+        bool | None,
+        typer.Option(
+            "--style/--no-style", help="Report findings about style. Default: asked if the baseline has some."
+        ),
+    ] = None,
     editor: Annotated[bool, typer.Option("--editor", help="Write schemas and a problem matcher for VS Code.")] = False,
     no_code: NoCode = False,
 ) -> None:
@@ -119,7 +127,8 @@ def init(
         settings = list(_settings(folder, chosen, tasks, templates, is_rootdir=is_rootdir))
         if wants_baseline and is_rootdir:
             settings.append(f"baseline: {_BASELINE} # findings listed there do not fail")
-        if settings and not (folder / "promptfmt.yml").exists():
+        earlier = find_settings_file(folder)
+        if settings and (earlier is None or earlier.suffix == ".yaml"):
             _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
         file = find_settings_file(folder) if wants_baseline and is_rootdir else None
         is_named = file is not None and "baseline" in read_settings_file(file, is_at_rootdir=True).values
@@ -132,13 +141,18 @@ def init(
             for name in _EXAMPLE:
                 _write(folder / "tasks" / name, _shipped(name))
         if editor:
-            tops = [f"{top}/**/*.yaml" for top in _tops(folder, tasks)]
-            files = [task.relative_to(folder).as_posix() for task in tasks]
-            _write_editor_files(folder / ".vscode", tops or files or ["tasks/**/*.yaml"])
+            globs = [f"{top}/**/*.yaml" for top in _tops(folder, tasks)]
+            _write_editor_files(folder / ".vscode", globs or (_TOP_GLOBS if tasks else ["tasks/**/*.yaml"]))
         _add_line(folder / ".gitattributes", _ATTRIBUTES)
         _add_line(folder / ".gitignore", _IGNORED)
         if wants_baseline:
             arguments += _write_baseline(folder, options)
+        if codes := ignored_style(folder / _BASELINE if wants_baseline else None, style):
+            line = f"ignore: {json.dumps(codes)} # rules about style"
+            if earlier is None:
+                _add_line(folder / "promptfmt.yaml", line)
+            else:
+                say(f"to ignore findings about style, add to {display_path(earlier)}: {line}")
         if workflow:
             _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
         if workflow and action is None:
@@ -155,11 +169,15 @@ def init(
 
 def _asked(guess: RepositoryKind) -> RepositoryKind:
     """Return the kind that the user chooses; without a terminal the guess."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _is_terminal():
         return guess
     for kind in RepositoryKind:
         typer.echo(f"  {kind}: {_ABOUT[kind]}")
     return RepositoryKind(typer.prompt("What is this repository", default=str(guess), type=click.Choice(list(_ABOUT))))
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _guessed(folder: Path, tasks: Sequence[Path], templates: Sequence[Path], harness: Harness | None) -> RepositoryKind:
@@ -330,6 +348,26 @@ def _write_baseline(folder: Path, options: Sequence[str]) -> list[str]:
     return needed
 
 
+def ignored_style(baseline: Path | None, is_reported: bool | None) -> Sequence[str]:
+    """Return the rules about style if they are not to be reported, which a user with a baseline is asked.
+
+    Their entries are then removed from the baseline.
+    """
+    codes = style_codes()
+    entries = read_entries(baseline) if baseline is not None else ()
+    others = [entry for entry in entries if entry.code not in codes]
+    found = counted(len(entries) - len(others), "entry", "entries")
+    if is_reported is None:
+        question = f"Report findings about style, too ({found} of the baseline)"
+        is_reported = len(others) == len(entries) or not _is_terminal() or typer.confirm(question, default=True)
+    if is_reported:
+        return ()
+    if baseline is not None:
+        write_baseline(others, baseline)
+        say(f"{display_path(baseline)}: {found} about style removed")
+    return codes
+
+
 def _offer(folder: Path) -> None:
     """Print, or in a terminal offer to write, the setting with which plain `pytest` and editors test prompts."""
     texts: dict[Path, str] = {}
@@ -339,9 +377,8 @@ def _offer(folder: Path) -> None:
     files = [path for path, text in texts.items() if "pytest" in text]
     if any("promptfmt " in texts[path] for path in files):
         return
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     question = "Run the prompt tests with every pytest, and in editors (writes pytest.ini)"
-    if not files and is_terminal and typer.confirm(question, default=True):
+    if not files and _is_terminal() and typer.confirm(question, default=True):
         _write(folder / "pytest.ini", "[pytest]\npromptfmt = true\n")
         return
     where = display_path(files[0]) if files else "pytest.ini, below [pytest]"

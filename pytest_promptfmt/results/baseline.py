@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate, writing
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path, raising
-from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.core.finding import Effect, Family, Reported, Severity
 from pytest_promptfmt.core.json_values import value_of
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
 from pytest_promptfmt.results.wording import LISTED_BY_V, below, counted, first_of
@@ -327,6 +327,17 @@ def counted_by_effect(path: Path) -> str:
     counts = Counter(effects.get(row["code"], "others") for row in rows)
     words = {name: name.replace("affect ", "affects ") if counts[name] == 1 else name for name in _ORDER}
     return ", ".join(f"{counts[name]:,} {words[name]}" for name in _ORDER if counts[name])
+
+
+def style_codes() -> list[str]:
+    """Return the codes of the rules about style: they report only warnings about texts, which change no score."""
+    return [
+        code
+        for code, rule in known_rules().items()
+        if rule.family is Family.PROMPT
+        and {part.severity for part in rule.all_parts} == {Severity.WARNING}
+        and effect_of(rule, Severity.WARNING) is Effect.APPEARANCE
+    ]
 
 
 def _effects() -> Mapping[str, str]:

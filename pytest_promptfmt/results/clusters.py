@@ -92,6 +92,11 @@ class Cluster:
         """Return the title, or the meaning of the category where that says more."""
         return MEANINGS[self.category] if self.category == "header-only" or not self.title else self.title
 
+    @property
+    def line(self) -> str:
+        """Return `changed, 12 items of 6 tasks: the headline`."""
+        return f"{self.category}, {self.size()}: {self.headline}"
+
     def size(self, noun: str = "item") -> str:
         """Return `12 items of 6 tasks`."""
         return f"{counted(len(self.members), noun)} of {counted(len(self.tasks), 'task')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,12 +18,15 @@ from pytest_promptfmt.results.terminal import SHOWN_PLACES, cause_lines
 from pytest_promptfmt.results.wording import below
 from pytest_promptfmt.rules.documentation import documentation_of
 from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.settings.file import FILE_NAMES
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 _ANNOTATION_LEVELS: Final = {"error": "error", "warning": "warning", "info": "notice"}
 _MEANINGS: Final[Mapping[str, str]] = {**MEANINGS, "version": "the prompt changed, but the task's version did not"}
+_PLACED: Final = re.compile(r"(.+?:\d+)(?::(\d+))?: (.*)", re.DOTALL)
+"""The line of an error with its place."""
 _MOST_PLACES: Final = 20
 """Places of one finding that its message names; all are related locations."""
 
@@ -80,9 +84,8 @@ def _of_finding(group: FindingGroup, rootdir: Path) -> dict[str, Any]:
 
 def _of_cluster(cluster: Cluster, rootdir: Path) -> dict[str, Any]:
     level = "note" if cluster.category == "header-only" else "error"
-    message = f"{cluster.category}, {cluster.size()}: {cluster.headline}"
     at = [(file, None, None) for file in cluster.files(rootdir)]
-    return sarif_result(cluster.category, level, message, at, [cluster.key or cluster.title])
+    return sarif_result(cluster.category, level, cluster.line, at, [cluster.key or cluster.title])
 
 
 def _rule_of_finding(group: FindingGroup) -> dict[str, Any]:
@@ -110,13 +113,19 @@ def _location(file: str, line: int | None, column: int | None) -> dict[str, Any]
 def concise_lines(result: RunResult) -> Iterator[str]:
     """Yield `file:line:column: error: CODE message` for each place of a finding, and the same for other problems.
 
-    Editors read the form, which is gcc's and mypy's. `[*]` marks findings of rules with a fix.
+    Editors read the form, which is gcc's and mypy's: a finding without a file is at the settings, where profiles are.
+    `[*]` marks findings of rules with a fix.
     """
     for group in result.findings:
         for place in group.places:
-            yield printable(f"{place.at(result.rootdir) or group.where}: {group.headline}")
+            at = f"{below(place.file, result.rootdir) or FILE_NAMES[0]}:{place.line or 1}:{place.column or 1}"
+            yield printable(f"{at}: {group.headline}" + ("" if place.file else f" ({group.where})"))
     for cluster in result.clusters:
         level = "warning" if cluster.category == "header-only" else "error"
+        placed = _PLACED.fullmatch(cluster.headline) if cluster.category == "error" else None
+        if placed is not None:
+            yield printable(f"{placed[1]}:{placed[2] or 1}: error: {placed[3]}")
+            continue
         code = "" if cluster.category == level else f"{cluster.category}: "
         for file in cluster.files(result.rootdir):
             yield printable(f"{file}:1:1: {level}: {code}{cluster.headline}")

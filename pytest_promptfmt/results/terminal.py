@@ -135,7 +135,7 @@ def since_lines(result: RunResult) -> Iterator[str]:
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
-    yield f"{cluster.category}, {cluster.size()}: {cluster.headline}"
+    yield cluster.line
     if len(cluster.members) > 1:
         yield f"    {listed(cluster.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
     yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
@@ -185,7 +185,7 @@ def finding_lines(
         most = None if is_verbose else SHOWN_PLACES
         yield from map(printable, cause_lines(group, here, most, is_above=group.cluster in above))
         for cluster in result.explained_by(group) if result is not None else ():
-            yield printable(f"  explains: {cluster.category}, {cluster.size()}: {cluster.headline}")
+            yield printable(f"  explains: {cluster.line}")
     if len(shown) < len(ordered):
         yield f"… and {len(ordered) - len(shown):,} more causes{LISTED_BY_V}; by rule:"
         yield from (f"  {line}" for line in statistics_lines(ordered))
@@ -211,7 +211,7 @@ def totals(groups: Iterable[FindingGroup]) -> str:
         counts[group.severity] += group.count
         fixable += group.count if group.is_fixable else 0
     found = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
-    fix = f"; [*] {fixable:,} may be fixable with `promptfmt fix`" if fixable else ""
+    fix = f"; `promptfmt fix` may fix {fixable:,} [*]" if fixable else ""
     return f"{found}{fix}; details: `promptfmt explain CODE`"
 
 

@@ -179,6 +179,13 @@ def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
     assert not any("%0A{{" in line for line in lines)
 
 
+def test_an_error_of_a_single_item_is_printed_once(tasks: Path) -> None:
+    edit(tasks / "woods.yaml", "doc_to_target", "doc_to_targt")
+    done = promptfmt(tasks.parent, "check")
+    assert done.returncode == 1
+    assert done.stdout.count("unknown task key 'doc_to_targt'") == 1
+
+
 def test_concise_output_is_one_line_for_each_place_of_a_finding_or_change(tasks: Path) -> None:
     edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
     found = promptfmt(tasks.parent, "check", "--output-format", "concise")
@@ -204,7 +211,7 @@ def test_without_snapshots_only_mistakes_are_reported(tasks: Path) -> None:
         "tasks/woods.yaml:4:1: error: PF201 double space between the question and the answer [*]",
         "  saw: on: Which rusts⟨LF⟩Answer:  iron",
         '  do: remove the trailing whitespace from doc_to_text, or set target_delimiter: ""',
-        "1 error; [*] 1 may be fixable with `promptfmt fix`; details: `promptfmt explain CODE`",
+        "1 error; `promptfmt fix` may fix 1 [*]; details: `promptfmt explain CODE`",
     ]
     assert promptfmt(tasks.parent, "accept", "metals").returncode == 0
     (tasks / "__prompts__/metals/metals/plain.txt").unlink()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,10 @@ import forked_runs
 import pytest
 import yaml
 from promptfmt_command import promptfmt, write_task
+
+from pytest_promptfmt.cli import init
+from pytest_promptfmt.core.outcome import BaselineEntry
+from pytest_promptfmt.results.baseline import read_entries, write_baseline
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +67,42 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\npromptfmt = true\n", "utf-8")
     assert "add to" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
+
+
+UNEVEN = "Passage: {{passage}}\\nQuestion:{{question}}\\nAnswer:"
+
+
+def test_findings_about_style_are_left_out_if_they_are_not_wanted(tmp_path: Path) -> None:
+    kept, ignored, own = (tmp_path / name for name in ("kept", "ignored", "own"))
+    for folder in (kept, ignored, own):
+        write_task(folder, "old", UNEVEN)
+    (own / "promptfmt.yaml").write_text("docs: 1\n", "utf-8")
+    assert promptfmt(kept, "init", "--no-workflow", "--baseline").returncode == 0
+    assert '"PF240"' in (kept / "promptfmt-baseline.jsonl").read_text("utf-8")
+    done = promptfmt(ignored, "init", "--no-workflow", "--baseline", "--no-style")
+    assert "promptfmt-baseline.jsonl: 1 entry about style removed" in done.stdout
+    assert '"PF240"' not in (ignored / "promptfmt-baseline.jsonl").read_text("utf-8")
+    assert "PF240" in yaml.safe_load((ignored / "promptfmt.yaml").read_text("utf-8"))["ignore"]
+    assert "PF240" not in promptfmt(ignored, "check").stdout
+    assert (
+        "to ignore findings about style, add to promptfmt.yaml: ignore: ["
+        in promptfmt(own, "init", "--no-style").stdout
+    )
+
+
+def test_in_a_terminal_init_asks_whether_to_report_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "baseline.jsonl"
+    entries = [BaselineEntry(file="a.yaml", task="a", code=code, message="m", key=code) for code in ("PF201", "PF240")]
+    asked = []
+    monkeypatch.setattr(init, "_is_terminal", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda question, **_: asked.append(question))
+    write_baseline(entries[:1], file)
+    assert not init.ignored_style(file, None)
+    assert not asked, "no entry is about style"
+    write_baseline(entries, file)
+    assert "PF240" in init.ignored_style(file, None)
+    assert asked == ["Report findings about style, too (1 entry of the baseline)"]
+    assert [each.code for each in read_entries(file)] == ["PF201"]
 
 
 def test_a_conftest_that_cannot_be_imported_keeps_no_baseline_from_being_written(tmp_path: Path) -> None:
@@ -256,6 +297,17 @@ def test_commands_that_people_try_point_to_what_does_it(tmp_path: Path, tried: l
     assert done.stderr == f"unknown command {tried[0]!r}\n  hint: {meant}\n"
 
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+MATCHERS = {
+    "$gcc of VS Code": r"^(.*?):(\d+):(\d*):?\s+(?:fatal\s+)?(warning|error):\s+(.*)$",
+    "mypy": r"^(.+?):(\d+):(\d+): (error|warning|note): (.*)$",
+    "ruff": r"^(.+?):(\d+):(\d+):? (.*)$",
+    "pytest": r"^(.+?):(\d+): ?(.*)$",
+    "file, line, column and message of any tool": r"^([^:]+):(\d+):(\d+):\s*(.*)$",
+}
+"""What editors use for the output of other tools."""
+
+
 def test_an_editor_gets_schemas_and_a_task_that_reads_the_lines_of_check(tmp_path: Path) -> None:
     file = write_task(tmp_path, "old", "Q: {{question}}\\nA: ", doc_to_choice="[a, b]")
     file.write_text(file.read_text("utf-8").replace("generate_until", "multiple_choice"), "utf-8")
@@ -272,11 +324,25 @@ def test_an_editor_gets_schemas_and_a_task_that_reads_the_lines_of_check(tmp_pat
         assert json.loads((tmp_path / name).read_text("utf-8"))["type"] == "object"
     [task] = json.loads((tmp_path / ".vscode/tasks.json").read_text("utf-8"))["tasks"]
     pattern = task["problemMatcher"]["pattern"]
-    [line] = [each for each in promptfmt(tmp_path, *task["command"].split()[1:]).stdout.splitlines() if "PF201" in each]
-    found = re.match(pattern["regexp"], line)
-    assert found is not None
-    parts = [found[pattern[name]] for name in ("file", "line", "severity", "code")]
-    assert parts == ["tasks/old.yaml", "4", "error", "PF201"]
+    slow = shutil.ignore_patterns("endless*", "*hangs*")
+    shutil.copytree(FIXTURES / "broken", tmp_path / "broken", ignore=slow)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.nane }}{% endfor %}", "utf-8"
+    )
+    command = [*task["command"].split()[1:], "--profile", "chat-mistral", "tasks", "broken", "chat_template.jinja"]
+    lines = promptfmt(tmp_path, *command).stdout.splitlines()
+    found = [re.match(pattern["regexp"], line) for line in lines]
+    assert all(found), [line for line, each in zip(lines, found, strict=True) if each is None]
+    parts = [[each[pattern[name]] for name in ("file", "line", "severity", "code")] for each in found if each]
+    assert ["tasks/old.yaml", "4", "error", "PF201"] in parts
+    assert ["broken/missing_docs.yaml", "10", "error", None] in parts
+    assert {"PF201", None} < {code for *_, code in parts}
+    assert {severity for _, _, severity, _ in parts} == {"error", "warning", "info"} - {"info"}
+    for name, matcher in MATCHERS.items():
+        assert all(re.match(matcher, line) for line in lines), name
+    files = {file for file, *_ in parts}
+    assert {"broken", "tasks", "chat_template.jinja"} <= {Path(file).parts[0] for file in files}
+    assert all((tmp_path / file).is_file() for file in files - {"promptfmt.yaml"})
 
 
 def test_the_schema_covers_tasks_in_the_top_folder_and_an_action_needs_a_commit(tmp_path: Path) -> None:
@@ -286,4 +352,4 @@ def test_the_schema_covers_tasks_in_the_top_folder_and_an_action_needs_a_commit(
     assert not (tmp_path / "promptfmt.yaml").exists()
     assert promptfmt(tmp_path, "init", "--no-workflow", "--editor").returncode == 0
     settings = json.loads((tmp_path / ".vscode/settings.json").read_text("utf-8"))
-    assert settings["yaml.schemas"][".vscode/promptfmt-task.schema.json"] == ["old.yaml"]
+    assert settings["yaml.schemas"][".vscode/promptfmt-task.schema.json"] == ["*.yaml", "!promptfmt.yaml", "!.*/**"]
