@@ -90,7 +90,9 @@ def _place_of_file(path: Path | str, also: Iterable[Path]) -> tuple[Path, int | 
         place.parent.mkdir(parents=True, exist_ok=True)
         return place, None
     if not stat.S_ISREG(status.st_mode):
-        raise RefusedError(f"{gate.kind_of(status)}, not a regular file; remove it or choose another name", path)
+        raise RefusedError(
+            f"the path is {gate.kind_of(status)}, not a regular file; remove it, or choose another path", path
+        )
     return place, status.st_mode & 0o777
 
 

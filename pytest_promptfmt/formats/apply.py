@@ -348,7 +348,7 @@ def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
             raise CodeNotAllowedError(
                 f"template is the Python class {kind}, which may not run here",
                 position=kind.position,
-                hint="allow the task's Python code if you trust it",
+                hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
             )
         options = {**options, "template_type": resolve(kind)}
     with placed(lambda key: task.position("template", key)):

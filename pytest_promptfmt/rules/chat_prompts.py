@@ -134,8 +134,8 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
 
 
 def _altered(message: Message, doc: int) -> Finding:
-    what = f"the chat template drops or changes the text of {message.role} messages"
-    return finding(what, message.text.strip()[:_SHOWN], _key_of(message.content), doc)
+    what = f"the chat template drops or changes a text of the {message.role}"
+    return finding(what, f"not in the prompt: {message.text.strip()[:_SHOWN]}", _key_of(message.content), doc)
 
 
 @rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")

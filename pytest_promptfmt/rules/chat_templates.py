@@ -94,7 +94,7 @@ def _beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     kept = [piece for piece in long if piece in given]
     if kept:
         message = "the template adds its default system text to the given system text"
-        do = "remove the default text where a system text is given"
+        do = "in the template, write the default text only if no system text is given"
         yield info(message, excerpt(kept[0]), trial.place_of(kept[0][:30]), do=do)
     empty = trial.text("system-empty") or ""
     for name in ("tools", "turns"):

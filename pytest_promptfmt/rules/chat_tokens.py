@@ -56,7 +56,7 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     Why: no model was trained with two BOS tokens. If the text begins with BOS, lm-eval adds no second one. It does not
     see a BOS after whitespace. The finding is an info if only programs other than lm-eval would add the second one.
 
-    Fix: let the template begin with BOS, and encode its output with `add_special_tokens=False`.
+    Fix: write BOS in the template, and set `add_special_tokens=False` where your code encodes its output.
 
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164; LiveCodeBench PR #146.
     """
@@ -75,7 +75,7 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
         yield info(
             "the chat template writes BOS, and the tokenizer adds a second one",
             at=loaded.place_of("bos_token"),
-            do="encode the output of the template with add_special_tokens=False",
+            do="where your code encodes the output of the template, set add_special_tokens=False",
         )
 
 

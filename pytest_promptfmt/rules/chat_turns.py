@@ -134,7 +134,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             saw = f"no {closing} follows this answer: {excerpt(text, at)}"
         else:
             text = unpaired(conversation) or ""
-            saw = f"{' and '.join(pairs[0])} do not alternate: {excerpt(text, *_open_turn(text, pairs))}"
+            saw = f"{pairs[0][1]} is missing in {excerpt(text, *_open_turn(text, pairs))}"
         yield conversation.finding(
             f"a turn is not closed in a conversation with {conversation.about}",
             saw,

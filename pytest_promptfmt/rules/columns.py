@@ -88,7 +88,7 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
 
 @error_query(
     "PF723",
-    "a template uses a text as a list",
+    "a template uses a column as a list, but the column is text",
     task,
     name="list-kept-as-text",
     family=Family.ANSWERS,

@@ -79,7 +79,7 @@ def not_text(study: Study) -> Iterator[Finding]:
     Why: yAML 1.1 reads the words yes, no, on and off as booleans, and `012` as the number ten. On such a choice lm-eval
     fails, or scores the word True.
 
-    Fix: put the words in quotes.
+    Fix: put the choice in quotes.
 
     Real: the Norway problem of YAML, which affects every yes/no task without quotes.
     """
@@ -87,7 +87,7 @@ def not_text(study: Study) -> Iterator[Finding]:
     values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
     for number, choice in values:
         if not isinstance(choice, str):
-            message = f"YAML reads this choice as {type(choice).__name__}, not as text"
+            message = f"YAML reads a choice without quotes as {type(choice).__name__}, not as text"
             yield finding(message, str(choice), ("doc_to_choice", number))
 
 
@@ -217,8 +217,8 @@ def comment_cuts_text(view: FileView) -> Iterator[Finding]:
         if not kept and not lost.startswith("##"):
             continue
         yield finding(
-            "YAML reads the rest of this text as a comment",
-            f"{kept} ← {lost}",
+            "YAML reads the end of a text as a comment",
+            f"the text ends after {kept!r}; {lost!r} is a comment",
             Position(view.path, number, line.index(lost) + 1),
         )
 

@@ -265,5 +265,7 @@ def _text_cut_off(study: Study) -> Iterator[Finding]:
             for number, doc in enumerate(study.real_docs):
                 text = doc.get(name)
                 if isinstance(text, str) and len(text.rstrip()) > limit > 1 and text[limit - 1] not in ".!?\n":
-                    saw = f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}"
+                    saw = (
+                        f"{text[max(0, limit - 30) : limit]!r} is printed, but {text[limit : limit + 20]!r} is cut off"
+                    )
                     yield finding("", saw, template.keys, number, field=name)

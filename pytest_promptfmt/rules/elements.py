@@ -154,7 +154,7 @@ def uneven_labels(text: Text) -> Iterator[str | Finding]:
     Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error. In `True.Q:` a line break was lost.
     Most tokenizers encode the two forms differently.
 
-    Fix: add the space or the line break.
+    Fix: write all labels in the same form.
 
     Real: gpqa of lm-evaluation-harness (`question:` without a space), examples in descriptions.
     """

@@ -295,7 +295,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 @query(
     "PF807",
-    "few-shot examples and the question have different labels, or different spaces after them",
+    "few-shot examples have another label than the question, or another space after the label",
     shown,
     at=("fewshot_config", "doc_to_text"),
 )

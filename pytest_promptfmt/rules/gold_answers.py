@@ -183,7 +183,9 @@ def _several_correct_answers(page: Page) -> Iterator[Finding]:
         yield finding("", f"{marked} for {page.scored!r}")
     elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
         saw = f"{marked} marks {page.scored[marked.index(1)]!r}"
-        yield finding("the gold choice differs from the choice that the doc marks", saw, do="use the marked choice")
+        yield finding(
+            "the gold choice differs from the choice that the doc marks", saw, do="use the marked choice as target"
+        )
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:

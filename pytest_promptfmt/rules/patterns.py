@@ -71,7 +71,7 @@ def _special_token_as_pattern(pattern: Text) -> Iterator[str]:
     yield from (found[0] for found in _BARS.finditer(pattern.text))
 
 
-@error_query("PF502", "the pattern requires a literal backslash", _written, fix=_WITH_SINGLE_ESCAPES)
+@error_query("PF502", "the pattern matches only texts with a backslash", _written, fix=_WITH_SINGLE_ESCAPES)
 def _escape_doubled(pattern: Text) -> Iterator[str]:
     r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d."""
     yield from [pattern.text] if _DOUBLED.search(pattern.text) else ()

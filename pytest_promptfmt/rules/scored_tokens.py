@@ -267,7 +267,7 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
     another token with no space, one space or two spaces before it. The finding is an info for built-in approximations
     of a tokenizer. It is also an info for `output_type: loglikelihood`, where lm-eval adds no delimiter.
 
-    Fix: remove the space at the start of the choices. Without a chat template, `target_delimiter` adds a space.
+    Fix: remove the space at the start of the choices; without a chat template, `target_delimiter` still adds one.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """
@@ -281,9 +281,10 @@ def _space_before_choice(view: ProfileView) -> Iterator[Finding]:
             continue
         if tokenizer.ids(scored.context + text) == tokenizer.ids(scored.context + text[1:]):
             continue
+        tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
         yield finding(
             f"the answer begins with {'two spaces' if spaces == 2 else 'a space right after the generation prompt'}",
-            f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
+            f"{scored.context[-_TAIL:]}|{text[:_TAIL]}, tokens of the answer: {tokens}",
             _answer_key(view),
             scored.instance,
             severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,

@@ -211,7 +211,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     silently missing in the results. `acc` needs log-likelihoods: for generated text its value is a pair, and averaging
     fails at the end of the run.
 
-    Fix: use the names that `process_results` returns, and metrics that fit the output type.
+    Fix: in `metric_list`, use the names that `process_results` returns.
 
     Real: names changed in the code and not in the YAML file.
     """
@@ -229,7 +229,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     for index, entry in enumerate(task.metric_list or ()):
         name = entry.get("metric")
         if isinstance(name, str) and name not in given:
-            saw = f"{name}; process_results returns {', '.join(sorted(given))}"
+            saw = f"metric: {name}, but process_results returns {', '.join(sorted(given))}"
             yield finding("process_results never returns this metric", saw, ("metric_list", index))
 
 
@@ -325,7 +325,7 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         if len(differences) == 1 and len(asked) == len(rows) and lost and max(signed) > 0:
             message = "for some docs, the gold answer does not score better than a wrong one"
             won = asked[signed.index(max(signed))].gold
-            saw = f"gold {lost[0].gold[:LONG]!r} scores no better; gold {won[:LONG]!r} scores better"
+            saw = f"no better if gold is {lost[0].gold[:LONG]!r}, but better if gold is {won[:LONG]!r}"
             yield warning(message, saw, scored_by(trials), lost[0].instance)
 
 
@@ -391,7 +391,7 @@ def pair_reversed(study: Study) -> Iterator[Finding]:
                 yield finding(message, f"{entry['metric']}: {pair!r}"[:80], ("metric_list", index))
 
 
-@error_query("PF615", "exact_match and f1 are returned under each other's names", task, scores=True)
+@error_query("PF615", "the values of exact_match and f1 are swapped", task, scores=True)
 def _measures_exchanged(study: Study) -> Iterator[Finding]:
     trials = tried(study) if study.has_own_scorer and study.has_real_docs else None
     for trial in trials.answers if trials is not None else ():
@@ -400,7 +400,7 @@ def _measures_exchanged(study: Study) -> Iterator[Finding]:
         values = (_values(trials, trial, part) if part else None) or {}
         exact, overlap = (_number(values.get(name)) for name in ("exact_match", "f1"))
         if exact is not None and overlap is not None and exact > overlap:
-            saw = f"{part!r} for {trial.gold!r}: exact_match is {exact:g}, f1 is {overlap:g}"
+            saw = f"completion {part!r}, gold {trial.gold!r}: exact_match is {exact:g}, but f1 is {overlap:g}"
             yield finding("", saw, "process_results", trial.instance)
 
 

@@ -62,7 +62,7 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
     `fewshot_config`, so the mistake is not noticed.
 
-    Fix: correct the keys of `fewshot_config`.
+    Fix: correct the template or column in `fewshot_config` that the error names.
 
     Real: lm-evaluation-harness #2323 (agieval fails with any number of shots).
     """
@@ -267,7 +267,7 @@ def _end_repeated(page: Page) -> Iterator[str]:
             yield end[0].strip()
 
 
-@query("PF242", "solved examples in the question are repeated in every few-shot example", shown)
+@query("PF242", "doc_to_text contains solved examples, so every few-shot example repeats them", shown)
 def _examples_in_question(page: Page) -> Iterator[str]:
     labels = [one for one in layout_of(page.constant).labels if one.value]
     solved = {one.name: one for one in labels if COLUMN not in one.value}

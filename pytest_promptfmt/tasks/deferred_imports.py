@@ -122,7 +122,7 @@ def put_off(source: bytes) -> Iterator[None]:
 
 
 def _load_yaml_config(*_args: Any, **_given: Any) -> NoReturn:
-    raise ImportError("lm-eval 0.4.13 has no lm_eval.utils.load_yaml_config")
+    raise ImportError("the code uses lm_eval.utils.load_yaml_config, which lm-eval 0.4.13 does not have")
 
 
 _REMOVED: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {

@@ -132,7 +132,10 @@ def test_other_folders_need_a_place_of_the_user(root: Path) -> None:
     with gate.limited_to(None):
         writing.write("../outside/new", "x")
     assert (outside / "a/new").read_text("utf-8") == "x"
-    assert refusal(outside / "folder", outside) == "a folder, not a regular file; remove it or choose another name"
+    assert (
+        refusal(outside / "folder", outside)
+        == "the path is a folder, not a regular file; remove it, or choose another path"
+    )
 
 
 def test_git_keeps_its_own_folder(root: Path) -> None:
@@ -148,12 +151,12 @@ def test_git_keeps_its_own_folder(root: Path) -> None:
 def test_only_regular_files_are_replaced(root: Path) -> None:
     os.mkfifo(root / "pipe")
     (root / "folder").mkdir()
-    assert refusal("pipe") == "a named pipe, not a regular file; remove it or choose another name"
-    assert refusal("folder") == "a folder, not a regular file; remove it or choose another name"
+    assert refusal("pipe") == "the path is a named pipe, not a regular file; remove it, or choose another path"
+    assert refusal("folder") == "the path is a folder, not a regular file; remove it, or choose another path"
     with gate.limited_to(None):
         assert refusal("/dev/null") == "a file of the operating system is not written"
         assert refusal("/proc/self/comm") == "a file of the operating system is not written"
-        assert refusal("/") == "a folder, not a regular file; remove it or choose another name"
+        assert refusal("/") == "the path is a folder, not a regular file; remove it, or choose another path"
     for name in ("a\0b", "\ud800"):
         assert refusal(name) == "no file can have this name"
 

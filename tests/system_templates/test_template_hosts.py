@@ -189,7 +189,9 @@ def test_a_lost_text_has_the_line_of_its_message_or_of_the_loop(turn: str, line:
     path = tmp_path / "chat_template.jinja"
     path.write_text("{% for message in messages %}" + "\n" + turn + "{% endfor %}")
     name = "user-parts" if line == 2 else "system"
-    found = [each for each in check_template(path) if each.code == "PF433" and each.saw.startswith(f"{name}: ")]
+    found = [
+        each for each in check_template(path) if each.code == "PF433" and each.saw.startswith(f"conversation {name}: ")
+    ]
     assert [each.position.line for each in found if each.position] == [line]
 
 
@@ -208,7 +210,7 @@ def test_messages_name_what_templates_call_by_its_name_there() -> None:
 
 def test_endless_recursion_is_the_same_failure_each_time() -> None:
     saw = next(each.saw for each in check_template("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(messages) }}"))
-    assert saw == "question: RecursionError: the template calls itself without end, also in transformers"
+    assert saw == "conversation question: RecursionError: the template calls itself without end, also in transformers"
 
 
 def test_conversations_are_plain_mappings_too() -> None:

@@ -109,7 +109,7 @@ class ClassAssembly(Assembly):
             raise CodeNotAllowedError(
                 f"{task.name} is the Python class {self.ref}, which is not allowed to run",
                 position=task.position("class"),
-                hint="allow the task's code, if you trust it",
+                hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
             )
         from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler  # only where prompts are made
 

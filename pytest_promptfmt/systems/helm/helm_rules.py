@@ -254,7 +254,7 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     spec = file.spec
     if spec.stop_sequences and (spec.is_joint or spec.is_separate):
         yield finding(
-            f"HELM does not send the stop sequences with the method {spec.method}",
+            f"HELM ignores stop sequences if the method is {spec.method}",
             repr(list(spec.stop_sequences)),
             (_SPEC, "stop_sequences"),
             do="" if spec.is_joint else "remove them",

@@ -208,7 +208,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     because parsers of servers read them as booleans. Among the tools, which no parser reads, a mapping is a warning and
     a list an info. All are infos if the template itself writes calls or keys in Python's notation.
 
-    Fix: if `content` is null, print nothing. Write other null values, mappings, lists and booleans with `tojson`.
+    Fix: write values that are not text with `tojson`. If they can be null, write nothing for null.
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
@@ -233,7 +233,7 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             elif severity is Severity.ERROR and not (conversation.has_tools or conversation.has_parts):
                 severity = Severity.WARNING if _PYTHON_MAPPING.search(text) else Severity.INFO
             yield conversation.finding(
-                f"{name} is printed in Python's notation, in a conversation with {conversation.about}",
+                f"{name} is printed as in Python, in a conversation with {conversation.about}",
                 excerpt(text, start, end),
                 place_printed(trial, conversation, start, "arguments", "content"),
                 severity,

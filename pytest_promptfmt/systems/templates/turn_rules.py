@@ -41,9 +41,10 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
         if not contents:
             continue  # lost texts are what another rule reports
         if len(set(kept)) > 1:
+            lost = contents[kept.index(False)].strip()
             yield finding(
                 f"whitespace around {role} texts is kept in some turns and removed in others",
-                f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(contents[kept.index(False)].strip()))}",
+                f"kept in {sum(kept)} of {len(kept)} turns, removed in {excerpt(text, text.find(lost))}",
                 trial.place_of("trim", "strip"),
             )
             continue

@@ -164,7 +164,7 @@ def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
             raise DocsError(
                 f"invalid data_files for the split {split!r}: {names!r:.60}",
                 position=position,
-                hint="give a file name, a list of file names, or a mapping of splits to such values",
+                hint="write a file name, or a list of file names",
             )
         patterns[str(split)] = list(listed)
     return patterns

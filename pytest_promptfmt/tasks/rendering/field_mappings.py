@@ -173,7 +173,7 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
         raise CodeNotAllowedError(
             f"{key} {where} is the Python function {spec}, which is not allowed to run",
             position=spec.position,
-            hint="allow the task's Python code if you trust it",
+            hint="to allow code, use --promptfmt-allow-code PATH, or allow_code=True in Python",
         )
     try:
         with time_limit(FUNCTION_SECONDS, f"{key} {where}", position):

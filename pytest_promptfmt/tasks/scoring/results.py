@@ -149,7 +149,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
     result = _wanted(metrics, values)
     if "acc_mutual_info" in metrics:
         if unconditional is None:
-            raise UnboundLocalError("acc_mutual_info needs the unconditional log-likelihoods")
+            raise UnboundLocalError("acc_mutual_info also needs the log-likelihoods of the choices without the prompt")
         gained = [given - alone for given, alone in zip(likelihoods, unconditional, strict=True)]
         result["acc_mutual_info"] = 1.0 if _is_gold(_first_best(gained), gold) else 0.0
     return result
