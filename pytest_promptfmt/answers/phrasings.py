@@ -219,7 +219,8 @@ def choice_phrasings(
 ) -> Iterator[Phrasing]:
     """Yield the phrasings of a labelled option, by the classes of the module's first lines.
 
-    With a `prompt`, one of them repeats only that, unless it shows an answer in the very form that it requests.
+    With a `prompt`, one of them repeats only that, unless it shows an answer in the very form that it requests, and
+    none repeats a request for a form that it does not have.
     """
     count, labels = len(answers.labels), answers.labels
     right, text = labels[answers.gold], answers.texts[answers.gold]
@@ -239,7 +240,9 @@ def choice_phrasings(
     }
     yield from _filled_in("forms", "tolerance", values)
     yield from _filled_in("forms_with_text", "tolerance", values if text else None)
-    yield from _filled_in("hazards", "hazard", values)
+    has_request = not prompt or contract_of(prompt).wrapped
+    hazards = _filled_in("hazards", "hazard", values)
+    yield from (each for each in hazards if has_request or each.id != "echo-instruction")
     yield from _filled_in("hazards_of_three", "hazard", values if count > 2 else None)
     is_letter = right.isascii() and right.isalpha() and len(right) == 1
     yield from _filled_in("hazards_of_letters", "hazard", values if is_letter else None)

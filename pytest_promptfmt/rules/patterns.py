@@ -190,6 +190,8 @@ def _cut(
 def _part_of_a_word(study: Study) -> Iterator[Finding]:
     for filters in filters_of(study):
         found = []
+        if any(each.patterns for each in filters.chain.pipelines):
+            filters.chain.expect([(text, filters.doc) for text in _PROBES["without_answer"]])
         for number, pipeline in enumerate(filters.chain.pipelines):
             texts = _PROBES["without_answer"] if pipeline.patterns else ()  # code may read anything
             readings = ((text, filters.read(pipeline, text)) for text in texts)

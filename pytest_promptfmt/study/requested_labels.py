@@ -48,7 +48,13 @@ class AskedForm:
     is_certain: bool = True
 
     def written(self, answer: str) -> str:
-        """Return an answer in this form, once; a number without quotes in JSON of which the prompt shows none."""
+        """Return an answer in this form, once; a number without quotes in JSON of which the prompt shows none.
+
+        A label with the brackets that the form has around it, such as `(B)` in `the answer is (X)`, keeps one pair.
+        """
+        around = self.before[-1:] + self.after[:1]
+        if around in ("()", "[]") and answer[1:-1].isalnum() and answer == around[0] + answer[1:-1] + around[1]:
+            answer = answer[1:-1]
         if self.before.strip() and answer.startswith(self.before) and answer.endswith(self.after):
             return answer
         if self.form == "json" and not self.is_certain and _NUMBER.fullmatch(answer):

@@ -33,6 +33,12 @@ def test_the_answer_is_written_in_the_form_that_the_prompt_asks_for(text: str, w
     assert [form.written("7") for form in contract_of(text).wrapped] == [written]
 
 
+@pytest.mark.parametrize(("answer", "written"), [("(B)", "The answer is (B)"), ("(1, 2)", "The answer is ((1, 2))")])
+def test_a_label_in_the_brackets_of_the_form_has_them_once(answer: str, written: str) -> None:
+    forms = contract_of('End with "The answer is (X)", where X is the correct letter choice.').wrapped
+    assert [form.written(answer) for form in forms] == [written]
+
+
 @pytest.mark.parametrize(
     "text",
     [
