@@ -12,6 +12,7 @@ import pytest
 from pytest_promptfmt.core import writing
 from pytest_promptfmt.core.errors import traceback_of_user
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.release import numbers_of
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.processes import on_sigterm
 from pytest_promptfmt.plugin.items.item import PromptItem
@@ -24,6 +25,9 @@ from pytest_promptfmt.results.terminal import archetypes_of, finding_lines, rele
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.snapshots import extension as snapshots
+
+_FIRST_WITH_YAML: Final = [0, 4]
+"""The numbers of the first lm-eval whose tasks are YAML."""
 
 REPEATED: Final = "repeated"
 """The status of failures with the cause of an earlier one, until pytest has printed all failures."""
@@ -227,7 +231,7 @@ class Closing:
         outcomes = tally.in_order()
         notes = [*found.notes, *self._notes, *run.expected.notes()]
         if not found.has_items and not notes and not found.unmatched and not found.other_shards:
-            notes.append(_nothing_here(found.template_folders))
+            notes.append(_nothing_here(found.template_folders, run.settings.release.version))
         elif found.has_items and not run.settings.release.is_compared and not self._has_header:
             notes.append(release_note(run.settings))
         lock = run.lock.would_write(tally.tokenizers)
@@ -261,8 +265,10 @@ class Closing:
         return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))
 
 
-def _nothing_here(template_folders: list[str]) -> str:
+def _nothing_here(template_folders: list[str], release: str) -> str:
     """Return the note of a run without tests; chat templates below the rootdir are tested only in named folders."""
+    if not template_folders and numbers_of(release) < _FIRST_WITH_YAML:
+        return f"there is no task file here: lm-eval {release} defines tasks in Python, and only YAML of 0.4 is tested"
     if not template_folders:
         return "there is no task file here; `promptfmt init` writes an example"
     named = " ".join(map(shlex.quote, sorted(template_folders)))

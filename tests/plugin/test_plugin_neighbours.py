@@ -92,6 +92,13 @@ def test_exit_codes_are_pytests_own(project: Project) -> None:
     assert project.run("tasks", "--snapshot-update").ret == pytest.ExitCode.OK
 
 
+def test_a_checkout_whose_tasks_are_not_yaml_is_named(project: Project) -> None:
+    project.write("lm_eval/tasks/__init__.py", "TASK_REGISTRY = {}\n")
+    project.write("setup.py", 'setuptools.setup(name="lm_eval", version="0.3.0")\n')
+    reason = "there is no task file here: lm-eval 0.3.0 defines tasks in Python, and only YAML of 0.4 is tested"
+    project.run(".").stdout.fnmatch_lines([reason])
+
+
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_a_diff_has_colours_where_the_terminal_has_them_and_nowhere_else(project: Project, workers: list[str]) -> None:
     project.task("tasks/arc.yaml")
