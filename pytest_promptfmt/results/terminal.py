@@ -238,11 +238,15 @@ def cause_lines(group: FindingGroup, rootdir: Path, most: int | None, *, is_abov
         yield f"  do at {place.at(rootdir) or ', '.join(place.tasks)}: {do}"
     others = [place.at(rootdir) for place in group.places[1:]]
     names = f": {', '.join(group.tasks)}" if most is None else ""
-    found = [] if group.concerns_profiles else [counted(len(group.tasks), "task") + names]
+    is_of_tasks = not group.concerns_profiles and not group.concerns_templates
+    found = [counted(len(group.tasks), "task") + names] if is_of_tasks else []
     if group.profiles:
         found.append(f"profile{'s' if len(group.profiles) > 1 else ''} {listed(group.profiles, most)}")
-    if len(group.tasks) > 1 or others or group.profiles:
-        yield f"  in {', '.join(found)}" + (f"; also at {listed(others, most)}" if others else "")
+    where = [f"in {', '.join(found)}"] if found and (len(group.tasks) > 1 or others or group.profiles) else []
+    if others:
+        where.append(f"also at {listed(others, most)}")
+    if where:
+        yield f"  {'; '.join(where)}"
 
 
 def excerpts(group: FindingGroup, most: int | None) -> Iterator[str]:

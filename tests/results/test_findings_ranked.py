@@ -33,6 +33,15 @@ def of(code: str, effect: Effect, *, tasks: int = 1, severity: Severity = Severi
     return [replace(made, task=f"t{number}") for number in range(tasks)]
 
 
+def test_findings_of_templates_have_files_and_no_tasks() -> None:
+    files = [f"{name}/chat_template.jinja" for name in "ab"]
+    found = [
+        replace(FINDING, code="PF442", task=file[0], file=file, position=Position(Path(file), 2)) for file in files
+    ]
+    [group] = finding_groups(found)
+    assert [*cause_lines(group, Path.cwd(), None)] == ["  do: remove it", "  also at b/chat_template.jinja:2"]
+
+
 def test_effect_comes_first_then_severity_then_the_number_of_tasks() -> None:
     groups = finding_groups(
         [
