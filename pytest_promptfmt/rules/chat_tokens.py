@@ -68,7 +68,7 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     if ids.count(bos) > 1:
         yield finding(
             "chat prompts begin with two BOS tokens, from template and tokenizer",
-            shown_tokens(tokenizer, ids[:6]),
+            f"first tokens: {shown_tokens(tokenizer, ids[:6])}",
             loaded.place_of("bos_token"),
         )
     elif facts.bos and tokenizer.ids("red")[:1] == (bos,):
@@ -174,7 +174,7 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
         return
     if ends_every_text(tokenizer):
-        saw = shown_tokens(tokenizer, tokenizer.ids("red"))
+        saw = f"'red' is encoded as {shown_tokens(tokenizer, tokenizer.ids('red'))}"
         yield finding("the tokenizer adds an end token, which is scored as part of the answer", saw, profile.origin)
 
 

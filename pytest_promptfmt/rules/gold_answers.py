@@ -112,7 +112,8 @@ def _not_a_choice(target: Any, choices: Sequence[str], doc: int) -> Finding:
         message = "the list of gold answers is empty"
     else:
         message = "the gold answer is not among the choices"
-    return finding(message, f"{target!r} for {choices!r}", "doc_to_target", doc, do=_closest(target, choices) or "")
+    saw = f"target {target!r}, choices {choices!r}"
+    return finding(message, saw, "doc_to_target", doc, do=_closest(target, choices) or "")
 
 
 def _closest(target: Any, choices: Sequence[str]) -> str | None:
@@ -180,9 +181,9 @@ def _several_correct_answers(page: Page) -> Iterator[Finding]:
     golds = [request for request in page.instance.requests if request.prompt is not None and request.gold]
     marked = _marked_right(page.instance.doc, page.scored) if len(page.scored) > 1 and len(golds) == 1 else ()
     if sum(marked or ()) > 1:
-        yield finding("", f"{marked} for {page.scored!r}")
+        yield finding("", f"choices {page.scored!r}, marks {marked}")
     elif marked and sum(marked) == 1 and not marked[page.instance.requests.index(golds[0])]:
-        saw = f"{marked} marks {page.scored[marked.index(1)]!r}"
+        saw = f"choices {page.scored!r}, marks {marked}"
         yield finding(
             "the gold choice differs from the choice that the doc marks", saw, do="use the marked choice as target"
         )

@@ -122,12 +122,13 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
     pairs = [(trial, other) for (trial, _), each in zip(asked, others, strict=True) for other in each]
     if len(asked) > 1 and all(won) and all(others) and all(_counts(chain, *pair) for pair in pairs):
         message = "the gold answer of another doc scores as high as the doc's own"
-        yield finding(message, f"{others[0][0]!r} for {asked[0][1]!r}", scored_by(trials), severity=Severity.ERROR)
+        saw = f"{others[0][0]!r} for the gold answer {asked[0][1]!r}"
+        yield finding(message, saw, scored_by(trials), severity=Severity.ERROR)
         return
     copied = [_copied(trial, gold) for trial, gold in asked if len({gold for _, gold in asked}) > 1]
     for name in sorted(set.intersection(*map(set, copied))) if copied and all(won) else ():
         if all(_counts(chain, trial, texts[name]) for (trial, _), texts in zip(asked, copied, strict=True)):
-            saw, at = f"{copied[0][name][:LONG]!r} for {asked[0][1]!r}", scored_by(trials)
+            saw, at = f"{copied[0][name][:LONG]!r} for the gold answer {asked[0][1]!r}", scored_by(trials)
             yield finding(
                 "a text copied from the prompt counts as right in every doc", saw, at, asked[0][0].instance, field=name
             )
@@ -139,7 +140,7 @@ def near_miss_scores(study: Study) -> Iterator[Finding]:
         for how, miss in [(how, miss) for how, misses in kinds.items() for miss in misses] if is_won else ():
             is_same = written_number(miss) == written_number(gold) is not None  # `00` is 0
             if not is_same and _counts(chain, trial, miss):
-                saw = f"{miss!r} for {gold!r}"
+                saw = f"{miss!r} for the gold answer {gold!r}"
                 yield finding(f"a wrong answer that {how} counts as right", saw, scored_by(trials), trial.instance)
                 return
 
@@ -179,7 +180,7 @@ def _empty_counts_as_right(study: Study) -> Iterator[Finding]:
     labels = [trial for trial in right if trial.gold in listed_labels(trial.instance)]
     if trials is not None and (labels or 0 < len(right) == len(asked)):
         trial = [*labels, *right][0]
-        yield finding("", f"'' for {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
+        yield finding("", f"for the gold answer {trial.gold[:LONG]!r}", scored_by(trials), trial.instance)
 
 
 @query("PF605", "if all choices are equally likely, the answer counts as right", task, scores=True)

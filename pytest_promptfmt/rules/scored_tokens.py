@@ -67,7 +67,7 @@ def _choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     for one, other in _pairs(view):
         are_texts_equal = one.continuation.strip() == other.continuation.strip()  # which a rule about choices reports
         if one.ids and one.ids == other.ids and not are_texts_equal:
-            yield finding("", f"{one.continuation} | {other.continuation}", doc=one.instance)
+            yield finding("", f"{one.continuation!r} and {other.continuation!r}", doc=one.instance)
 
 
 @_query("PF309", "a choice never wins, because its tokens begin with those of a shorter choice")
@@ -78,7 +78,7 @@ def _choice_begins_another(view: ProfileView) -> Iterator[Finding]:
         short, long = sorted(pair, key=lambda scored: len(scored.ids))
         if short.ids and len(short.ids) < len(long.ids) and long.ids[: len(short.ids)] == short.ids:
             severity = Severity.INFO if is_normed or _is_archetype(view) else None
-            saw = f"{short.continuation} | {long.continuation}"
+            saw = f"{long.continuation!r} begins with the tokens of {short.continuation!r}"
             yield finding("", saw, doc=short.instance, severity=severity)
 
 
@@ -252,7 +252,7 @@ def _token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         elif given != whole:
             what = "gives other tokens" if is_same_text else "adds text to the answer"
             tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
-            saw = f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}"
+            saw = f"{scored.context[-8:]}|{scored.continuation[:_TAIL]}, tokens of the answer: {tokens}"
             message, severity = f"encoding the answer separately from the prompt {what}", Severity.WARNING
             at = _boundary_key(view)
             yield finding(message, saw, at, scored.instance, severity=severity if is_same_text else None)

@@ -412,4 +412,5 @@ def _share_above_one(study: Study) -> Iterator[Finding]:
         for name, value in (_values(trials, trial, trial.gold) or {}).items():
             number = _number(value) or 0
             if _SHARE.fullmatch(name) and 1 < number <= _MOST_COUNTED:
-                yield finding("", f"{name} is {number:g} for {trial.gold[:LONG]!r}", "process_results", trial.instance)
+                saw = f"{name} is {number:g} for the gold answer {trial.gold[:LONG]!r}"
+                yield finding("", saw, "process_results", trial.instance)

@@ -104,7 +104,7 @@ def test_an_answer_to_continue_that_transformers_does_not_find_is_no_failure_of_
 def test_a_tag_of_reasoning_that_the_template_opens_is_closed(end: str, is_reported: bool) -> None:
     opened = f"{{{{ '<think>' + message.reasoning_content + '{end}' if message.reasoning_content else '' }}}}"
     messages = found(PLAIN.replace(TURN, f"{opened}{TURN}{{# </think> #}}"), "PF446")
-    assert any(message.startswith("tags of reasoning are not balanced") for message in messages) is is_reported
+    assert any(message.startswith("a reasoning tag is opened or closed twice") for message in messages) is is_reported
 
 
 @pytest.mark.parametrize(("switch", "is_noted"), [("", False), ("{% if enable_thinking %}{% endif %}", True)])

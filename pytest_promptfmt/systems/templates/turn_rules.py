@@ -185,7 +185,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, name in trial.attributed(faults):
         text = trial.whole(conversation) or ""
         yield conversation.finding(
-            f"tags of reasoning are not balanced in a conversation with {conversation.about}",
+            f"a reasoning tag is opened or closed twice, or not at all, in a conversation with {conversation.about}",
             excerpt(text, max(text.rfind(f"</{name}>"), text.rfind(f"<{name}>"))),
             trial.place_of(f"</{name}>"),
             # A lone closing tag may be the mark of no reasoning.
