@@ -94,7 +94,7 @@ def test_exit_codes_are_pytests_own(project: Project) -> None:
 
 def test_a_checkout_whose_tasks_are_not_yaml_is_named(project: Project) -> None:
     project.write("lm_eval/tasks/__init__.py", "TASK_REGISTRY = {}\n")
-    project.write("setup.py", 'setuptools.setup(name="lm_eval", version="0.3.0")\n')
+    project.write("setup.py", 'setuptools.setup(\n    name="lm_eval",\n    version="0.3.0",\n)\n')
     reason = "there is no task file here: lm-eval 0.3.0 defines tasks in Python, and only YAML of 0.4 is tested"
     project.run(".").stdout.fnmatch_lines([reason])
 

@@ -93,9 +93,8 @@ def main() -> None:
             return self.codec.decode([token.value for token in tokens])
 
     def instance(told: dict[str, Any]) -> Instance:
-        more = told.get("tags") or [[] for _ in told["references"]]
         references = [
-            Reference(Output(text=text), tags=[*(["correct"] if index in told["correct"] else []), *more[index]])
+            Reference(Output(text=text), tags=["correct"] if index in told["correct"] else [])
             for index, text in enumerate(told["references"])
         ]
         extra = {"chain_of_thought": told["chain_of_thought"]} if "chain_of_thought" in told else None
@@ -157,7 +156,7 @@ def main() -> None:
 
     def of_references(job: dict[str, Any]) -> dict[str, float]:
         from helm.benchmark.adaptation.request_state import RequestState
-        from helm.benchmark.metrics import basic_metrics, ranking_metrics
+        from helm.benchmark.metrics import basic_metrics
         from helm.common.request import GeneratedOutput, Request, RequestResult, Token
 
         told = instance(job["instance"])
@@ -190,8 +189,6 @@ def main() -> None:
         basic_metrics.compute_request_state_metrics = lambda *_: []
         basic_metrics.WindowServiceFactory.get_window_service = lambda *_: Pieces()
         metric: Any = basic_metrics.BasicReferenceMetric()
-        if "ranking" in job:
-            metric = ranking_metrics.RankingMetric(method="ranking_binary", **job["ranking"])
         stats = metric.evaluate_references(AdapterSpec(method=job["method"]), states, None, "")
         return {stat.name.name: stat.mean for stat in stats}
 

@@ -269,9 +269,8 @@ REFERENCES = ("Paris", "the city of Berlin", "3", "déjà vu", "北京市", "yes
 def recorded(path: Path, job: dict[str, Any], **more: Any) -> dict[str, float]:
     """Return the scores of a run that recorded what HELM is given, from a file as HELM writes it."""
     told = job["instance"]
-    tags = told.get("tags") or [[] for _ in told["references"]]
     references = [
-        {"output": {"text": text}, "tags": [*(["correct"] if index in told["correct"] else []), *tags[index]]}
+        {"output": {"text": text}, "tags": ["correct"] if index in told["correct"] else []}
         for index, text in enumerate(told["references"])
     ]
     states = [
@@ -332,56 +331,3 @@ def test_references_asked_one_by_one_score_as_helms_own(helm: Helm, tmp_path: Pa
         scores += len(theirs["value"])
     print(f"{scores} scores of references equal")
     assert scores > CASES // 8
-
-
-def test_rankings_score_as_helms_own(helm: Helm, tmp_path: Path) -> None:
-    rng = random.Random(12)
-    scores = refused = 0
-    for _ in range(CASES // 8):
-        count = rng.randint(1, 12)
-        tags = []
-        for index in range(count):
-            own = [f"relevance={rng.choice([1, 1, 2, 3])}"] if rng.random() < 0.4 else []
-            tags.append([*own, *([f"rank={index + 1}"] if rng.random() < 0.7 else [])])
-        states = [
-            {
-                "reference": index,
-                "mode": "original",
-                "text": rng.choice(["Yes", " yes\n", "No", "no ", "maybe", ""]),
-                "logprob": -rng.choice([0.1, 0.5, 0.5, 1.0, 3.0]),
-                "tokens": [],
-            }
-            for index in range(count)
-        ]
-        bare = ["recip_rank", "success", "recall", "ndcg_cut"]
-        ranking = {
-            "measure_names": rng.sample([*bare, *(f"{name}.{k}" for name in bare for k in (1, 2, 3, 10))], 4),
-            "correct_output": "Yes",
-            "wrong_output": "No",
-            "rank": rng.choice([None, None, 3]),
-            "multiple_relevance_values": rng.random() < 0.5,
-        }
-        instance = {
-            "input": "q",
-            "references": [f"passage {n}" for n in range(count)],
-            "correct": [],
-            "tags": tags,
-            "split": "test",
-        }
-        job = {"method": "ranking_binary", "instance": instance, "states": states, "ranking": ranking}
-        theirs = helm.ask(job)
-        metric = {"class_name": "helm.benchmark.metrics.ranking_metrics.RankingMetric", "args": ranking}
-        if not any("relevance" in tag for own in tags for tag in own):
-            assert "error" in theirs, (job, theirs)
-            refused += 1
-            continue
-        mine = recorded(tmp_path / "scenario_state.json", job, metric_specs=[metric])
-        if "error" in theirs:  # nothing is left of the ranking within `rank`: trec_eval gives no number
-            assert ranking["rank"], (job, theirs)
-            assert any(name.endswith("(topk=3)") and not value for name, value in mine.items())
-            continue
-        assert mine == pytest.approx(theirs["value"]), job
-        scores += len(mine)
-    print(f"{scores} scores of rankings equal, {refused} without relevance refused")
-    assert scores > CASES // 8
-    assert refused

@@ -9,13 +9,8 @@ import pytest
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.systems.helm.helm_metrics import (
     Measured,
-    RankedReference,
-    RankingSpec,
     helm_reference_results,
-    ranked,
-    ranking_spec,
     reference_scores,
-    score_ranking,
     score_references,
 )
 from pytest_promptfmt.systems.helm.recorded_runs import tokens_of
@@ -76,47 +71,3 @@ def test_results_of_several_trials_count_in_the_mean() -> None:
 )
 def test_tokens_are_counted_where_the_reference_stands_last(text: str, tokens: list[str], count: int) -> None:
     assert tokens_of(text, tokens) == count
-
-
-JUDGED = [
-    RankedReference(0, "No", -0.1, relevance=3),
-    RankedReference(1, " yes\n", -2.0),
-    RankedReference(2, "Yes", -0.5, relevance=1, rank=1),
-    RankedReference(3, "No", -3.0, rank=2),
-    RankedReference(4, "maybe", -1.0),
-]
-
-
-def test_the_surest_yes_comes_first_and_the_surest_no_last_before_what_is_neither() -> None:
-    assert [one.index for one in ranked(JUDGED, RankingSpec(measures=()))] == [2, 1, 3, 0, 4]
-
-
-def test_rankings_are_measured_by_place_and_relevance() -> None:
-    spec = RankingSpec(measures=("recip_rank", "recip_rank.3", "success.1", "recall.3", "ndcg_cut.10"))
-    found = score_ranking(JUDGED, spec)
-    # The relevant ones stand at places 1 and 4.
-    gain = 1 / math.log2(2) + 3 / math.log2(5)
-    best = 3 / math.log2(2) + 1 / math.log2(3)
-    expected = {"RR": 1.0, "RR@3": 1.0, "Success@1": 1.0, "Recall@3": 0.5, "NDCG@10": gain / best}
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert [found[f"ref{index}_rank"] for index in range(5)] == [3.0, 1.0, 0.0, 2.0, 4.0]
-
-
-def test_a_limit_of_rank_and_graded_relevance_change_what_counts() -> None:
-    spec = RankingSpec(measures=("recip_rank", "recall.5"), rank=2, multiple_relevance_values=True)
-    found = score_ranking(JUDGED, spec)
-    # A relevance of 1 is none where there are higher ones, so only the reference at place 4 counts.
-    assert found["RR"] == 0.25
-    assert found["Recall@5"] == 1.0
-    assert found["RR (topk=2)"] == 0.0
-
-
-@pytest.mark.parametrize("name", ["map", "recall.x", "ndcg_cut.0", "recal"])
-def test_measures_that_are_not_known_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ScoringError, match=f"unknown measure '{name}'"):
-        ranking_spec({"measure_names": [name]})
-
-
-def test_a_ranking_without_relevance_cannot_be_judged() -> None:
-    with pytest.raises(ScoringError, match="relevance="):
-        score_ranking([RankedReference(0, "Yes", -1.0)], RankingSpec(measures=("recip_rank",)))

@@ -11,18 +11,15 @@ from functools import cached_property, lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, ScoringError, SourceError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import nearest
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
 from pytest_promptfmt.systems.helm.instances import STATES, HelmInstance, RequestState, mapping_in, stream_states
 from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, json_items, read_json
 from pytest_promptfmt.tasks import resolved
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.systems.helm.helm_metrics import RankingSpec
 
 RUN_SPEC: Final = "run_spec.json"
 SCENARIO_STATE: Final = "scenario_state.json"
@@ -136,9 +133,8 @@ class AdapterFile:
 
     @cached_property
     def bad(self) -> tuple[SourceError, ...]:
-        """Return what cannot be used: the end of a broken file, request states among the first, a ranking metric."""
-        ranking = self._ranking if isinstance(self._ranking, SourceError) else None
-        return tuple(error for error in (self.broken, *self.first.bad, ranking) if error is not None)
+        """Return what cannot be used: the end of a broken file, request states among the first."""
+        return (*([self.broken] if self.broken is not None else []), *self.first.bad)
 
     @cached_property
     def has_states(self) -> bool:
@@ -213,25 +209,6 @@ class AdapterFile:
                 hint=did_you_mean(str(unknown[0]), HELM_METRICS),
             )
         return tuple(named)
-
-    @property
-    def ranking(self) -> RankingSpec | None:
-        """Return the arguments of a RankingMetric, where one is named."""
-        return None if isinstance(self._ranking, SourceError) else self._ranking
-
-    @cached_property
-    def _ranking(self) -> RankingSpec | SourceError | None:
-        from pytest_promptfmt.systems.helm.helm_metrics import ranking_spec
-
-        for number, each in enumerate(self._metric_specs if self.spec.method == "ranking_binary" else ()):
-            arguments = each.get("args")
-            if str(each.get("class_name")).endswith("RankingMetric") and isinstance(arguments, dict):
-                try:
-                    return ranking_spec(arguments)
-                except ScoringError as error:
-                    position = self.where("metric_specs", number)
-                    return SourceError(f"metric_specs: {error.message}", position=position, hint=error.hint)
-        return None
 
     @cached_property
     def _metric_specs(self) -> Sequence[Mapping[str, Any]]:

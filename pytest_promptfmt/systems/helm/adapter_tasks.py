@@ -76,9 +76,8 @@ class HelmAssembly(Assembly):
         """Return what scores completions, where the file holds some that are answers."""
         from pytest_promptfmt.systems.helm.recorded_runs import score_recorded
 
-        is_answered = self.file.first.has_results and self.spec.method != "language_modeling"
-        is_scored = is_answered and (self.spec.method != "ranking_binary" or self.file.ranking is not None)
-        return partial(score_recorded, self.file) if is_scored else None
+        is_scored = self.spec.method not in ("language_modeling", "ranking_binary")
+        return partial(score_recorded, self.file) if is_scored and self.file.first.has_results else None
 
 
 def read_adapter_task(path: Path, system: str) -> TaskFile | None:

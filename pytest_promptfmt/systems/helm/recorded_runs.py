@@ -17,21 +17,17 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import PromptfmtError, RenderError, ScoringError, SourceError
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SourceError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Origin
 from pytest_promptfmt.core.recorded import PromptDifference, RecordedPrompts, RecordedScores, ScoredAnswer
 from pytest_promptfmt.systems.helm.adapter_files import FIRST_STATES, AdapterFile
 from pytest_promptfmt.systems.helm.adapters import draw_rows
 from pytest_promptfmt.systems.helm.helm_metrics import (
-    MISSING,
     Measured,
-    RankedReference,
     mapped_output,
-    ranked,
     reference_scores,
     score_completions,
-    score_ranking,
     score_references,
 )
 from pytest_promptfmt.systems.helm.instances import HelmInstance, RequestState, is_number
@@ -186,7 +182,7 @@ def score_recorded(file: AdapterFile) -> RecordedScores:
     a result are passed over; one without a right reference cannot be scored.
     """
     found = RecordedScores()
-    score = _references if file.spec.asks_references else _completions
+    score = _references if file.spec.is_separate else _completions
     try:
         for scored in score(file, _evaluated(file, found.bad)):
             if isinstance(scored, SourceError):
@@ -240,7 +236,7 @@ def _references(file: AdapterFile, states: Iterable[AskedState]) -> Iterator[Sco
         state, row = asked[0]
         if all(each.result is None for each, _ in asked):
             continue
-        if not row.golds and file.spec.method != "ranking_binary":
+        if not row.golds:
             yield _no_gold(state)
             continue
         try:
@@ -300,18 +296,9 @@ def _score_instance(
             raise states[0].error(
                 f"no recorded request scores reference {missing[0] + 1} of the instance ({mode} mode)"
             )
-    try:
-        if file.spec.method == "ranking_binary":
-            if file.ranking is None:
-                hint = "give metric_specs with a RankingMetric, here or in run_spec.json"
-                raise ScoringError("a run with rankings must name a ranking metric", hint=hint)
-            judged = [_ranked(found["original", index], index) for index in range(len(references))]
-            return references[ranked(judged, file.ranking)[0].index], score_ranking(judged, file.ranking)
-        measured = [[_measured(found[mode, at], text, count) for at, text in enumerate(references)] for mode in modes]
-        scores = score_references(reference_scores(*measured), row.correct)
-        return references[int(scores["predicted_index"])], scores
-    except ScoringError as error:
-        raise states[0].error(error.message, hint=error.hint) from error
+    measured = [[_measured(found[mode, at], text, count) for at, text in enumerate(references)] for mode in modes]
+    scores = score_references(reference_scores(*measured), row.correct)
+    return references[int(scores["predicted_index"])], scores
 
 
 def _measured(state: RequestState, reference: str, count: CountTokens | None) -> Measured:
@@ -348,23 +335,3 @@ def tokens_of(text: str, tokens: Sequence[str]) -> int:
         count += at < start + len(text) and at + len(token) > start
         at += len(token)
     return count
-
-
-def _ranked(state: RequestState, index: int) -> RankedReference:
-    completions = state.answers()
-    answer, logprob = MISSING, 0.0
-    if completions:
-        answer, logprob = completions[0].get("text", None), completions[0].get("logprob", 0.0)
-    if not isinstance(answer, str) or not is_number(logprob):
-        raise state.error("the completion has no text or no log-probability")
-    judged = RankedReference(index, answer, float(logprob))
-    for tag in state.value["instance"]["references"][index].get("tags") or []:
-        name, _, value = str(tag).partition("=")
-        if "relevance" not in name and "rank" not in name:
-            continue
-        try:
-            number = int(value)
-        except ValueError:
-            raise state.error(f"the tag {tag!r} has no whole number after `=`") from None
-        judged = replace(judged, relevance=number) if "relevance" in name else replace(judged, rank=number)
-    return judged
