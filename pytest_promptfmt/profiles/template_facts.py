@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from jinja2 import Undefined, nodes
+from jinja2.tests import test_iterable
 from jinja2.utils import missing
 
 from pytest_promptfmt.core.data_tables import data_table
@@ -52,8 +53,10 @@ _DATE: Final = re.compile(
     r"\b\d{1,2} (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d{4}\b"
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* (?:\d{1,2}, )?\d{4}\b|\b20\d\d-\d\d(?:-\d\d)?\b"
 )
-_INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-])", re.MULTILINE)  # lists of a text are meant
+_INDENTED: Final = re.compile(r"^ {4,}(?=[^\s*•\d-]|$)", re.MULTILINE)  # lists of a text are meant
 _KEYS_OF_CALLS: Final = ("id", "type", "function")
+_WITH_TOOLS: Final = ("tools", "call-finished")
+_KEYS_OF_FUNCTIONS: Final = ("name", "description", "parameters", "arguments")
 _REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
@@ -62,12 +65,13 @@ class UndefinedName:
     """A name that a template prints or iterates over though it has no value; `line` is the template's, from 1.
 
     `is_elsewhere` tells that there is a value of this name, but not where the template looks: in a message, in a tool
-    call, or in another branch.
+    call, or in another branch. `is_field` names are looked for in a message, which may have more fields than usual.
     """
 
     name: str
     line: int | None
     is_elsewhere: bool = False
+    is_field: bool = False
 
 
 class ThinkingMarks(NamedTuple):
@@ -302,11 +306,13 @@ class _Probe:
 
         def note(undefined: Undefined, known: Collection[str]) -> None:
             name, line = str(undefined._undefined_name), _template_line(source)
-            is_elsewhere = name in (_KEYS_OF_CALLS if is_call else known) and is_call != (
-                undefined._undefined_obj is missing
-            )
+            holder, keys = undefined._undefined_obj, _KEYS_OF_CALLS if is_call else known
+            is_field = holder is not missing
+            if isinstance(holder, dict) and "function" in holder:
+                keys = _KEYS_OF_FUNCTIONS
+            is_elsewhere = name in keys and is_call == is_field
             if undefined._undefined_name is not None and (is_elsewhere or not is_call):  # not that of `first`
-                found.setdefault((name, line), UndefinedName(name, line, is_elsewhere))
+                found.setdefault((name, line), UndefinedName(name, line, is_elsewhere, is_field))
 
         stored = {each.name for each in self.trial.nodes if isinstance(each, nodes.Name) and each.ctx == "store"}
 
@@ -320,15 +326,16 @@ class _Probe:
                 return ""
 
             def __iter__(self) -> Any:
-                note(self, stored)
+                if sys._getframe(1).f_code is not test_iterable.__code__:
+                    note(self, stored)
                 return iter(())
 
             def __contains__(self, _: object) -> bool:
                 return False  # only tested for
 
         renderer = template_with(source, Logged)
-        for name in ("question", "system", *({"call-finished"} & self.trial.sent.keys())):
-            conversation, is_call = _conversations()[name], name == "call-finished"
+        for name in ("question", "system", *(each for each in _WITH_TOOLS if each in self.trial.sent)):
+            conversation, is_call = _conversations()[name], bool(_conversations()[name].tools)
             self.trial.rendered_by(renderer, conversation, State(count=len(conversation.messages)))
         return tuple(found.values())
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
+from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
-from pytest_promptfmt.profiles.trial_evidence import missing
+from pytest_promptfmt.profiles.trial_evidence import excerpt, missing
 
 QUESTION: Final = "Which metal rusts?"
 ANSWER: Final = "Iron is the one."
@@ -19,6 +21,11 @@ THOUGHT: Final = "Rust is iron oxide."
 
 MOST_HEADER_WORDS: Final = 12
 """The longest generation prompt that is the header of an answer; a longer one is another task."""
+
+REASONING: Final = re.compile(
+    r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
+)
+"""Reasoning with its tags, or a lone tag of it."""
 
 _END_TOKEN: Final = re.compile(r"<[|｜][^<>]+[|｜]>")
 _TURNS: Final = ("question", "answer", "second-question", "turns")
@@ -127,6 +134,14 @@ def is_for_chat(trial: TemplateTrial) -> bool:
         is_there = first.casefold() in text.casefold()  # a template that changes texts may still be one for chats
         if not is_there or ("user" in missing(trial, turns) and trial.mentions("audio")):
             return False
+        special = trial.profile.special_tokens.values()
+        alone, all_turns = (
+            [each for each in trial.markers(prompt) if each not in special]
+            for prompt in (trial.text("question") or "", text)
+        )
+        closed = trial.markers((trial.text("question") or "").partition(QUESTION)[2])
+        if closed and alone == all_turns and not missing(trial, turns):
+            return False  # one turn holds the whole conversation
     asked = (layout_of(trial).opened or "").partition(QUESTION)[2]
     return len(asked.split()) <= MOST_HEADER_WORDS
 
@@ -169,3 +184,40 @@ def alternates(sequence: list[str], one: str, other: str) -> bool:
     """Return whether two markers take turns in a sequence, `one` first and `other` last."""
     only = turns_of(sequence, one, other, set(sequence))
     return only == [one, other] * (len(only) // 2)
+
+
+def closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
+    """Yield the marker between a user message of plain turns and what the model writes, and the place."""
+    for name in ("turns", "second-question", "question"):
+        text, units = trial.text(name, generation_prompt=True), trial.conversations[name].units
+        for unit, following in zip_longest(units, units[1:]) if text else ():
+            if text and unit.kind == "user" and text.count(unit.text) == 1:
+                end = text.find(unit.text) + len(unit.text)
+                between = REASONING.sub(
+                    "", text[end:].partition(following.text)[0] if following is not None else text[end:]
+                )
+                yield from ((marker, excerpt(text, end)) for marker in trial.markers(between)[:1])
+
+
+def unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
+    """Yield the ends of answers that the closing does not follow."""
+    for number, message in enumerate(conversation.messages):
+        merges = [each.get("role") for each in conversation.messages[number + 1 : number + 2]] == ["assistant"]
+        if message.get("role") != "assistant" or "tool_calls" in message or merges:
+            continue  # calls follow the text, even if there are none; two answers in a row may be written as one
+        said = [unit.text for unit in conversation.units if unit.message == number and unit.kind == "assistant"]
+        if said and text.count(said[-1]) == 1:
+            at = text.find(said[-1]) + len(said[-1])
+            if not text[at:].lstrip().startswith(closing):
+                yield at
+
+
+def open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]:
+    """Return the place of a marker that opens a turn before the last one is closed."""
+    for one, other in pairs:
+        last = other
+        for found in re.finditer(f"{re.escape(one)}|{re.escape(other)}", text):
+            if found[0] == last:
+                return found.start(), found.end()
+            last = found[0]
+    return len(text), len(text)

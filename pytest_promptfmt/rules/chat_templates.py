@@ -10,6 +10,7 @@ from typing import Final
 
 from jinja2 import nodes
 
+from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.profiles.probe_conversations import MARKER, Conversation, State
 from pytest_promptfmt.profiles.template_trial import TemplateTrial
 from pytest_promptfmt.profiles.trial_evidence import excerpt, place_printed
@@ -189,8 +190,9 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     """Report an undefined name that a chat template prints or iterates over.
 
     Why: undefined names render as nothing, so a misspelled name leaves no trace. Names that are only tested
-    (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info. It is an error if
-    there is a value of this name, but in another place: in a message, in a tool call, or in another branch.
+    (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info, and so are fields
+    of a message whose name is not a misspelled one: a model may have more than usual. It is an error if there is a
+    value of this name, but in another place: in a message, a tool or a tool call, or in another branch.
 
     Fix: correct the name, or define it in the profile's `template_args`.
 
@@ -205,8 +207,14 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         saw = (loaded.profile.chat_template or "").splitlines()[undefined.line - 1].strip() if undefined.line else ""
         do = "set the model's tokenizer in the profile" if is_token else ""
         severity = Severity.ERROR if undefined.is_elsewhere and loaded.tested else Severity.WARNING
-        severity = Severity.INFO if is_token else severity
+        is_misspelt = undefined.name not in _FIELDS and did_you_mean(undefined.name, _FIELDS) is not None
+        if is_token or (undefined.is_field and not undefined.is_elsewhere and not is_misspelt):
+            severity = Severity.INFO
         yield finding(message, saw, loaded.place(undefined.line), severity=severity, do=do)
+
+
+_FIELDS: Final = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
+"""Fields of a message, which not every message has."""
 
 
 @rule("PF408", "indented-markers", severity=Severity.ERROR, family=Family.CHAT, scope="template")
@@ -232,7 +240,8 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
         has_other_name = file is not None and file.name != "chat_template.jinja"
         is_quoted = any(each.endswith(f"\n{spaces}") for each in inside) and not any(spaces in each for each in outside)
         severity = Severity.ERROR if is_quoted else Severity.WARNING
-        if not is_for_chat(trial):  # the task of a classifier may hold an example
+        is_prose = facts.default_system.find(" ".join(facts.indentation.split())) > 0
+        if is_prose or not is_for_chat(trial):  # the task of a classifier may hold an example
             severity = Severity.INFO
         elif has_other_name and not is_quoted and not any(map(str.strip, outside)):
             severity = Severity.INFO  # programs that load such a file may join its lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice, pairwise, zip_longest
+from itertools import islice, pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
@@ -16,14 +16,18 @@ from pytest_promptfmt.profiles.turn_layout import (
     INSTRUCTION,
     MOST_HEADER_WORDS,
     QUESTION,
+    REASONING,
     TurnLayout,
     alternates,
+    closings,
     end_of_all,
     is_closed,
     is_for_chat,
     layout_of,
     marker_pairs,
+    open_turn,
     turns_of,
+    unclosed,
 )
 from pytest_promptfmt.rules import Family, rule
 from pytest_promptfmt.rules.chat_templates import on_trial
@@ -43,9 +47,6 @@ _ADJACENT: Final = (
     ("two-users", "user messages in a row", _BEFORE, QUESTION),
 )
 """Conversations with two messages of one role in a row, and their texts."""
-_THOUGHT: Final = re.compile(
-    r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
-)
 
 
 @rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT, scope="template")
@@ -98,9 +99,9 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             severity = Severity.WARNING if name == "parallel" else Severity.INFO
             place = trial.place_of("'tool'" if name == "parallel" else "content")
             yield finding(f"nothing separates two {what}", f"{one!r} and {other!r}", place, severity=severity)
-    closings = dict(_closings(trial))
-    if len(closings) > 1:
-        (usual, _), (other, where) = list(closings.items())[:2]
+    found = dict(closings(trial))
+    if len(found) > 1:
+        (usual, _), (other, where) = list(found.items())[:2]
         yield finding(
             "only some user messages are closed",
             f"{usual!r} and {other!r}: {where}",
@@ -114,7 +115,7 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
             return frozenset()
         if unpaired(conversation) is not None:
             return frozenset({"pair"})
-        return frozenset({"answer"} if closing and any(_unclosed(text, conversation, closing)) else ())
+        return frozenset({"answer"} if closing and any(unclosed(text, conversation, closing)) else ())
 
     def unpaired(conversation: Conversation) -> str | None:
         """Return the text, without generation prompt or as it is sent, whose markers do not alternate."""
@@ -130,11 +131,11 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, kind in trial.attributed(faults):
         text = trial.finished(conversation) or ""
         if kind == "answer":
-            at = next(_unclosed(text, conversation, closing))
+            at = next(unclosed(text, conversation, closing))
             saw = f"no {closing} follows this answer: {excerpt(text, at)}"
         else:
             text = unpaired(conversation) or ""
-            saw = f"{pairs[0][1]} is missing in {excerpt(text, *_open_turn(text, pairs))}"
+            saw = f"{pairs[0][1]} is missing in {excerpt(text, *open_turn(text, pairs))}"
         yield conversation.finding(
             f"a turn is not closed in a conversation with {conversation.about}",
             saw,
@@ -207,50 +208,13 @@ def _closed_by_role(trial: TemplateTrial, layout: TurnLayout) -> Iterator[tuple[
     An end token of the answers alone is a format of its own: a system text has to be closed as well.
     """
     between = (layout.closed or "").partition(QUESTION)[2].partition(ANSWER)[0]
-    header, gap = (trial.markers(_THOUGHT.sub("", text)) for text in (between, layout.gap or ""))
+    header, gap = (trial.markers(REASONING.sub("", text)) for text in (between, layout.gap or ""))
     if header[1:] and gap == header[1:] and header[0] not in (layout.tail or ""):
         yield "user messages are closed, but answers are not", header[0], Severity.ERROR
     system = (trial.text("system-alone-with-question") or "").partition(INSTRUCTION)[2]
     if header and len(gap) == len(header) + 1 and gap[0] not in header and trial.markers(system)[:1] == gap[:1]:
         severity = Severity.ERROR if gap[1:] == header else Severity.INFO  # each role has a marker that opens its turn
         yield "answers are closed, but user messages are not", gap[0], severity
-
-
-def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
-    """Yield the marker between a user message of plain turns and what the model writes, and the place."""
-    for name in ("turns", "second-question", "question"):
-        text, units = trial.text(name, generation_prompt=True), trial.conversations[name].units
-        for unit, following in zip_longest(units, units[1:]) if text else ():
-            if text and unit.kind == "user" and text.count(unit.text) == 1:
-                end = text.find(unit.text) + len(unit.text)
-                between = _THOUGHT.sub(
-                    "", text[end:].partition(following.text)[0] if following is not None else text[end:]
-                )
-                yield from ((marker, excerpt(text, end)) for marker in trial.markers(between)[:1])
-
-
-def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
-    """Yield the ends of answers that the closing does not follow."""
-    for number, message in enumerate(conversation.messages):
-        merges = [each.get("role") for each in conversation.messages[number + 1 : number + 2]] == ["assistant"]
-        if message.get("role") != "assistant" or "tool_calls" in message or merges:
-            continue  # calls follow the text, even if there are none; two answers in a row may be written as one
-        said = [unit.text for unit in conversation.units if unit.message == number and unit.kind == "assistant"]
-        if said and text.count(said[-1]) == 1:
-            at = text.find(said[-1]) + len(said[-1])
-            if not text[at:].lstrip().startswith(closing):
-                yield at
-
-
-def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]:
-    """Return the place of a marker that opens a turn before the last one is closed."""
-    for one, other in pairs:
-        last = other
-        for found in re.finditer(f"{re.escape(one)}|{re.escape(other)}", text):
-            if found[0] == last:
-                return found.start(), found.end()
-            last = found[0]
-    return len(text), len(text)
 
 
 @rule("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT, scope="template")
@@ -260,7 +224,8 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: Cached prefixes cannot be used again, and multi-turn training does not match what the model saw when it
     answered. It is a warning if the next step of a tool loop does so in a template with `{% generation %}`: TRL appends
-    the tokens of a tool result to those that were generated. Otherwise it is an info.
+    the tokens of a tool result to those that were generated. Otherwise it is an info. A system message that changes
+    turns after the first question is a warning: the template counts messages in one list, and looks them up in another.
 
     Fix: make the text of a turn independent of later turns.
 
@@ -275,6 +240,11 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
         is_trained = {"tools", "training"} <= trial.kinds
         severity = None if kind == _LOOP and is_trained and not is_kept else Severity.INFO
         yield conversation.finding(message, saw, trial.place(), severity)
+    for name in _BELOW_SYSTEM:
+        if name in trial.sent and (changed := _below_system(trial, trial.conversations[name])) is not None:
+            message = f"a system message changes later turns of a conversation with {trial.conversations[name].about}"
+            yield trial.conversations[name].finding(message, changed, trial.place(), Severity.WARNING)
+            break
     for name, message in _FOLLOWED.items():
         if name in trial.sent:
             answered = trial.conversations[name]
@@ -293,6 +263,24 @@ _FOLLOWED: Final = {
     "turns": "a later message changes a finished answer",
     "call-finished": "a tool result changes the call before it",
 }
+
+
+_BELOW_SYSTEM: Final = ("turns", "parallel", "reasoning-loop")
+
+
+def _below_system(trial: TemplateTrial, conversation: Conversation) -> str | None:
+    """Return how the turns after the first question differ once a system message precedes it; None for no difference.
+
+    A system text that is written among them makes them differ on purpose.
+    """
+    system = {"role": "system", "content": INSTRUCTION}
+    asked = conversation.units[0].text
+    texts = [trial.finished(each) for each in (conversation, conversation.after(system))]
+    before, after = ((text or "").partition(asked)[2] for text in texts)
+    if before == after or None in texts or not before or not after or INSTRUCTION in after:
+        return None
+    at = first_difference(before, after)
+    return f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}"
 
 
 def _changes(trial: TemplateTrial, conversation: Conversation) -> Iterator[tuple[str, str, str]]:
@@ -315,7 +303,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model is asked to continue a text that it never saw in training. A generation prompt after each user
     message opens an answer even if another user message follows. A space at its end is an info if finished answers
-    have it, too.
+    have it, too. Other tags of reasoning after a tool result than after a question are a warning.
 
     Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
 
@@ -362,6 +350,14 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         saw, do = excerpt(opened, len(opened)), "remove the space at the end of the generation prompt"
         yield finding("the generation prompt ends with a space", saw, place, severity=severity, do=do)
     yield from _elsewhere(trial, (layout.generation_prompt or "").strip())
+    if "result" in trial.sent and trial.conversations["result"].messages == trial.given["result"].messages:
+        called, added = trial.conversations["result"], layout.generation_prompt or ""
+        before, after = (trial.text("result", generation_prompt=each) or "" for each in (False, True))
+        begun = after.removeprefix(before)
+        plain = {"".join(REASONING.sub("", each).split()) for each in (begun, added)}
+        if "".join(begun.split()) != "".join(added.split()) and before and len(plain) == 1 and plain != {""}:
+            message = "the generation prompt has other reasoning tags after a tool result than after a question"
+            yield called.finding(message, f"{begun!r}, after a question {added!r}", place, Severity.WARNING)
 
 
 def _elsewhere(trial: TemplateTrial, added: str) -> Iterator[Finding]:
@@ -399,7 +395,7 @@ def _unlike(trial: TemplateTrial, conversation: Conversation, added: str) -> Ite
         begun = done[len(opened) :]
         if not done.startswith(opened):
             is_space = "".join(done.split()).startswith("".join(opened.split()))
-            plain, finished = ("".join(_THOUGHT.sub("", text).split()) for text in (opened, done))
+            plain, finished = ("".join(REASONING.sub("", text).split()) for text in (opened, done))
             if is_space or not finished.startswith(plain):
                 yield opened, done, _SPACE if is_space else _OTHERWISE
         elif added and begun.lstrip().startswith(added):
@@ -425,7 +421,7 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     place = trial.place_of("add_generation_prompt")
     at = first_difference(opened, begun)
     saw = f"generation prompt {excerpt(opened, at)!r}, but finished answer {excerpt(begun, at)!r}"
-    plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
+    plain, finished = (re.sub(r"\s+", "", REASONING.sub("", text)) for text in (opened, begun))
     if plain != finished:
         is_more = plain.startswith(finished) or finished.startswith(plain)
         how = "with more text than" if is_more else "differently from"

@@ -17,7 +17,13 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.profiles.probe_conversations import Conversation
 from pytest_promptfmt.profiles.template_trial import TemplateTrial, TrialOptions, lone_profile
 from pytest_promptfmt.systems.templates.answer_parsers import recorded_line
-from pytest_promptfmt.systems.templates.answers_read_back import ReadMessage, lost_parts, pieces_of, written_answers
+from pytest_promptfmt.systems.templates.answers_read_back import (
+    ReadMessage,
+    broken_parts,
+    lost_parts,
+    pieces_of,
+    written_answers,
+)
 from pytest_promptfmt.systems.templates.server_engines import write_recording
 
 TEMPLATE = """{%- for message in messages %}
@@ -118,3 +124,46 @@ def test_reasoning_left_in_the_content_is_a_loss_if_no_other_parser_may_read_it(
         answers = [each for each in written_answers(trial) if set(each.message) >= {"content", "reasoning_content"}]
         texts = [each for each in answers if "tool_calls" not in each.message]
         assert {loss.what for each in texts for loss in lost_parts(trial, PlainParser(), each)} == expected
+
+
+class StrictParser(TagParser):
+    """Ends with the errors that a broken text causes."""
+
+    def read(self, pieces: Sequence[str], prompt: str, conversation: Conversation) -> Mapping[str, Any]:
+        try:
+            head, _, rest = pieces[0].partition("<tool_call>")
+            json.loads(rest.split("</tool_call>")[0]) if rest else None
+            return super().read([head] if not rest else pieces, prompt, conversation)
+        except json.JSONDecodeError as error:
+            raise self.error(str(error)) from self.cause
+
+    error, cause = ValueError, IndexError("list index out of range")
+
+
+class LosingParser(TagParser):
+    """Leaves out what is in the tags of a call and is no JSON."""
+
+    def read(self, pieces: Sequence[str], prompt: str, conversation: Conversation) -> Mapping[str, Any]:
+        try:
+            return super().read(pieces, prompt, conversation)
+        except json.JSONDecodeError:
+            return {"content": pieces[0].partition("<tool_call>")[0]}
+
+
+@pytest.mark.parametrize(
+    ("parser", "expected"),
+    [
+        (TagParser(), []),
+        (
+            StrictParser(),
+            ["the parser fails on an answer that ends early", "the parser fails on an answer with a broken tool call"],
+        ),
+        (LosingParser(), ["the parser loses a broken tool call"]),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_answers_that_end_early_or_are_malformed_are_read(parser: TagParser, expected: list[str]) -> None:
+    """A JSON error is what clients expect of a parser; other exceptions of its code end them."""
+    trial = TemplateTrial(lone_profile(TEMPLATE))
+    called = next(each for each in written_answers(trial) if each.message.get("tool_calls"))
+    assert [what for what, _ in broken_parts(parser, called)] == expected

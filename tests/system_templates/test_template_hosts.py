@@ -28,6 +28,13 @@ def template(content: str = CONTENT, tools: str = TOOLS, turn: str = TURN) -> st
     return f"{tools}{{% for message in messages %}}{turn.replace('CONTENT', content)}{{% endfor %}}{PROMPT}"
 
 
+def marked(source: str) -> str:
+    """Return a template whose turns are learnt."""
+    loop, _, prompt = source.rpartition("{% endfor %}")
+    head, begin, turns = loop.partition("{% for message in messages %}")
+    return f"{head}{begin}{{% generation %}}{turns}{{% endgeneration %}}{{% endfor %}}{prompt}"
+
+
 def severities(findings: list[Reported], code: str) -> dict[str, str]:
     return {finding.message: finding.severity for finding in findings if finding.code == code}
 
@@ -271,7 +278,7 @@ def test_every_change_of_a_training_template_is_reported_once(tmp_path: Path) ->
     (tmp_path / "chat_template.jinja").write_text(template(), "utf-8")
     end = "'<|end|>' + ('' if message.role == 'assistant' else '\\n')"
     changed = template().replace("'</call>'", "' </call>'").replace("'<|end|>\\n'", end)
-    (tmp_path / "chat_template_training.jinja").write_text(changed, "utf-8")
+    (tmp_path / "chat_template_training.jinja").write_text(marked(changed), "utf-8")
     about = "the prompts for training and inference differ in a conversation with "
     assert set(severities(check_template(tmp_path / "chat_template.jinja"), "PF454")) == {
         f"{about}a finished answer",
@@ -284,8 +291,9 @@ def test_reasoning_only_in_training_may_be_meant_and_only_in_inference_is_not(
     served: bool, trained: bool, severity: str, tmp_path: Path
 ) -> None:
     thought = "{{ '<think>' + message.reasoning_content + '</think>' if message.reasoning_content else '' }}"
-    for name, writes in (("chat_template", served), ("chat_template_training", trained)):
-        (tmp_path / f"{name}.jinja").write_text(template(turn=(thought if writes else "") + TURN), "utf-8")
+    served_turn, trained_turn = ((thought if writes else "") + TURN for writes in (served, trained))
+    (tmp_path / "chat_template.jinja").write_text(template(turn=served_turn), "utf-8")
+    (tmp_path / "chat_template_training.jinja").write_text(marked(template(turn=trained_turn)), "utf-8")
     found = severities(check_template(tmp_path / "chat_template.jinja"), "PF454")
     assert set(found.values()) == {severity}
 

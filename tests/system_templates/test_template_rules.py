@@ -271,14 +271,30 @@ def test_arguments_escaped_by_hand_are_not_lost() -> None:
 
 def test_a_training_template_is_compared_with_and_without_generation_prompt(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(PLAIN, "utf-8")
-    for written, count in (
-        (PLAIN, 0),
-        (PLAIN.replace("assistant", "model"), 1),
-        (PLAIN.replace("<|end|>", "<|x|>"), 1),
+    marked = PLAIN.replace(TURN, f"{{% generation %}}{TURN}{{% endgeneration %}}")
+    for written, conversations in (
+        (PLAIN, [""]),
+        (marked, []),
+        (marked.replace("assistant", "model"), ["question"]),
+        (marked.replace("<|end|>", "<|x|>"), ["question"]),
     ):
         (tmp_path / "chat_template_training.jinja").write_text(written, "utf-8")
         found = [each for each in check_template(tmp_path / "chat_template.jinja") if each.code == "PF454"]
-        assert [each.conversation for each in found] == ["question"] * count
+        assert [each.conversation for each in found] == conversations
+
+
+def test_empty_reasoning_that_only_training_writes_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(THINKING, "utf-8")
+    always = THINKING.replace(" and loop.last", "").replace(
+        "{{- message.content }}", "{% generation %}{{- message.content }}{% endgeneration %}"
+    )
+    for written, is_warning in ((always, False), (always.replace("</think>\\n", "</think>"), True)):
+        (tmp_path / "chat_template_training.jinja").write_text(written, "utf-8")
+        severities = {
+            each.severity for each in check_template(tmp_path / "chat_template.jinja") if each.code == "PF454"
+        }
+        assert severities
+        assert (Severity.WARNING in severities) == is_warning
 
 
 RICH = """\
@@ -471,3 +487,78 @@ def test_whitespace_is_not_compared_where_the_texts_are_lost() -> None:
     assert found(stripped, "PF448")
     last_user = "{% if message.role != 'user' or loop.last %}" + TURN + "{% endif %}"
     assert found(f"{{% for message in messages %}}{last_user}{{% endfor %}}{PROMPT}", "PF448") == []
+
+
+# -- names, numbers and turns that one message changes in another ------------------------------------------------------
+
+NAMED = """\
+{%- set rest = messages[1:] if messages[0].role == 'system' else messages %}
+{%- if messages[0].role == 'system' %}{{- '<|begin|>system\\n' + messages[0].content + '<|end|>\\n' }}{% endif %}
+{%- for tool in tools or [] %}{{- '<tool>' ~ tool.function.name ~ (tool.function | tojson) ~ '</tool>' }}{% endfor %}
+{%- set names = namespace(of={}) %}
+{%- for message in rest %}
+    {{- '<|begin|>' + message.role + '\\n' }}
+    {%- for call in message.tool_calls or [] %}
+        {%- set names.of = dict(names.of, **{call.id: call.function.name}) %}
+        {{- '<call>' + (call.function | tojson) + '</call>' }}
+    {%- endfor %}
+    {%- if message.role == 'tool' %}{{- '<result of ' ~ names.of[message.tool_call_id] ~ '>' }}{% endif %}
+    {%- if message.role == 'assistant' and loop.index0 + 1 == rest | length %}{{- '<think></think>' }}{% endif %}
+    {{- message.content or '' }}{{- '<|end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|begin|>assistant\\n<think>\\n' }}{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "code", "message"),
+    [
+        (
+            "names.of[message.tool_call_id]",
+            "names.of.values() | first",
+            "PF433",
+            "a tool result is written under the name of another tool",
+        ),
+        ("~ tool.function.name ~", "~ tool.name ~", "PF407", "the chat template prints the undefined name 'name'"),
+        (
+            "== rest | length",
+            "== messages | length",
+            "PF441",
+            "a system message changes later turns of a conversation with several turns",
+        ),
+        (
+            "\\n<think>\\n' }}",
+            "\\n' ~ ('<think>\\n' if messages[-1].role != 'tool' else '') }}",
+            "PF442",
+            "the generation prompt has other reasoning tags after a tool result than after a question",
+        ),
+    ],
+)
+def test_what_depends_on_another_message_is_compared(right: str, wrong: str, code: str, message: str) -> None:
+    assert right in NAMED
+    assert message in found(NAMED.replace(right, wrong), code)
+    assert message not in found(NAMED, code)
+
+
+@pytest.mark.parametrize(("number", "is_reported"), [("images.count", False), ("1", True)])
+def test_images_are_numbered(number: str, is_reported: bool) -> None:
+    image = f"{{% set images.count = images.count + 1 %}}{{{{ '<image' ~ {number} ~ '>' }}}}"
+    content = (
+        "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+        f"{{% if part.type == 'image' %}}{image}{{% else %}}{{{{ part.text }}}}{{% endif %}}{{% endfor %}}{{% endif %}}"
+    )
+    turn = f"{{{{ '<|begin|>' + message.role + '\\n' }}}}{content}{{{{ '<|end|>\\n' }}}}"
+    template = f"{{% set images = namespace(count=0) %}}{{% for message in messages %}}{turn}{{% endfor %}}{PROMPT}"
+    assert ("two images have the same number" in found(template, "PF433")) == is_reported
+
+
+def test_a_field_that_messages_may_lack_is_noted_and_a_test_prints_nothing() -> None:
+    template = PLAIN.replace("message.role +", "message.role ~ ('' if message.place is iterable else ' ') +")
+    assert not found(template, "PF407")
+    printed = PLAIN.replace("message.role +", "message.role ~ message.place +")
+    assert [each.severity for each in check_template(printed) if each.code == "PF407"] == [Severity.INFO]
+
+
+def test_a_template_that_quotes_a_conversation_in_one_turn_is_none_for_chats() -> None:
+    lines = "{% for message in messages %}{{ '[' + message.role + ']: ' + message.content + '\\n' }}{% endfor %}"
+    guard = f"{{{{ '<|begin|>user\\n' }}}}{lines}{{{{ '<|end|>\\n' }}}}{PROMPT}"
+    assert {each.severity for each in check_template(guard)} == {Severity.INFO}

@@ -20,6 +20,7 @@ from pytest_promptfmt.profiles.trial_evidence import (
     disordered,
     doubled,
     excerpt,
+    first_difference,
     lost_units,
     missing,
     place_of_loss,
@@ -31,6 +32,7 @@ from pytest_promptfmt.rules.rule_views import finding, info, warning
 from pytest_promptfmt.systems.templates.constructs import lost_assignments, stripped_letters
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
 
+_NUMBER: Final = re.compile(r"(?<!\d)1(?!\d)")
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
 """Conversations with an image, and the same ones without it."""
 
@@ -52,9 +54,11 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
     Why: The model never sees the text: a system text, a question or a tool result. No error reports this. An image that
     is not in the prompt is an info; it is a warning if the template knows images. `strip` with a word is a warning,
-    too: it removes single characters from both ends of a text, not the word.
+    too: it removes single characters from both ends of a text, not the word. A tool result under the name of another
+    tool is an error: its own name is lost.
 
-    Fix: print the text in the template, or refuse the conversation with `raise_exception`.
+    Fix: print the text in the template, or refuse the conversation with `raise_exception`. Find the call of a result
+    by its `tool_call_id`.
 
     Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls next to an empty
     content).
@@ -94,12 +98,26 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             "an image that follows a text is written before the text": (asked["content"][::-1], Severity.INFO),
         }
         for message, (parts, severity) in changed.items():
-            other = trial.finished(replace(once, messages=[{**asked, "content": parts}, *later]))
+            other = trial.finished(replace(once, messages=[{**asked, "content": parts}, *later])) or ""
+            at, length = first_difference(seen, other), len(other) - len(seen)
             if other == seen != trial.text("second-question"):
                 yield once.finding(message, excerpt(seen), trial.place_of("'image'", '"image"'), severity)
+            elif (
+                length > 0
+                and _NUMBER.search(other[at : at + length])
+                and other[at - length :].startswith(other[at : at + length])
+            ):
+                saw, place = excerpt(other, at - length, at + length), trial.place_of("'image'", '"image"')
+                yield once.finding("two images have the same number", saw, place, Severity.WARNING)
     for call, letters, line in stripped_letters(trial.nodes):
         message, do = f"letters are removed from a text: {call}", "use split or replace, which take the whole word"
         yield warning(message, letters, trial.place(line), do=do)
+    for name in ("parallel", "parallel-without-names"):
+        saw = _misnamed(trial.text(name) or "") if name in trial.sent else ""
+        if saw and "call" not in missing(trial, trial.conversations[name]):
+            message, place = "a tool result is written under the name of another tool", trial.place_of("tool_call_id")
+            yield trial.conversations[name].finding(message, saw, place)
+            break
     parallel = trial.text("parallel") or ""
     if {parallel.count(name) for name in ("callAssay", "callWeigh")} == {1}:
         yield info(
@@ -107,6 +125,18 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
             excerpt(parallel, parallel.find("callAssay")),
             trial.place_of("tool_call_id", ".id", "['id']"),
         )
+
+
+_RESULTS: Final = (("assay_metal", "Mostly copper with tin."), ("weigh_metal", "Forty grams exactly."))
+
+
+def _misnamed(text: str) -> str:
+    """Return what is before a result of parallel calls if it names only the tool of the other result."""
+    (one, first), (other, second) = _RESULTS
+    before = text.partition(first)[0].rpartition("heaviest")[2] if "heaviest" in text.partition(first)[0] else ""
+    between = text.partition(first)[2].partition(second)[0] if second in text else ""
+    named = ((before, one, other), (between, other, one))
+    return next((each for each, right, wrong in named if wrong in each and right not in each), "")
 
 
 def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, lost: Unit) -> Severity:

@@ -15,6 +15,7 @@ from pytest_promptfmt.systems.templates.answer_parsers import WrittenAnswer, par
 from pytest_promptfmt.systems.templates.answers_read_back import (
     NOT_RECORDED,
     REASONING_LEFT,
+    broken_parts,
     lost_parts,
     written_answers,
 )
@@ -32,7 +33,7 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
     Why: A server reads the model's answer with this parser, and the client sends the result back with the next request.
     Text, reasoning and calls that the parser misses are lost for the client. The next prompt then differs from what the
     model generated, so cached prefixes cannot be used. The rule reads every answer whole and in pieces, and renders it
-    again.
+    again. It also reads an answer that ends early, and one with a broken call.
 
     Fix: if the model was trained on this text, correct the parser. Otherwise correct the template.
 
@@ -68,6 +69,11 @@ def answer_not_read_back(trial: TemplateTrial) -> Iterator[Finding]:
                     trial.place_of("tool_calls" if "call" in what else "content"),
                     severity,
                 )
+
+    called = max(answers.values(), key=lambda each: len(each.message.get("tool_calls") or ()), default=None)
+    if reader is not None and called is not None and called.message.get("tool_calls"):
+        for what, saw in broken_parts(reader, called):
+            yield called.conversation.finding(what, saw[:_MOST_SHOWN], trial.place_of("tool_calls"), Severity.WARNING)
 
 
 _LIKE_CALL: Final = "argument-like-call"

@@ -18,6 +18,7 @@ from pytest_promptfmt.profiles.trial_evidence import excerpt, first_difference
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.constructs import line_at
 from pytest_promptfmt.systems.templates.template_subjects import template_rule
+from pytest_promptfmt.systems.templates.turn_rules import EMPTY_THOUGHT
 
 Mask = Sequence[tuple[int, int]]
 
@@ -35,8 +36,10 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     """Report prompts that the training variant of a template writes differently.
 
     Why: The training variant of `NAME.jinja` is `NAME_training.jinja`, or the setting `training_of` names it. It should
-    only add `{% generation %}`. With any other difference, the model is trained on prompts that it never sees later.
-    Reasoning that is kept for training may be intended, so it is an info; reasoning that training lacks is not.
+    only add `{% generation %}`, without which trainers learn nothing, or everything. With any other difference, the
+    model is trained on prompts that it never sees later.
+    Reasoning, or an empty block of it, that is kept for training may be intended, so it is an info; reasoning that
+    training lacks is not. So is a text that differs only in a shape of messages that training does not need.
 
     Fix: copy the inference template, and add only `{% generation %}` and `{% endgeneration %}`.
 
@@ -71,6 +74,10 @@ def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
 
 
 def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Iterator[Finding]:
+    if training.syntax_error is None and "training" not in training.kinds:
+        message, do = "the training template marks no text to learn", "write {% generation %} around answers"
+        yield finding(message, at=training.place(1), do=do)
+
     def differing(conversation: Conversation) -> Iterator[tuple[State, str, str]]:
         """Yield the states, up to each answer and as a whole, of which the two templates write different texts."""
         answered = [at for at, each in enumerate(conversation.messages, start=1) if each.get("role") == "assistant"]
@@ -88,12 +95,23 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
         state, ours, theirs = next(each for each in differing(conversation) if _change(*each[1:]) == change)
         at = first_difference(ours, theirs)
         lost = [unit.text for unit in conversation.units if unit.kind == "reasoning" and unit.text not in theirs]
+        given = inference.given[conversation.name]
+        repairs = conversation.messages != given.messages and training.stopped(given) is None
+        is_meant = repairs or conversation.has_reasoning or _differ_in_empty_blocks(ours, theirs)
         yield conversation.finding(
             f"the prompts for training and inference differ in a conversation with {conversation.about}",
             f"for training {excerpt(theirs, at)!r}, for inference {excerpt(ours, at)!r}",
             training.place(line_at(training, conversation, state, theirs, ours) if theirs else None),
-            Severity.INFO if conversation.has_reasoning and not any(each in ours for each in lost) else None,
+            Severity.INFO if is_meant and not any(each in ours for each in lost) else None,
         )
+
+
+def _differ_in_empty_blocks(ours: str, theirs: str) -> bool:
+    """Return whether two texts differ only in the number of empty blocks of reasoning."""
+    (one, ours_has), (other, theirs_has) = (
+        re.subn(rf"{EMPTY_THOUGHT.pattern}\s*", "", text) for text in (ours, theirs)
+    )
+    return one == other and ours_has != theirs_has
 
 
 def _change(ours: str, theirs: str) -> str:

@@ -147,7 +147,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
 
-_EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
+EMPTY_THOUGHT: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 
 @template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)
@@ -197,7 +197,7 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         yield from _lost_reasoning(trial)
         yield from _earlier_reasoning(trial)
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
-    empty = _EMPTY.search(history)
+    empty = EMPTY_THOUGHT.search(history)
     if empty is not None:
         yield info(
             "an empty block of reasoning is written into earlier answers",
@@ -223,7 +223,9 @@ def _earlier_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     found = {
         "the reasoning of earlier answers stays in the prompt": last and field,
         "the reasoning of earlier answers stays only if it is part of the content": last and content and not field,
-        "finished answers have an empty reasoning block, but the generation prompt has none": _EMPTY.search(header)
+        "finished answers have an empty reasoning block, but the generation prompt has none": EMPTY_THOUGHT.search(
+            header
+        )
         and not (off or "").rstrip().endswith(header.rstrip()[-8:]),
         "the argument enable_thinking changes nothing": trial.mentions("enable_thinking") and off and unswitched,
     }
