@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
@@ -15,7 +16,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, i
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.rules.documentation import remedy_of
-from pytest_promptfmt.rules.rule_registry import Rule, Scope, effect_of
+from pytest_promptfmt.rules.rule_registry import Rule, RuleFunction, Scope, effect_of
 from pytest_promptfmt.rules.rule_selection import Ignores, Selection, written_ignores
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.study import ProfileView, Study
@@ -26,6 +27,13 @@ _MOST_PER_RULE: Final = 250
 
 _TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
 """Scopes of rules that are applied by other items than the lint."""
+
+_ABOUT_NAMES: Final = frozenset(
+    {"missing_function", "missing_package", "word_stripped", "texts_without_space", "docs_of_another_split"}
+    | {"description_of_another_task", "swapped_letters", "gold_of_opposite_meaning", "control_character"}
+    | {"invisible_character", "markup_not_rendered"}
+)
+"""The functions of rules that read names, places in files, or code; the others read only texts and docs."""
 
 _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -144,6 +152,12 @@ def _is_tried_with_scoring(part: Rule) -> bool:
     return part.scope == "scoring" or (part.scope == "task" and part.scores)
 
 
+@cache
+def _is_about_content(function: RuleFunction) -> bool:
+    """Return whether a rule about tasks or profiles finds the same in tasks that differ only in their names."""
+    return function.__module__.startswith(f"{__package__}.") and function.__name__ not in _ABOUT_NAMES
+
+
 def _limit(study: Study) -> AbstractContextManager[None]:
     task = study.given
     return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))
@@ -184,15 +198,21 @@ class _Run:
         profile: str = "",
     ) -> None:
         """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
+        shared: dict[Hashable, Any] = {}
+        if isinstance(subject, Study | ProfileView) and self.study is not None and self.study.failure is None:
+            shared = self.study.shared if subject.failure is None else {}
         for rule in self.selection.about(scope, None if scope == "ignores" else self.system):
             if chooses(rule):
-                self.found += self._findings(rule, subject, profile)
+                self.found += self._findings(rule, subject, profile, shared if _is_about_content(rule.function) else {})
 
-    def _findings(self, rule: Rule, subject: object, profile: str) -> Iterable[_Found]:
+    def _findings(self, rule: Rule, subject: object, profile: str, shared: dict[Hashable, Any]) -> Collection[_Found]:
         kept: dict[tuple[object, ...], _Found] = {}
         count: dict[str, int] = {}  # made 300 times for each task, and rarely used: a Counter takes longer
+        known: Sequence[Finding] | None = shared.get((rule.function, profile))
+        if known is not None and not known:
+            return ()
         try:
-            for finding in rule.function(subject):
+            for finding in rule.function(subject) if known is None else known:
                 # The same finding in another doc is redundant.
                 seen = finding.saw if finding.doc is None else ""
                 same = (finding.message, finding.keys, finding.field, finding.position, seen)
@@ -207,6 +227,10 @@ class _Run:
             raise
         except Exception as error:
             self.crashes.append((rule.code, f"{type(error).__name__}: {error}"))
+        else:
+            findings = [found.finding for found in kept.values()]
+            if all(finding.position is None for finding in findings):
+                shared[rule.function, profile] = findings
         return kept.values()
 
     def result(self, *scopes: Scope) -> LintResult:

@@ -50,7 +50,8 @@ def _names_in(file: Path, wanted: str) -> frozenset[str] | None:
     """Return the names that a Python file defines, where a wanted one is not plainly among them; None if unknown."""
     try:
         source = gate.read_bytes(file, limit=MAX_BYTES)
-        if re.search(rb"^[ \t]*(?:async +)?(?:def|class) +%b\b" % re.escape(wanted.encode()), source, re.MULTILINE):
+        name = re.escape(wanted.encode())
+        if re.search(rb"^(?:[ \t]*(?:async +)?(?:def|class) +%b\b|%b *=[^=])" % (name, name), source, re.MULTILINE):
             return None  # without parsing the file
         tree = syntax_tree(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

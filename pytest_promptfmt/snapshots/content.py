@@ -70,27 +70,44 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, a text that the
     tokenizer cannot encode, a time limit.
     """
-    instances = seen.render()
-    study, profile, tokenizer = seen.study, seen.profile, seen.tokenizer
+    study = seen.study
+    study.require_material()
+    profile, tokenizer = seen.load().profile, seen.tokenizer
     task, docs, shots = study.material.task, study.material.docs, study.material.shots
     header = header_facts(task, profile, docs, shots, name=seen.name)
-    more: Callable[[Instance], Iterable[Section]] = lambda _instance: ()  # noqa: E731
-    if tokenizer is not None and seen.pairs is not None:
+    if tokenizer is not None:
         header |= profile_facts(profile, tokenizer)
-        what = f"encoding the prompts of {task.id} with {tokenizer.name}"
-        with time_limit(study.settings.time_limit, what, task.position("doc_to_text"), hint=_TOO_MUCH_TEXT):
-            more = token_sections(tokenizer, profile, instances, seen.pairs)
-    document = make_document(header, instances, more, shows_text=profile.shows_text)
+    records = study.shared.get(("records", profile.name))
+    if records is None:
+        records = study.shared["records", profile.name] = _records(seen)
+    document = Document(header, records)
     if not with_task:
         return document
+    known = study.shared.get("task")
+    if known is not None:
+        return replace(document, task=known)
     sections, unknown = [*_fewshot_section(study), *_column_section(task, docs)], None
     try:
         sections.extend(_scoring_sections(study))
+        study.shared["task"] = tuple(sections)
     except UnavailableError as error:
         unknown = error
     except PromptfmtError:
         pass  # reported where answers are tried
     return replace(document, task=tuple(sections), unknown=unknown)
+
+
+def _records(seen: ProfileView) -> tuple[DocRecord, ...]:
+    """Return the rendered docs with their tokens; raises as `snapshot_document`."""
+    instances = seen.render()
+    study, profile, tokenizer = seen.study, seen.profile, seen.tokenizer
+    more: Callable[[Instance], Iterable[Section]] = lambda _instance: ()  # noqa: E731
+    if tokenizer is not None and seen.pairs is not None:
+        task = study.material.task
+        what = f"encoding the prompts of {task.id} with {tokenizer.name}"
+        with time_limit(study.settings.time_limit, what, task.position("doc_to_text"), hint=_TOO_MUCH_TEXT):
+            more = token_sections(tokenizer, profile, instances, seen.pairs)
+    return make_document({}, instances, more, shows_text=profile.shows_text).docs
 
 
 def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:

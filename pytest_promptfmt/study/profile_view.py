@@ -81,7 +81,8 @@ class ProfileView:
         if self.study.failure is not None:
             return None
         try:
-            self.render()
+            if not self.study.renders(self.load().profile):
+                self.render()
         except PromptfmtError as error:
             return error
         return None

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Final, TypeVar, cast
+from functools import cache, cached_property, partial
+from typing import Any, Final, TypeVar, cast
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc, DocsKind, PlacedDocs, TaskDocs
@@ -34,6 +34,7 @@ from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate,
 from pytest_promptfmt.study.contract import Contract, contract_of
 from pytest_promptfmt.study.layout import with_columns
 from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_completions
+from pytest_promptfmt.study.shared_results import SharedResults
 from pytest_promptfmt.tasks import (
     DEFAULT_COUNT,
     TaskRenderer,
@@ -75,12 +76,31 @@ class Study(Configuration):
     reason. Every other one raises the PromptfmtError that stopped it.
     """
 
-    def __init__(self, given: Task, settings: Settings, load: Load | None = None) -> None:
+    def __init__(
+        self, given: Task, settings: Settings, load: Load | None = None, results: SharedResults | None = None
+    ) -> None:
         self.collected = given
         self.given = given.following(settings.release)
         self.settings = settings
         self.load_profile = load or (lambda profile: load_profile(profile, download=settings.download))
         self._made: dict[Hashable, object] = {}
+        self._results = results or SharedResults()
+
+    @cached_property
+    def shared(self) -> dict[Hashable, Any]:
+        """Return the results that are the same for each task that differs from this one only in its names.
+
+        None of them holds a name, a path or a place in a file. They are those of this task where it has no docs.
+        """
+        try:
+            material = self.material
+            return self._results.of(material.task, material.docs, material.shots, id(self.settings))
+        except PromptfmtError:
+            return {}
+
+    def renders(self, profile: Profile = PLAIN) -> bool:
+        """Return whether it is known that the task can be rendered: this one, or one with the same content."""
+        return ("rendered", profile.name) in self.shared
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` gives, kept under a key as long as the study is; its PromptfmtError is raised each time.
@@ -215,7 +235,10 @@ class Study(Configuration):
         def make() -> tuple[Instance, ...]:
             renderer = self._material(count).renderer
             with self._limit(profile):
-                return tuple(renderer.instances(profile))
+                instances = tuple(renderer.instances(profile))
+            if count == self.settings.docs:
+                self.shared["rendered", profile.name] = True
+            return instances
 
         return self.once(("instances", count, profile.name), make)
 
@@ -247,7 +270,8 @@ class Study(Configuration):
     def failure(self) -> PromptfmtError | None:
         """Return what stopped rendering, None when nothing did."""
         try:
-            self.render()
+            if not self.renders():
+                self.render()
         except PromptfmtError as error:
             return error
         return None
@@ -379,6 +403,7 @@ class Studies:
     def __init__(self, settings_of: Callable[[Task], Settings]) -> None:
         self._settings_of = settings_of
         self._last: Study | None = None
+        self._results = SharedResults()
         # By identity, for two folders may give one name to different profiles; the profile is kept alive with it.
         self._profiles: dict[int, tuple[Profile, LoadedProfile | PromptfmtError]] = {}
 
@@ -386,7 +411,8 @@ class Studies:
         """Return the study of a task: the one there is, as long as no other task came between."""
         if self._last is None or self._last.given is not task:
             settings = self._settings_of(task)
-            self._last = Study(task, settings, lambda profile: self._loaded(profile, download=settings.download))
+            load = partial(self._loaded, download=settings.download)
+            self._last = Study(task, settings, load, self._results)
         return self._last
 
     def _loaded(self, profile: Profile, *, download: bool) -> LoadedProfile:

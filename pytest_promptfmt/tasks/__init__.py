@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     )
     from pytest_promptfmt.tasks.deferred_imports import functions_reached
     from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, read_data_file
-    from pytest_promptfmt.tasks.docs.doc_sources import DEFAULT_COUNT, load_docs, shot_split, with_pool
+    from pytest_promptfmt.tasks.docs.doc_sources import (
+        DEFAULT_COUNT,
+        has_docs_for_shots,
+        load_docs,
+        shot_split,
+        with_pool,
+    )
     from pytest_promptfmt.tasks.docs.frozen_docs import (
         LOOKED_AT,
         Redaction,

@@ -146,6 +146,12 @@ def shot_split(task: Task) -> str | None:
     return _fallback_split(task) if split is None and task.fewshot.samples is None else split
 
 
+def has_docs_for_shots(task: Task) -> bool:
+    """Return whether few-shot examples are drawn from docs of the user; not those that the task itself writes."""
+    split = shot_split(task)
+    return split is not None and _Search(task).shots(split) is not None
+
+
 def _fallback_split(task: Task) -> str | None:
     data = task.dataset
     return next((s for s in (data.training_split, data.validation_split, data.test_split) if s is not None), None)

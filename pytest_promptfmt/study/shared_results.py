@@ -1,0 +1,55 @@
+"""Results shared by tasks of one folder that differ only in their names, such as the subjects of a benchmark.
+
+What follows from texts and docs is made for the first of them. Nothing is shared by tasks with code or real docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.tasks import functions_of, has_docs_for_shots, plain_key
+
+_NAMES: Final = frozenset({"task", "task_alias", "tag", "group", "dataset_name", "process_docs"})
+"""Keys of a configuration on which no prompt depends, apart from the docs that they give."""
+
+_LAID_OUT: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "target_delimiter", "num_fewshot")
+"""The fields of a task that a format or release may change."""
+
+_MOST: Final = 16
+"""The number of different tasks whose results are kept."""
+
+
+class SharedResults:
+    """The results of the last tasks, by their content."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, dict[Hashable, Any]] = {}
+
+    def of(self, task: Task, docs: TaskDocs, *given: Hashable) -> dict[Hashable, Any]:
+        """Return the results for a bound task with these docs and what else was `given`; mostly they are its own."""
+        content = _content_of(task, docs)
+        if content is None:
+            return {}
+        key = (content, task.path and task.path.parent, task.format, task.release.version, *given)
+        found = self._known[key] = self._known.pop(key, {})
+        if len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]
+        return found
+
+
+def _content_of(task: Task, docs: TaskDocs) -> Hashable | None:
+    """Return what is equal for tasks that differ only in their names; None for a task with code or real docs.
+
+    Raises DocsError for data files that cannot be read.
+    """
+    code = task.config.get("process_docs")
+    is_read = task.system == "lm-eval" and task.assembly.renders_fields and task.config
+    if not is_read or docs.kind != "synthetic" or any(one != code for one in functions_of(task)):
+        return None
+    written = {key: value for key, value in task.config.items() if key not in _NAMES}
+    laid_out = [getattr(task, name) for name in _LAID_OUT]
+    content = plain_key([code is None, written, laid_out, docs.evaluated, docs.fewshot, docs.columns])
+    return None if content is None or has_docs_for_shots(task) else content
