@@ -19,7 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.answers.battery import Tried, try_answers
+from pytest_promptfmt.answers.battery import try_answers
+from pytest_promptfmt.answers.phrasing_verdicts import Tried
 from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef, Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from pytest_promptfmt.answers.phrasing_verdicts import (
     UNLISTED,
     Cells,
     Matrix,
-    PhrasingRow,
+    Tried,
     in_words,
     label_in,
     number_in,
@@ -88,16 +88,6 @@ def phrasing_texts(scoring: Scoring) -> list[str]:
     return [*dict.fromkeys([*battery.texts(battery.answers()), *map(_text, degenerate_phrasings(battery.longest))])]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
-    """The result of the battery for a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
-
-    matrix: Matrix
-    failing: Sequence[PhrasingRow]
-    problems: Sequence[str]
-    docs: str
-
-
 def try_answers(study: Study) -> Tried:
     """Return the result of the battery for a generation task; raises the PromptfmtError that stops it.
 
@@ -107,19 +97,25 @@ def try_answers(study: Study) -> Tried:
     task = study.given
     position, what = task.position("filter_list"), f"testing how {task.id} reads answers"
     all_in_time = partial(time_limit, BATTERY_SECONDS, what, position, hint=_SLOW, error=SlowScoringError)
-    try:
-        with all_in_time():
-            matrix = try_phrasings(study.scoring, expected=study.expected)
-    except SlowScoringError:
-        with all_in_time():
-            _Battery(study.scoring).require_speed(position)
-        raise
+    shared = study.shared if not study.expected else {}
+    if "answers" not in shared:
+        try:
+            with all_in_time():
+                matrix = try_phrasings(study.scoring, expected=study.expected)
+        except SlowScoringError:
+            with all_in_time():
+                _Battery(study.scoring).require_speed(position)
+            raise
+        made = matrix, study.scoring.docs.origin
+        shared = shared if not any(SLOW in cell for row in matrix.rows for cell in row.verdicts) else {}
+        shared["answers"] = made
+    matrix, docs = shared["answers"]
     expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
     return Tried(
         matrix=matrix,
         failing=[row for row in matrix.failures if row.id not in expected],
         problems=unmet_expectations(expected, failing, [row.id for row in matrix.rows]),
-        docs=study.scoring.docs.origin,
+        docs=docs,
     )
 
 

@@ -81,6 +81,16 @@ class Matrix:
         return tuple(row for row in self.rows if row.failed)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """The result of the battery for a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
+
+    matrix: Matrix
+    failing: Sequence[PhrasingRow]
+    problems: Sequence[str]
+    docs: str
+
+
 @dataclass(slots=True)
 class Cells:
     """The verdicts noted so far: by phrasing, by pipeline, by the label that was right.

@@ -87,6 +87,8 @@ class _Orders:
                 return True
             case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _ORDERLESS:
                 return True
+            case ast.Call(func=ast.Name(id="list" | "tuple"), keywords=[]):
+                return self._is_orderless(above)
             case ast.Attribute(attr=name) if name in _CHANGING:
                 return True
             case ast.Attribute(attr=name) if name in _MAKING:

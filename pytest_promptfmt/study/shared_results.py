@@ -1,6 +1,6 @@
 """Results shared by tasks of one folder that differ only in their names, such as the subjects of a benchmark.
 
-What follows from texts and docs is made for the first of them. Nothing is shared by tasks with code or real docs.
+What follows from texts, synthetic docs and code is made for the first of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.tasks import functions_of, has_docs_for_shots, plain_key
+from pytest_promptfmt.core.task import FunctionRef, Task, with_leaves
+from pytest_promptfmt.tasks import has_docs_for_shots, plain_key
 
 _NAMES: Final = frozenset({"task", "task_alias", "tag", "group", "dataset_name", "process_docs"})
 """Keys of a configuration on which no prompt depends, apart from the docs that they give."""
@@ -41,15 +41,18 @@ class SharedResults:
 
 
 def _content_of(task: Task, docs: TaskDocs) -> Hashable | None:
-    """Return what is equal for tasks that differ only in their names; None for a task with code or real docs.
+    """Return what is equal for tasks that differ only in their names; None for a task with real docs.
 
     Raises DocsError for data files that cannot be read.
     """
-    code = task.config.get("process_docs")
     is_read = task.system == "lm-eval" and task.assembly.renders_fields and task.config
-    if not is_read or docs.kind != "synthetic" or any(one != code for one in functions_of(task)):
+    if not is_read or docs.kind != "synthetic":
         return None
-    written = {key: value for key, value in task.config.items() if key not in _NAMES}
-    laid_out = [getattr(task, name) for name in _LAID_OUT]
-    content = plain_key([code is None, written, laid_out, docs.evaluated, docs.fewshot, docs.columns])
+    written = with_leaves({key: value for key, value in task.config.items() if key not in _NAMES}, _plain)
+    laid_out = [getattr(task, name) for name in _LAID_OUT if not callable(getattr(task, name))]
+    content = plain_key(["process_docs" in task.config, written, laid_out, docs.evaluated, docs.fewshot, docs.columns])
     return None if content is None or has_docs_for_shots(task) else content
+
+
+def _plain(leaf: Any, *_keys: str | int) -> Any:
+    return [str(leaf.file), str(leaf)] if isinstance(leaf, FunctionRef) else leaf

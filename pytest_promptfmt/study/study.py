@@ -92,11 +92,10 @@ class Study(Configuration):
 
         None of them holds a name, a path or a place in a file. They are those of this task where it has no docs.
         """
-        try:
+        with suppress(PromptfmtError):
             material = self.material
             return self._results.of(material.task, material.docs, material.shots, id(self.settings))
-        except PromptfmtError:
-            return {}
+        return {}
 
     def renders(self, profile: Profile = PLAIN) -> bool:
         """Return whether it is known that the task can be rendered: this one, or one with the same content."""

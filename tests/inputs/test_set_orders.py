@@ -12,6 +12,7 @@ ORDERED = [
     "WORDS = {'a', 'b'}\ndef f(x):\n    return x in WORDS",
     "WORDS = set('ab') | {'c'}\ndef f(x):\n    return [each for each in x if each not in WORDS]",
     "def f(x):\n    return sorted(set(x))",
+    "def f(x):\n    return sorted(list(set(x)))",
     "def f(x):\n    return len({each for each in x})",
     "def f(x: set[str]) -> frozenset[str]:\n    return isinstance(x, (set, list))",
     "def f(x):\n    seen = set()\n    for each in x:\n        if each not in seen:\n            seen.add(each)",

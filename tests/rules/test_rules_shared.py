@@ -41,7 +41,7 @@ def tasks_in(folder: Path, example: str) -> Sequence[Task]:
     keys = "" if "\nmetadata:" in f"\n{example}" else NO_DOCS
     files = [path for path in write_example(keys + example, folder) if path.suffix == ".yaml"]
     text = files[0].read_text("utf-8")
-    found = []
+    found: list[Task] = []
     for name in ("arc_metals", "trasnlation_fr", "second"):
         path = files[0].with_name(f"{name}.yaml")
         path.write_text(text.replace("task: example\n", f"task: {name}\ndataset_name: {name[-2:]}\n"), "utf-8")
@@ -68,7 +68,7 @@ def test_findings_are_the_same_as_without_the_tasks_before(name: str, tmp_path: 
         assert findings(task, settings, shared) == findings(task, settings, SharedResults())
 
 
-def test_results_are_shared_by_names_and_not_by_texts_docs_or_code(tmp_path: Path) -> None:
+def test_results_are_shared_by_names_and_not_by_texts_or_docs(tmp_path: Path) -> None:
     results, settings = SharedResults(), Settings(rootdir=tmp_path, profiles=(PLAIN,))
     first, second, _ = tasks_in(tmp_path, 'doc_to_text: "Q: {{question}}"\n')
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.answers.battery import Tried, try_answers
-from pytest_promptfmt.answers.phrasing_verdicts import SLOW, PhrasingRow
+from pytest_promptfmt.answers.battery import try_answers
+from pytest_promptfmt.answers.phrasing_verdicts import SLOW, PhrasingRow, Tried
 from pytest_promptfmt.answers.recordings import recording_name, recordings_of
 from pytest_promptfmt.answers.replaying import transcribed
 from pytest_promptfmt.core.errors import ScoringError, display_path
