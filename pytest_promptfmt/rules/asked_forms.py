@@ -1,9 +1,9 @@
-"""Rules about the answer that a prompt requests: it has to score, in the form that is requested."""
+"""Rules about the answer that a prompt requests: it has to score, in the form and with the labels of the prompt."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -15,21 +15,29 @@ from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
-from pytest_promptfmt.rules.options import named_labels
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
     comparing_key,
     finding,
     first_text,
+    has_english,
     has_word,
+    instruction_key,
     listed_labels,
     pattern,
 )
 from pytest_promptfmt.study.contract import without_begun
 from pytest_promptfmt.study.gold import gold_kind
-from pytest_promptfmt.study.layout import layout_of
-from pytest_promptfmt.study.requested_labels import AskedForm, alternatives, is_conditional, joined_by_or
+from pytest_promptfmt.study.layout import follow_each_other, layout_of
+from pytest_promptfmt.study.requested_labels import (
+    LISTED,
+    AskedForm,
+    is_conditional,
+    is_instruction,
+    joined_by_or,
+    lists,
+)
 from pytest_promptfmt.study.scoring import token_budget
 from pytest_promptfmt.tasks import looks_for_answers
 
@@ -50,23 +58,27 @@ _CASE: Final = pattern("asked_forms", "case")
 _LABELLED: Final = re.compile(r"^[(\[]?[A-Z][)\].:]\s+(?=\S)")
 """The label of an option before its text."""
 
-_LABELS_OF_OPTIONS: Final = re.compile(r"^[(\[]?[A-J][)\].:]", re.MULTILINE)
+_LEAST: Final = 2
 _FEW_WORDS: Final = 3
+_NUMBER: Final = re.compile(r"[-+$€£]?[\d.,/]+ ?%?|[IVXLC]+")
+_WORDS: Final = re.compile(r"[^\w\n]?\w+|[^\w\s]+")
+"""A word, with one mark before it, is at least one token, and so are other marks."""
+
+_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
+"""Filters that leave the words of a completion as they are."""
+
+_MARKS: Final = " .,!()[]\"'"
+_SHARED: Final = 3
+"""Letters that a word has in common with the same word of a related language."""
+
 _FEWEST_WORDS: Final = 6
 """Different words of a text that show its language."""
 
 _ENGLISH_PAIRS: Final = 4
 """Pairs of English answers, which are the first ones of the table."""
 
-_LEAST: Final = 2
-_SYNTHETIC: Final = "«"
-_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
-"""Filters that leave the words of a completion as they are."""
-
 _NO_LABELS: Final = frozenset({"json", "yaml", "xml", "markdown", "text", "english", "word", "number", "letter"})
-_NUMBER: Final = re.compile(r"[-+$€£]?[\d.,/]+ ?%?|[IVXLC]+")
-_WORDS: Final = re.compile(r"[^\w\n]?\w+|[^\w\s]+")
-"""A word, with one mark before it, is at least one token, and so are other marks."""
+_LABELS_OF_OPTIONS: Final = re.compile(r"^[(\[]?[A-J][)\].:]", re.MULTILINE)
 
 
 @rule("PF525", "asked-form-scores-nothing", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
@@ -171,15 +183,9 @@ def asked_form(study: Study) -> Iterator[Finding]:
 
     Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
     """
-    if study.has_own_scorer or study.has_guessed_text or not study.instances:
+    if study.has_own_scorer or study.has_guessed_text or not study.instances or _may_translate(study):
         return
-    scored = _scored(study)
-    scored = [] if any(_SYNTHETIC in one for one in scored) else scored
-    if _may_translate(study):
-        yield from _labels_left_out(study, scored)
-        return
-    others = [] if any(named_labels(study)) else [*_other_labels(study, scored)] or [*_labels_left_out(study, scored)]
-    yield from others or [*_none_of_alternatives(study, scored)] or _english_labels(study, scored)
+    scored = _scored_texts(study)
     yield from _letters_for_numbers(study, scored)
     if study.generates:
         yield from _letter_or_number(study, scored)
@@ -187,6 +193,120 @@ def asked_form(study: Study) -> Iterator[Finding]:
         yield from _texts_for_letters(study, scored)
     elif all(one.isdecimal() for one in scored):
         yield from _outside_range(study, scored, len(scored))
+
+
+@also("PF714")
+def asked_labels(study: Study) -> Iterator[Finding]:
+    """Report a prompt that names other labels than are scored: one more, one less, or those of another task."""
+    if study.has_guessed_text or not study.instances or (study.has_own_scorer and study.generates):
+        return
+    scored = list(dict.fromkeys(one.strip(_MARKS) for one in _scored_texts(study)))
+    if not scored or any(not one or len(one.split()) > _FEW_WORDS for one in scored):
+        return
+    is_compared = not _may_translate(study) and not study.has_own_scorer
+    ways = (_one_more_or_less, _of_another_task, _in_english) if is_compared else (_one_more_or_less,)
+    yield from islice((found for way in ways for found in way(study, scored)), 1)
+
+
+def _folded(labels: Collection[str]) -> list[str]:
+    return [label.casefold() for label in labels]
+
+
+def _one_more_or_less(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a set of labels that has some of the scored ones, and leaves others out, or has one more."""
+    text, folded, is_read = study.own_text, _folded(scored), study.generates and _may_translate(study)
+    hidden = [one for one in folded if not has_word(text, one)]
+    if len(folded) < LISTED or len(hidden) == len(folded) or (study.generates and is_conditional(text)):
+        return
+    for form in (*study.contract.of("labels"), *lists(text, folded)):
+        labels = _folded(form.labels)
+        common, saw = {*folded}.intersection(labels), f"{form.said}, but {', '.join(scored)} are scored"
+        # the word before the first comma may belong to the sentence, and some docs need not have every answer
+        own = labels if form.is_certain else labels[len(labels) > LISTED :]
+        strange = [] if study.generates else [one for one in own if one not in folded]
+        is_part = common.issuperset(labels) and form.is_certain and len(folded) == len(hidden) + len(labels)
+        if not is_read:
+            is_part = form.is_closed or (common.issuperset(labels) and len(common) == len(folded) - 1 > LISTED)
+        if common and hidden and is_part and (study.has_real_docs or not study.generates):
+            message = "the prompt names some of the scored answers, but not others"
+            yield finding(message, saw, instruction_key(study))
+        elif len(common) == len(folded) and strange and form.is_closed and _are_labels(text, form, strange):
+            message = "the instruction names a label that is not scored"
+            yield finding(message, f"{strange[0]}; {saw}", instruction_key(study))
+
+
+def _are_labels(text: str, form: AskedForm, strange: Sequence[str]) -> bool:
+    """Return whether one label is strange, or more of a series of letters or numbers that the answer may be."""
+    before = text[: text.find(form.said) + len(form.said)]
+    is_asked = re.search("[\"'“«]", form.said) is not None or is_instruction(before)
+    return len(strange) == 1 or (is_asked and follow_each_other(_folded(form.labels)))
+
+
+def _of_another_task(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a set of labels that the prompt names of which none is scored, or all in another letter case."""
+    folded, text = _folded(scored), study.own_text
+    is_pair = any({*_folded(pair)} == {*folded} for pair in data_table("contract")["pairs"])
+    is_fixed = isinstance(study.written.doc_to_choice, list) and len(folded) > 1
+    named = [*study.contract.of("labels"), *(joined_by_or(text) if is_pair else ())]
+    named += [one for one in lists(text) if is_fixed and one.is_closed and _are_alike(_folded(one.labels), folded)]
+    sets = [one for one in named if _NO_LABELS.isdisjoint(_folded(one.labels))]
+    fits = [one for one in sets if any(label.startswith(tuple(folded)) for label in _folded(one.labels))]
+    holds = all if all(map(str.isdigit, scored)) else any  # a number may number something else
+    is_named = holds(has_word(_LABELS_OF_OPTIONS.sub("", text), one) for one in scored)
+    numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
+    for form in fits or (numbers if is_named else sets)[:1]:
+        saw = f"{', '.join(map(repr, form.labels))} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
+        asked = {*_folded(form.labels)}
+        hidden = [one for one in {*folded} - asked if not has_word(text, one)]
+        minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
+        if not fits or (hidden and asked - {*folded} and len(asked) == len(folded)):
+            yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
+        elif minds and {*scored}.isdisjoint(form.labels):
+            yield finding("requested and scored answers differ in letter case", saw, "doc_to_target", 0)
+
+
+def _are_alike(asked: Sequence[str], scored: Sequence[str]) -> bool:
+    """Return whether each word begins like one of the other language, and is no part of it."""
+    begun = [sorted(one[:_SHARED] for one in labels) for labels in (asked, scored)]
+    is_part = any(has_word(one, label) for label in asked for one in scored)
+    return min(map(len, scored)) > 1 and begun[0] == begun[1] and not is_part
+
+
+def _in_english(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
+    """Yield a pair of answers such as yes and no, where the prompt has no word of English and names neither."""
+    table = data_table("contract")
+    bare, words = {*_folded(scored)}, re.findall(r"[^\W\d_]+", study.own_text.casefold())
+    is_english = len(set(words)) < _FEWEST_WORDS or has_english(study.own_text)
+    if not is_english and bare.isdisjoint(words) and any(bare == {*pair} for pair in table["pairs"][:_ENGLISH_PAIRS]):
+        saw = f"{', '.join(scored)} are scored; {study.own_text[:40]!r}"
+        yield finding("the answers are English words, but the prompt is in another language", saw, "doc_to_target", 0)
+
+
+def _minds_case(study: Study) -> bool:
+    """Return whether only equal texts count, in the same letter case."""
+    entries = study.task.metric_list or ({"metric": "exact_match"},)
+    return all(entry.get("metric") == "exact_match" and not entry.get("ignore_case") for entry in entries)
+
+
+def _may_translate(study: Study) -> bool:
+    """Return whether a filter may turn one form of an answer into another."""
+    pipelines = study.task.filter_list or ()
+    steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
+    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
+
+
+def _scored_texts(study: Study) -> list[str]:
+    """Return the answers that are scored: the fixed choices, or the gold answers of several docs; no synthetic ones."""
+    choices = study.written.doc_to_choice
+    if isinstance(choices, list):
+        texts = [one for one in choices if isinstance(one, str)]
+    elif choices is not None and not study.generates:
+        texts = [one for instance in study.real_instances[:1] for one in choices_of(study, instance)]
+    else:
+        targets = [instance.target for instance in study.instances]
+        are_texts = all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets)
+        texts = [str(target) for target in targets] if are_texts else []
+    return [] if any("«" in one for one in texts) else list(dict.fromkeys(one.strip() for one in texts))
 
 
 def _texts_for_letters(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
@@ -211,79 +331,6 @@ def _letters_for_numbers(study: Study, scored: Sequence[str]) -> Iterator[Findin
             f"the prompt requests a {asked[0].form}, but the options have {'letters' if is_letters else 'numbers'}"
         )
         yield finding(message, f"{asked[0].said[:60]}; listed are {', '.join(listed)}", "doc_to_text", 0)
-
-
-def _other_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield a set of labels that the prompt names of which none is scored, or all in another letter case."""
-    bare = {one.strip(" .,!()[]\"'") for one in scored}
-    folded = {one.casefold() for one in bare}
-    if not bare or max(len(one.split()) for one in bare) > _FEW_WORDS:
-        return
-    is_pair = any({one.casefold() for one in pair} == folded for pair in data_table("contract")["pairs"])
-    named = [*study.contract.of("labels"), *(joined_by_or(study.own_text) if is_pair else ())]
-    sets = [one for one in named if not {label.casefold() for label in one.labels} & _NO_LABELS]
-    fits = [one for one in sets if any(label.casefold().startswith(tuple(folded)) for label in one.labels)]
-    holds = all if all(map(str.isdigit, bare)) else any  # a number may number something else
-    is_named = holds(has_word(_LABELS_OF_OPTIONS.sub("", study.own_text), one) for one in bare)
-    numbers = [one for one in sets if all(label.isdigit() for label in one.labels)]
-    for form in fits or (numbers if is_named else sets)[:1]:
-        saw = f"{', '.join(map(repr, form.labels))} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
-        asked = {label.casefold() for label in form.labels}
-        hidden = [one for one in folded - asked if not has_word(study.own_text, one)]
-        minds = _minds_case(study) if study.generates else max(map(len, form.labels)) == 1
-        if not fits or (hidden and asked - folded and len(asked) == len(folded)):
-            yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
-            return
-        if minds and not set(form.labels) & bare:
-            yield finding("requested and scored answers differ in letter case", saw, "doc_to_target", 0)
-            return
-
-
-def _labels_left_out(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield a set of labels that the prompt names, if gold answers of real docs are more than these."""
-    folded = {one.casefold().strip(" .,!()[]\"'") for one in scored}
-    if not study.has_real_docs or is_conditional(study.own_text):
-        return
-    for form in study.contract.of("labels"):
-        left_out = folded.difference(map(str.casefold, form.labels))
-        is_part = form.is_certain and len(folded) == len(left_out) + len(form.labels)
-        if left_out and is_part and not any(has_word(study.own_text, one) for one in left_out):
-            saw = (
-                f"{', '.join(map(repr, form.labels))} are requested, but {', '.join(map(repr, scored[:4]))} are scored"
-            )
-            yield finding("the prompt names some of the scored answers, but not others", saw, "doc_to_text", 0)
-            return
-
-
-def _none_of_alternatives(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield words that `or` joins if they begin like the fixed choices, of which the prompt has none."""
-    bare = [one.strip(" .,!()[]\"'").casefold() for one in scored]
-    is_fixed = isinstance(study.written.doc_to_choice, list) and len(bare) > 1 and min(map(len, bare)) > 1
-    if not is_fixed or any(len(one.split()) > _FEW_WORDS or has_word(study.own_text, one) for one in bare):
-        return
-    for form in alternatives(study.own_text):
-        asked = [label.casefold() for label in form.labels]
-        is_like = sorted(one[:_FEW_WORDS] for one in asked) == sorted(one[:_FEW_WORDS] for one in bare)
-        if is_like and not any(has_word(one, label) for label in asked for one in bare):
-            saw = f"{form.said[-60:]}; {', '.join(map(repr, scored))} are scored"
-            yield finding("the prompt requests answers that are not scored", saw, "doc_to_text", 0)
-            return
-
-
-def _english_labels(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
-    """Yield a pair of answers such as yes and no, where the prompt has no word of English and names neither."""
-    pairs: list[list[str]] = data_table("contract")["pairs"]
-    bare = {one.casefold() for one in scored}
-    words = re.findall(r"[^\W\d_]+", study.own_text.casefold())
-    is_english = len(set(words)) < _FEWEST_WORDS or not {*data_table("contract")["english"].split()}.isdisjoint(words)
-    if not is_english and any(bare == set(pair) for pair in pairs[:_ENGLISH_PAIRS]) and bare.isdisjoint(words):
-        saw = f"{', '.join(scored)} are scored; {study.own_text[:40]!r}"
-        yield finding("the answers are English words, but the prompt is in another language", saw, "doc_to_target", 0)
-
-
-def _minds_case(study: Study) -> bool:
-    entries = study.task.metric_list or ({"metric": "exact_match"},)
-    return all(entry.get("metric") == "exact_match" and not entry.get("ignore_case") for entry in entries)
 
 
 def _letter_or_number(study: Study, scored: Sequence[str]) -> Iterator[Finding]:
@@ -329,23 +376,3 @@ def _outside_range(study: Study, scored: Sequence[str], count: int | None = None
         saw = f"{limits[0]}; scored is {outside[0][:40]!r}"
         at = "doc_to_target" if study.generates else "doc_to_choice"
         yield finding("a gold answer is outside the range that the prompt requests", saw, at)
-
-
-def _may_translate(study: Study) -> bool:
-    """Return whether a filter may turn one form of an answer into another."""
-    pipelines = study.task.filter_list or ()
-    steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
-    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
-
-
-def _scored(study: Study) -> list[str]:
-    """Return the answers that are scored: the fixed choices, or the gold answers of several docs."""
-    choices = study.written.doc_to_choice
-    if isinstance(choices, list):
-        return [one.strip() for one in choices if isinstance(one, str)]
-    if choices is not None and not study.generates:
-        return [one.strip() for instance in study.real_instances[:1] for one in choices_of(study, instance)]
-    targets = [instance.target for instance in study.instances]
-    if not all(isinstance(target, str | int) and not isinstance(target, bool) for target in targets):
-        return []
-    return list(dict.fromkeys(str(target).strip() for target in targets))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pytest_promptfmt.answers.trials import AnswerTrial
@@ -15,6 +17,7 @@ from pytest_promptfmt.rules.page import Page, generating, given_shots, query
 from pytest_promptfmt.rules.rule_views import (
     finding,
     first_text,
+    has_word,
     listed_labels,
     mapped,
     pattern,
@@ -59,10 +62,10 @@ def _asked_place_not_read(study: Study) -> Iterator[Finding]:
             draft = f"{form.written(other)}\nNo, not so." if is_drafted else thought
             longer = f"{alone}\nI looked at {other} as well." if place == "first" else f"{draft}\n{alone}"
             asked = trial.question, trial.instance.doc
-            begun = (
-                ["First, $\\boxed{x + 1}$ follows."] if study.has_own_scorer and "boxed" not in study.own_text else []
-            )
-            begun += [f"The reply has to end with {form.said}."] if trial.answers.kind == "choice" else []
+            is_boxed = any("boxed" in one.before for one in study.contract.wrapped)
+            begun = ["First, $\\boxed{x + 1}$ follows."] if study.has_own_scorer and not is_boxed else []
+            if trial.answers.kind == "choice":
+                begun += [f"The reply has to end with {form.said}.", f"It is not {other}."]
             for sentence in begun if place == "last" else ():
                 longer = f"{sentence}\n{alone}" if chain.counts(longer, *asked) else longer
             if chain.counts(alone, *asked) and not chain.counts(longer, *asked):
@@ -105,6 +108,22 @@ def _gold_in_other_format(compared: tuple[Study, list[str]]) -> Iterator[str]:
         golds = [gold for gold in golds if not concerned or re.search(concerned[0], gold)]
         if found is not None and golds and not any(re.fullmatch(written, gold, re.DOTALL) for gold in golds):
             yield f"{found[0]}; gold is {golds[0][:40]!r}"
+
+
+@query("PF714", "the gold answer has a key that the prompt does not name", _judged, at="doc_to_target", scores=True)
+def _key_not_requested(study: Study) -> Iterator[Finding]:
+    is_asked = study.has_real_docs and re.search(r"\bjson\b", study.own_text, re.IGNORECASE) is not None
+    chain, trials = (scored_answers(study) if is_asked else None) or (None, ())
+    for trial in trials[:1]:
+        with suppress(ValueError):
+            gold = json.loads(trial.gold)
+            shown = first_text(trial.instance)
+            unknown = [key for key in gold if not has_word(shown, key)] if isinstance(gold, dict) else []
+            known = json.dumps({key: value for key, value in gold.items() if key not in unknown} if unknown else gold)
+            asked = trial.question, trial.instance.doc
+            is_lost = chain is not None and chain.counts(trial.gold, *asked) and not chain.counts(known, *asked)
+            if 0 < len(unknown) < len(gold) and is_lost:
+                yield finding("", f"{unknown[0]!r} of {trial.gold[:60]}", doc=trial.instance)
 
 
 @query("PF714", "the prompt requests both a letter and the text of an option")

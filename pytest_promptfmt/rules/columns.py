@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import continuations, finding, first_text, literal_of, words
+from pytest_promptfmt.rules.rule_views import (
+    choices_of,
+    continuations,
+    finding,
+    first_text,
+    literal_of,
+    pattern,
+    question_layout,
+    words,
+)
+from pytest_promptfmt.study.gold import has_constant_target
+from pytest_promptfmt.study.layout import follow_each_other
 
 COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
+
+_GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
+_COUNTER: Final = re.compile(
+    r"(?:is|has|was|n|num)_\w+|(?:\w+_)?(?:id|idx|index|number|count|level|difficulty|group|fold|split|year|score|rating|turn)|[qu]id",
+    re.IGNORECASE,
+)
+_OF_OTHERS: Final = re.compile(
+    r"(?i)wrong|incorrect|false|neg|other|opposite|distract|prev|pred|model|human|annotat|worst|los|bad|reject"
+)
+"""The name of a column with an answer that is not the right one."""
 
 _SHORTEST: Final = 5
 _LONG: Final = 4000
@@ -58,11 +79,12 @@ def meant(name: str, known: Collection[str] = COMMON) -> str | None:
     """Return the known name of which a name has two letters swapped, or one inside lost or doubled; None otherwise."""
     if len(name) < _SHORTEST - 1 or name in known or not name.isascii():
         return None
-    close = [each for each in known if len(each) >= _SHORTEST and _is_misspelling(name, each)]
+    close = [each for each in known if len(each) >= _SHORTEST and is_misspelling(name, each)]
     return close[0] if len(close) == 1 else None
 
 
-def _is_misspelling(written: str, other: str) -> bool:
+def is_misspelling(written: str, other: str) -> bool:
+    """Return whether a word is another one with two letters swapped, or one inside lost or doubled."""
     start = shared_start(written, other)
     if not 0 < start < min(len(written), len(other)):
         return False  # one begins with the other, or they differ from the first letter on: separate names
@@ -152,3 +174,61 @@ def _column_in_loop(page: Page) -> Iterator[Finding]:
         for name in sorted({*_PRINTED.findall(loop[2])} & doc.keys() - used):
             if rows and all(name in row for row in rows) and any(row[name] != doc[name] for row in rows):
                 yield finding("", f"{{{{{name}}}}} is {doc[name]!r}, the element has {rows[0][name]!r}", field=name)
+
+
+@also("PF701")
+def gold_unlike_column(study: Study) -> Iterator[Finding]:
+    """Report a gold choice that differs from the text or index in the answer column."""
+    written, docs = study.written.doc_to_choice, study.real_instances
+    are_labels = isinstance(written, list) and follow_each_other([str(one).casefold() for one in written])
+    message = "the gold choice differs from the choice in the answer column"
+    golds: list[str] = []
+    places: list[int] = []
+    shown: list[Mapping[str, str]] = []
+    for instance in docs:
+        choices = [choice.strip().casefold() for choice in choices_of(study, instance)]
+        right = [request for request in instance.requests if request.gold and request.prompt is not None]
+        if len(right) != 1 or len(set(choices)) < len(choices) or len(choices) < 2:
+            return
+        if right[0] not in instance.requests[: len(choices)]:
+            return
+        options = question_layout(instance).listed
+        listed = {option.label.casefold(): option.text.strip().casefold() for option in options}
+        places.append(instance.requests.index(right[0]))
+        golds.append(choices[places[-1]])
+        shown.append({one: listed.get(one, one) for one in choices})
+    for name in docs[0].doc if docs else ():
+        values = [instance.doc.get(name) for instance in docs]
+        if name not in study.used_names and _indexes_otherwise(study, name, values, places, min(map(len, shown))):
+            saw = f"the column has {values[:4]}, but the gold choices have the indices {places[:4]}"
+            yield finding(message, saw, "doc_to_target", field=name)
+            return
+        said = [str(value).strip().casefold() for value in values]
+        is_named = _GOLD_COLUMN.fullmatch(name) is not None
+        known = [{*texts, *(texts.values() if is_named else ())} for texts in shown]
+        are_texts = all(isinstance(value, str) for value in values)
+        if not are_texts or not all(text in texts for text, texts in zip(said, known, strict=True)):
+            continue  # it does not have the answer, or not in each doc
+        wrong = [
+            at for at, text in enumerate(said) if text not in (golds[at], shown[at][golds[at]] if is_named else "")
+        ]
+        is_each = 1 < len(docs) == len(wrong) and len(set(said)) > 1
+        may_be_gold = are_labels or (isinstance(written, list) and name not in study.used_names)
+        if wrong and (is_named or (is_each and may_be_gold and not _OF_OTHERS.search(name))):
+            saw = f"the column has {docs[wrong[0]].doc[name]!r}, but the gold choice is {golds[wrong[0]]!r}"
+            yield finding(message, saw, "doc_to_target", docs[wrong[0]], field=name)
+            return
+
+
+def _indexes_otherwise(study: Study, name: str, values: Sequence[Any], golds: Sequence[int], count: int) -> bool:
+    """Return whether a column has indices of other choices: of answers, or of any kind where the target is fixed."""
+    is_code = study.runs_functions or study.written.dataset.process_docs is not None  # which may reorder the choices
+    is_one = has_constant_target(study) and isinstance(study.written.doc_to_choice, list)
+    is_named = _GOLD_COLUMN.fullmatch(name) or (is_one and not _COUNTER.fullmatch(name))
+    if is_code or not is_named or not all(type(value) is int for value in values) or len(set(values)) < 2:
+        return False
+    return (
+        min(values) >= 0
+        and max(values) < count
+        and len({value - gold for value, gold in zip(values, golds, strict=False)}) > 1
+    )

@@ -13,9 +13,10 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, error_query, own, query, task
 from pytest_promptfmt.rules.rule_registry import also
-from pytest_promptfmt.rules.rule_views import around, continuations, finding, literal_of, pattern, warning
+from pytest_promptfmt.rules.rule_views import around, continuations, finding, has_english, literal_of, pattern, warning
 from pytest_promptfmt.tasks import load_docs
 
 _LONG: Final = 50
@@ -30,6 +31,9 @@ _ROWS: Final = 500
 _WORDS: Final = re.compile(r"[^\W_]+")
 NOT_ASKED: Final = pattern("data", "not_asked")
 _QUESTION: Final = pattern("shot_layout", "question")
+_ASKED: Final = pattern("data", "asked")
+_IDENTIFIER: Final = pattern("data", "identifier")
+_ABOUT_DOC: Final = pattern("data", "about_doc")
 _KEY: Final = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
 """A name of words, such as `world_history`, which code makes readable."""
 
@@ -95,13 +99,17 @@ def unused_column(study: Study) -> Iterator[Finding]:
         for name, value in study.real_docs[0].items()
         if isinstance(value, str) and name not in study.used_names and not NOT_ASKED.search(name)
     ]
+    others = {*study.real_docs[0]} - {*columns}
+    is_english = has_english(study.own_text) and not study.runs_functions
     for name in columns:
         values = [str(instance.doc.get(name) or "") for instance in study.real_instances]
-        if not all(len(value) >= _LONG and value.count(" ") >= 5 for value in values):
+        is_asked = is_english and _ASKED.fullmatch(name) and not any(name in other for other in others)
+        long, spaces = (_SOME, 2) if is_asked else (_LONG, 5)
+        if not all(len(value) >= long and value.count(" ") >= spaces for value in values):
             continue
         if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
             yield finding(
-                "a column of long texts is not in the prompt", f"{name}: {values[0]}", "doc_to_text", 0, field=name
+                "a column of texts is not in the prompt", f"{name}: {values[0]}", "doc_to_text", 0, field=name
             )
 
 
@@ -200,7 +208,8 @@ def _is_python_list(value: str) -> bool:
 @also("PF223")
 def changed_text(study: Study) -> Iterator[Finding]:
     """Report a text of the data that code changes or reorders, or of which a template changes inner letters."""
-    for instance in study.real_instances:
+    # the text of a rolling task is scored as code prepares it, for example without the spaces of a tokenizer
+    for instance in study.real_instances if study.task.has_question else ():
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
         texts = [(name, value.strip()) for name, value in _texts(instance.doc) if len(value) <= _MOST]
         left = [(name, value) for name, value in texts if len(value) >= _SOME and value not in whole]
@@ -232,6 +241,20 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
 
 def _bare(text: str) -> str:
     return "".join(_WORDS.findall(text.casefold()))
+
+
+@query("PF222", "the prompt shows a column about the doc, such as its identifier", lambda study: own(study)[:1])
+def _column_about_doc(page: Page) -> Iterator[Finding]:
+    study = page.study
+    used = template_names(study.written.doc_to_target) | template_names(study.written.doc_to_choice)
+    for label, name in page.labelled:
+        values = [str(doc.get(name) or "") for doc in study.real_docs]
+        is_bare = label == name and study.asks_by_code  # which prints all columns with their names
+        is_about = (_ABOUT_DOC if is_bare else _IDENTIFIER).fullmatch(name) is not None and len(set(values)) > 1
+        words = [word for word in re.split(r"[\W_]", name.casefold()) if word]
+        is_named = any(study.own_text.casefold().count(word) > 1 for word in words)
+        if is_about and name not in used and not is_named and not any(" " in value.strip() for value in values):
+            yield finding("", f"{name}: {values[0]}", field=name)
 
 
 @query("PF222", "only some prompts contain the question of their doc", task)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.prompt import Message, join
-from pytest_promptfmt.core.task import Task, Unset
+from pytest_promptfmt.core.task import UNSET, Task, Unset
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.page import (
     Page,
@@ -215,6 +215,17 @@ def _shot_repeated(page: Page) -> Iterator[Finding]:
         for number, shot in enumerate(page.shots)
         if texts[number] in texts[:number] and len(texts[number]) > 12
     )
+
+
+@error_query(
+    "PF807", "few-shot examples have the labels in another order", task, at=("fewshot_config", "doc_to_choice")
+)
+def _labels_in_other_order(study: Study) -> Iterator[str]:
+    fewshot, scored = study.written.fewshot, study.written.doc_to_choice
+    shown = fewshot.doc_to_choice
+    is_same = fewshot.doc_to_target in (UNSET, study.written.doc_to_target) and fewshot.process_docs is UNSET
+    if is_same and isinstance(shown, list) and isinstance(scored, list) and shown != scored:
+        yield from [f"{shown} and {scored}"] if sorted(map(str, shown)) == sorted(map(str, scored)) else ()
 
 
 @query("PF807", "all few-shot examples have the same answer", given_shots, at=("fewshot_config", "samples"))

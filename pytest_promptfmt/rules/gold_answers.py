@@ -14,9 +14,7 @@ from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.gold_values import local_questions
 from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
-from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import (
-    choices_of,
     continuations,
     finding,
     first_text,
@@ -28,7 +26,6 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.gold import gold_kind
-from pytest_promptfmt.study.layout import follow_each_other
 from pytest_promptfmt.tasks import looks_for_answers
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -36,6 +33,7 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
 _GOLD_COLUMN: Final = pattern("gold_answers", "gold_column")
 _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,2}\.|(\*\*|__)[^*_]+\1\.?")
+_BOLD: Final = re.compile(r"(?i)\bbold|\*\*|\bmarkdown\b")
 _FEW_OF_RESULT: Final = 5
 """Words and signs of an equation that is no more than a result."""
 """A word or two with a full stop, which are no sentence, or anything in bold."""
@@ -45,7 +43,8 @@ _MARKS: Final = re.compile(r"(?:is_)?(?:correct|right|gold)\w*|(?:\w+_)?(?:label
 _SEVERAL: Final = pattern("gold_answers", "several")
 """Words of a prompt that asks for several things, and scripts in which they are not known."""
 
-_IDENTIFIER: Final = re.compile(r"(?:\w+_)?(?:id|ids|uuid|guid|hash)|qid|uid", re.IGNORECASE)
+_IDENTIFIER: Final = pattern("data", "identifier")
+_COPIED: Final = pattern("gold_answers", "copied")
 _ANY_WORD: Final = re.compile(r"\w+")
 _SOME_WORD: Final = 5
 """The length of an answer that is more than a label, with a space on both sides."""
@@ -200,41 +199,6 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
     return None
 
 
-@also("PF701")
-def gold_unlike_column(study: Study) -> Iterator[Finding]:
-    """Report a gold choice that differs from the text in the answer column."""
-    written, docs = study.written.doc_to_choice, study.real_instances
-    are_labels = isinstance(written, list) and follow_each_other([str(one).casefold() for one in written])
-    golds: list[str] = []
-    shown: list[Mapping[str, str]] = []
-    for instance in docs:
-        choices = [choice.strip().casefold() for choice in choices_of(study, instance)]
-        right = [request for request in instance.requests if request.gold and request.prompt is not None]
-        if len(right) != 1 or len(set(choices)) < len(choices) or len(choices) < 2:
-            return
-        if right[0] not in instance.requests[: len(choices)]:
-            return
-        options = question_layout(instance).listed
-        listed = {option.label.casefold(): option.text.strip().casefold() for option in options}
-        golds.append(choices[instance.requests.index(right[0])])
-        shown.append({one: listed.get(one, one) for one in choices})
-    for name in docs[0].doc if docs else ():
-        said = [str(instance.doc.get(name)).strip().casefold() for instance in docs]
-        is_named = _GOLD_COLUMN.fullmatch(name) is not None
-        known = [{*texts, *(texts.values() if is_named else ())} for texts in shown]
-        are_texts = all(isinstance(instance.doc.get(name), str) for instance in docs)
-        if not are_texts or not all(text in texts for text, texts in zip(said, known, strict=True)):
-            continue  # it does not have the answer, or not in each doc
-        wrong = [
-            at for at, text in enumerate(said) if text not in (golds[at], shown[at][golds[at]] if is_named else "")
-        ]
-        if wrong and (is_named or (are_labels and 1 < len(docs) == len(wrong))):
-            saw = f"the column has {docs[wrong[0]].doc[name]!r}, but the gold choice is {golds[wrong[0]]!r}"
-            message = "the gold choice differs from the choice in the answer column"
-            yield finding(message, saw, "doc_to_target", docs[wrong[0]], field=name)
-            return
-
-
 @error_query(
     "PF701",
     "the model must write the index of a choice, but the prompt shows no indices",
@@ -267,7 +231,7 @@ def _is_index(instance: Instance) -> bool:
 def _identifier_as_gold(study: Study) -> Iterator[str]:
     name = str(study.written.doc_to_target).strip().removeprefix("{{").removesuffix("}}").strip()
     golds = [str(doc[name]) for doc in study.real_docs if name in doc]
-    are_distinct = len(golds) > 1 and len(set(golds)) == len(golds)
+    are_distinct = not _COPIED.search(study.own_text) and len(golds) > 1 and len(set(golds)) == len(golds)
     if are_distinct and _IDENTIFIER.fullmatch(name) and all(any(map(str.isdigit, gold)) for gold in golds):
         yield f"{name}: {golds[0]}"
 
@@ -304,7 +268,8 @@ def _gold_with_marks(study: Study) -> Iterator[str]:
     values = {line.value[-1:] for instance in study.real_instances for line in question_layout(instance).labels}
     if values >= {gold[-1:] for gold in golds}:
         return  # the question has the mark as well
-    if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not any(gold in asked for gold in golds):
+    is_shown = any(gold in asked for gold in golds) or _BOLD.search(asked) is not None
+    if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds) and not is_shown:
         yield ", ".join(golds[:3])
 
 
@@ -364,7 +329,7 @@ def _words(text: str) -> str:
 @error_query("PF706", "the question prints the answer", task)
 def _gold_in_question(study: Study) -> Iterator[Finding]:
     text, target = study.written.doc_to_text, study.written.doc_to_target
-    if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
+    if not isinstance(text, str) or not isinstance(target, str) or "{%" in text or _COPIED.search(study.own_text):
         return
     if not (study.generates or study.has_choices) or (study.generates and study.has_own_scorer):
         return  # a function may run the target, tests that the question shows, on what is generated

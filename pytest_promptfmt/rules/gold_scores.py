@@ -65,7 +65,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 )
 
 
-@rule("PF608", "random-fallback", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+@rule("PF608", "random-results", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def random_fallback(study: Study) -> Iterator[Finding]:
     """Report filters that guess an answer where they find nothing.
 

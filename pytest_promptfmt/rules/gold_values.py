@@ -14,6 +14,7 @@ from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.columns import is_misspelling
 from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.options import template_names
 from pytest_promptfmt.rules.page import Page, asked_first, error_query, own, query, task
@@ -160,6 +161,19 @@ def _one_choice_unlike(study: Study) -> Iterator[Finding]:
         at = ("doc_to_choice", texts.index(odd[0]))
         kind = "capital" if odd is capitals else "small"
         yield finding(f"only one choice begins with a {kind} letter", ", ".join(texts), at)
+
+
+@query("PF703", "a choice is spelled differently from the label in a column", task, at="doc_to_choice")
+def _choice_misspelt(study: Study) -> Iterator[Finding]:
+    fixed = study.written.doc_to_choice
+    choices = [*map(str, fixed)] if isinstance(fixed, list) else []
+    for name in study.real_docs[0] if study.real_docs and choices else ():
+        values = {str(doc[name]) for doc in study.local_docs if isinstance(doc.get(name), str)}
+        odd = values.difference(choices)
+        for value in odd if 1 == len(odd) < len(values) else ():
+            unlike = (one for one in choices if one not in values)
+            near = [one for one in unlike if is_misspelling(one, value) or is_misspelling(value, one)]
+            yield from [finding("", f"{near[0]}; {name} is {value}", field=name)] if near else ()
 
 
 @also("PF701")

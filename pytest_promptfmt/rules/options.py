@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 from unicodedata import normalize
 
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Finding, Severity, Study
 from pytest_promptfmt.rules.page import Page, error_query, first, known, own, query, task
 from pytest_promptfmt.rules.rule_views import (
@@ -27,8 +28,6 @@ from pytest_promptfmt.rules.rule_views import (
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.study.contract import number_of_word
 from pytest_promptfmt.study.layout import follow_each_other, layout_of
-from pytest_promptfmt.study.requested_labels import enumerations, is_conditional, is_instruction
-from pytest_promptfmt.tasks import looks_for_answers
 
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
 _NUMBERED: Final = re.compile(r"(\w*?)_?([a-j]|[A-J]|\d)")
@@ -192,6 +191,11 @@ def _shown_unlike_scored(page: Page) -> Iterator[Finding]:
     written, scored = page.study.written, page.scored
     listed = [option.text.strip() for option in page.layout.listed]
     are_texts = isinstance(written.doc_to_choice, str) and len(set(scored)) == len(scored) > 1
+    # of a column, it may be one that the prompt describes, such as that nobody can know
+    if isinstance(written.doc_to_choice, FunctionRef) and len(set(listed)) > 1 and set(listed) < set(scored):
+        added = next(text for text in scored if text not in listed)
+        saw = f"{added[:40]!r} is not among the {len(listed)} listed options"
+        yield warning("a text is scored, but not listed as an option", saw)
     if not are_texts or not set(scored) <= set(listed):
         return
     lost = next((text for text in listed if text not in scored), None)
@@ -347,32 +351,3 @@ def _number_of_options(page: Page) -> Iterator[Finding]:
     count = len(choices if isinstance(choices, list) else page.listed)
     if found is not None and count >= _LEAST and number_of_word(found[1]) != count:
         yield finding("", f"{found[0]}, but the prompt has {count}", instruction_key(page.study))
-
-
-@query("PF714", "")
-def named_labels(page: Page) -> Iterator[Finding]:
-    """Report an instruction that names other labels than are scored: one more, one less, or those of another task."""
-    study, choices = page.study, page.study.written.doc_to_choice
-    golds = dict.fromkeys(str(one.target).strip() for one in study.real_instances) if study.generates else ()
-    scored = [str(choice).strip().strip("\"'.") for choice in (choices if isinstance(choices, list) else golds)]
-    is_read = study.generates and (looks_for_answers(study.task) or study.has_own_scorer)
-    if len(scored) < _LEAST or is_read or any(len(one.split()) > _MOST_WORDS for one in scored):
-        return
-    if study.generates and is_conditional(study.own_text):
-        return
-    folded = {one.casefold() for one in scored}
-    for said, named, is_closed in enumerations(study.own_text, scored):
-        common = folded.intersection(named)
-        text = study.own_text.casefold()
-        # in other scripts, a word may have an ending, or a preposition before it as in Arabic
-        hidden = [one for one in scored if not (has_word(text, one) if one.isascii() else one.casefold() in text)]
-        # the word before the first comma may belong to the sentence, and some docs need not have every answer
-        strange = [one for one in named[len(named) > _LEAST :] if one not in folded and not study.generates]
-        all_scored, key = f"{said}, but {', '.join(scored)} are scored", instruction_key(study)
-        asked = text[: text.find(said.casefold()) + len(said)]
-        is_asked = re.search("[\"'“«]", said) is not None or is_instruction(asked)
-        is_one = len(strange) == 1 or (is_asked and follow_each_other(named))
-        if hidden and (is_closed or (not strange and len(common) == len(scored) - 1 >= _FEWEST_OPTIONS)):
-            yield finding("the labels in the instruction differ from the scored labels", all_scored, key)
-        elif is_closed and strange and len(common) == len(scored) and is_one:
-            yield finding("the instruction names a label that is not scored", f"{strange[0]}; {all_scored}", key)

@@ -7,7 +7,7 @@ import re
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.extraction import Filters, Misread, filters_of, scored_answers
 from pytest_promptfmt.rules.fixes import nothing, rewritten
@@ -31,6 +32,7 @@ _WITH_SINGLE_ESCAPES: Final = partial(
 
 _BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
 _TRIMS: Final = ("strip", "lstrip", "rstrip")
+_WITHOUT_ORDER: Final = ("sorted", "set", "frozenset", "len", "sum", "min", "max", "any", "all")
 _LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
 _NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(?:\\d|\[0-9)")
 _PROBES: Final = data_table("rules")
@@ -101,6 +103,59 @@ def _stripped_words(tree: ast.Module) -> tuple[tuple[ast.Call, str], ...]:
     trims = [one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr in _TRIMS]
     texts = [(one, one.args[0].value) for one in trims if isinstance(one.args[0], ast.Constant)]
     return tuple((call, text) for call, text in texts if isinstance(text, str))
+
+
+@also("PF608")
+def order_of_a_set(study: Study) -> Iterator[Finding]:
+    """Report a list that code of the prompt, choices or target makes of a set of texts."""
+    fields = [getattr(study.written, key) for key in ("doc_to_text", "doc_to_choice", "doc_to_target")]
+    for function in (one for one in (*fields, study.written.dataset.process_docs) if isinstance(one, FunctionRef)):
+        tree = parsed(function)
+        for node in _made_of_sets(tree, function.name) if tree is not None else ():
+            position = Position(function.file, node.lineno, node.col_offset + 1)
+            message = "a list takes its order from a set, whose order differs in every run"
+            yield finding(message, ast.unparse(node)[:60], position)
+
+
+@lru_cache(maxsize=64)
+def _made_of_sets(tree: ast.Module, name: str) -> tuple[ast.expr, ...]:
+    """Return the lists made of sets in a function and those of its module that it calls, if their order is used."""
+    known = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    reached: dict[str, ast.FunctionDef] = {}
+    left = [name]
+    while left:
+        if (each := left.pop()) in known and each not in reached:
+            reached[each] = known[each]
+            left += [node.id for node in ast.walk(known[each]) if isinstance(node, ast.Name)]
+    nodes = [node for one in reached.values() for node in ast.walk(one)]
+    given = [node for node in (*tree.body, *nodes) if isinstance(node, ast.Assign)]
+    named = [(target.id, node.value) for node in given for target in node.targets if isinstance(target, ast.Name)]
+    sets = {each for each, value in named if _is_set(value, ())}
+    calls = [(node.func.id, node) for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    free = {id(one) for name, node in calls for one in node.args if name in _WITHOUT_ORDER}
+    free |= {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
+    loads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    free |= {id(value) for each, value in named if all(id(one) in free for one in loads if one.id == each)}
+    made: list[tuple[ast.expr, ast.expr]] = [
+        (node, node.args[0]) for name, node in calls if name in ("list", "tuple", "enumerate") and node.args
+    ]
+    made += [(node, node.generators[0].iter) for node in nodes if isinstance(node, ast.ListComp)]
+    return tuple(node for node, source in made if id(node) not in free and _is_set(source, sets))
+
+
+def _is_set(node: ast.expr, names: Collection[str]) -> bool:
+    """Return whether an expression is a set, but not one of numbers, whose order is always the same."""
+    match node:
+        case ast.Set(elts=values):
+            return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in values)
+        case ast.Call(func=ast.Name(id="set" | "frozenset"), args=[ast.Call(func=ast.Name(id="range"))]):
+            return False
+        case ast.Name(id=name):
+            return name in names
+        case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.Sub(), right=right):
+            return _is_set(left, names) or _is_set(right, names)
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+    return isinstance(node, ast.SetComp) or is_call
 
 
 @also("PF512", severity=Severity.ERROR, scores=True)

@@ -224,6 +224,7 @@ def _description_of_another_task(study: Study) -> Iterator[str | Finding]:
 def _label_misspelt(page: Page) -> Iterator[str]:
     labels, known = layout_of(page.constant).labels, words("prompt_labels")
     is_english = any(label.name.casefold() in known for label in labels)
+    known |= {column.casefold() for _, column in page.labelled if column.isalpha()}
     for label in labels if is_english else ():
         name = label.name.casefold()
         right = meant(name, known)  # a doubled letter may be another language's (premisse), as may a lost -e or -s

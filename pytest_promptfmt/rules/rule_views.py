@@ -114,6 +114,7 @@ def literal_of(text: str) -> object:
 
 
 _SHORTEST_STEM: Final = 4
+_WITHOUT_SPACES: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 _JOINED_PREPOSITIONS: Final = re.compile("[\u0590-\u06ff]")
 
 
@@ -121,11 +122,18 @@ def has_word(text: str, word: str) -> bool:
     """Return whether a text has a word, in any letter case.
 
     A word of another script may have an ending, as in Korean, except a short one with letter case: `да` is not in
-    `дата`. In Arabic and Hebrew, it may begin with a preposition or article.
+    `дата`. In Arabic and Hebrew, it may begin with a preposition or article. Chinese and Japanese have no spaces.
     """
+    if _WITHOUT_SPACES.match(word):
+        return word in text
     is_whole = word.isascii() or (len(word) < _SHORTEST_STEM and word.upper() != word.lower())
     end, begin = r"(?!\w)" if is_whole else "", r"\w{0,2}" if _JOINED_PREPOSITIONS.match(word) else ""
     return re.search(rf"(?<!\w){begin}{re.escape(word)}{end}", text, re.IGNORECASE) is not None
+
+
+def has_english(text: str) -> bool:
+    """Return whether a text has one of the words that are in nearly every English instruction."""
+    return not set(re.findall(r"[^\W\d_]+", text.casefold())).isdisjoint(data_table("contract")["english"].split())
 
 
 def words(name: str) -> frozenset[str]:

@@ -230,7 +230,9 @@ def _empty_label(page: Page) -> Iterator[Finding]:
         if not NOT_ASKED.search(name) and value not in page.scored
     ]
     for label, after in pairwise(page.layout.labels if not page.shots else ()):
-        named = next((name for name in unused if name.casefold() == label.name.casefold()), None)
+        is_passage = len(unused) == 1 and len(page.instance.doc[unused[0]]) >= _PASSAGE
+        only = unused[0] if is_passage and unused[0] not in page.study.used_names else None
+        named = next((name for name in unused if name.casefold() == label.name.casefold()), only)
         if named is not None and not page.text[label.end : after.start].strip() and after.value:
             yield finding("", f"{label.name}{label.colon}", field=named)
 
@@ -286,6 +288,9 @@ _SPEAKS_OF: Final = pattern("shot_layout", "speaks_of")
 _QUESTION: Final = pattern("shot_layout", "question")
 _OPTIONS: Final = pattern("shot_layout", "options")
 _EMPTY_FIELD: Final = pattern("shot_layout", "empty_field")
+_PASSAGE: Final = 40
+"""Characters of a column that is no remark."""
+
 _MUCH: Final = 300
 """Characters of constant text that may hold the examples in another form."""
 

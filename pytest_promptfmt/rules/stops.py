@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.extraction import scored_answers
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
-from pytest_promptfmt.rules.page import error_query, generating, own, pages_of, query
+from pytest_promptfmt.rules.page import Page, error_query, generating, own, pages_of, query
 from pytest_promptfmt.rules.rule_registry import also
 from pytest_promptfmt.rules.rule_views import COLUMN, finding, first_text, has_given_shots, pattern, scores_exact_match
 from pytest_promptfmt.rules.smoke import scoring_failure
@@ -153,6 +154,23 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
             do = f"write {wide[0]!r} as in the prompt: one character has another width" if wide else ""
             message = "no stop sequence matches the start of the next question"
             yield finding(message, saw, UNTIL, page.instance, severity=Severity.WARNING if labels else mild, do=do)
+
+
+@query("PF910", "no stop sequence matches the start of the next question", at=UNTIL, scores=True)
+def _written_examples_continue(page: Page) -> Iterator[Finding]:
+    """Report solved examples in the text, after which no stop sequence ends the answer of a base model."""
+    study, cue, names = page.study, page.cue, [label.name for label in layout_of(page.constant).labels]
+    solved = [label.name for label in layout_of(study.own_text).labels if label.value]
+    is_shown = cue is not None and names != [] and min(solved.count(names[0]), solved.count(cue.name)) > 1
+    chain, trials = (scored_answers(study) if is_shown and study.stops and study.shots == 0 else None) or (None, ())
+    following = f"\n\n{names[0]}: Is it iron?" if names else ""
+    if any(map(_TURN.search, study.stop_texts)) or any(stop in following for stop in study.stop_texts):
+        return
+    for trial in trials[:1]:
+        asked = trial.question, trial.instance.doc
+        if chain is not None and chain.counts(trial.gold, *asked) and not chain.counts(trial.gold + following, *asked):
+            saw = f"{', '.join(map(repr, study.stop_texts))}, but an answer is followed by {following!r}"
+            yield finding("", saw, doc=trial.instance)
 
 
 def _severity(study: Study, stops: Sequence[str], answer: str | None, following: str) -> Severity | None:

@@ -84,10 +84,11 @@ def contract_of(text: str) -> Contract:
     found += _solved(text)
     wrapped = list({(one.before, one.after): one for one in reversed(found)}.values())[::-1]
     forms = (*wrapped, *_bare(text), *label_sets(text))
+    is_reasoned = any(pattern("reasoned").search(one.said) for one in _solved(text))
     least = pattern("least_words").search(text)
     return Contract(
         forms,
-        _asked_place(text),
+        _asked_place(text) or ("last" if is_reasoned else None),
         int(least[1]) if least is not None else None,
         least[0] if least is not None else "",
     )

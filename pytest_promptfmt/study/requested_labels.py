@@ -6,9 +6,9 @@ The words of many languages are in `data/contract.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -22,13 +22,17 @@ _QUOTE: Final = '"'
 _CONDITION: Final = re.compile(r"\b(?:if|when|unless|otherwise|else|except)\b", re.IGNORECASE)
 LISTED: Final = 2
 _MOST_JOINED: Final = 20
-
+_MOST_LISTS: Final = 100
+_NEAR: Final = 120
+"""Characters before labels in which a sentence asks for them."""
 
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
-_PAIR: Final = r"({})[\"'”’*]*(?: ?/ ?|,? (?:{}) |(?:或|か|または|또는))[\"'“‘*]*({})"
-
-
-_LABEL: Final = r"[\"'“‘`*(]*([^\s\"'”’`*(),.:;/。，、]+)[\"'”’`*)]*"
+_CJK_OR: Final = "、?(?:或|または|또는|か)"
+_COMMA: Final = "(?:, ?|، ?|、|; )"
+_END: Final = re.compile(r"[.!?]|[ \t]*$", re.MULTILINE)
+_SLASH: Final = " ?/ ?"
+_OPENING, _CLOSING = "\"'“‘`*«„([", "\"'”’`*»“)]"
+"""Quotes and brackets around labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +40,8 @@ class AskedForm:
     """One form of the answer: the texts before and after it, or the labels that it may be.
 
     `said` is the text of the prompt that asks for it, `start` its place. `is_certain` is False where the answer's place
-    is marked by something that is often only text, such as `X`.
+    is marked by something that is often only text, such as `X`, and for labels before which no words ask for them.
+    `is_closed` is whether no label is missing: `or` or slashes join them, or words before them ask for one.
     """
 
     form: Form
@@ -46,6 +51,7 @@ class AskedForm:
     said: str = ""
     start: int = 0
     is_certain: bool = True
+    is_closed: bool = True
 
     def written(self, answer: str) -> str:
         """Return an answer in this form, once; a number without quotes in JSON of which the prompt shows none.
@@ -64,112 +70,105 @@ class AskedForm:
 
 def label_sets(text: str) -> Iterator[AskedForm]:
     """Yield the sets of labels that instructions name: `Y or N`, `one of: anger, joy, fear`, `Is it true or false?`."""
-    named: set[str] = set()
-    for match in _enumeration().finditer(text):
-        labels = [label for part in match.group("list", "last") for label in re.findall(_LABEL, part)]
-        named.update(label.casefold() for label in labels)
-        if len(set(labels)) >= LISTED:
-            yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
-    for match in re.finditer(written("slashes"), text, re.IGNORECASE):
-        named.update(labels := [label.strip() for label in match[1].split("/")])
-        yield AskedForm(form="labels", labels=tuple(labels), said=match[0].strip(), start=match.start())
-    for match in pattern("conditions").finditer(text):
-        named.update(label.casefold() for label in match.group(1, 2))
-        yield AskedForm(form="labels", labels=match.group(1, 2), said=match[0], start=match.start())
-    for quoted in pattern("quoted_pair").finditer(text):
-        pair = {quoted[1].casefold(), quoted[3].casefold()}
-        if quoted[2].casefold() not in data_table("contract")["and"] and not pair & named:
-            named |= pair
-            yield AskedForm(form="labels", labels=(quoted[1], quoted[3]), said=quoted[0], start=quoted.start())
-    for match in _alternatives().finditer(text):
-        shown = (*re.findall(_LABEL, match["list"]), match["last"])
-        if not {label.casefold() for label in shown} & named:
-            named.update(label.casefold() for label in shown)
-            yield AskedForm(form="labels", labels=shown, said=match[0].strip(), start=match.start())
-    for either in _pairs():
-        found = either.search(text)
-        if found is not None and found[1].casefold() not in named:
-            yield AskedForm(form="labels", labels=(found[1], found[2]), said=found[0], start=found.start())
+    listed = [*lists(text)]
+    sure = [*(one for one in listed if one.is_certain), *_between(text, "slashes"), *_between(text, "conditions")]
+    yield from sure
+    named = {label.casefold() for one in sure for label in one.labels}
+    questions = (one for one in listed if _is_question(text, one))
+    for form in (*_between(text, "quoted_pair"), *questions, *_known_pairs(listed)):
+        folded = {label.casefold() for label in form.labels}
+        if named.isdisjoint(folded):
+            named |= folded
+            yield replace(form, is_certain=True)
+
+
+def _between(text: str, name: str) -> Iterator[AskedForm]:
+    """Yield the labels that a pattern of the table finds; of the words between two quoted ones, some join no labels."""
+    for found in pattern(name).finditer(text):
+        labels = [label.strip() for part in (found["first"], found["last"]) for label in part.split("/")]
+        joined = found.groupdict().get("join", "")
+        if joined.casefold() not in data_table("contract")["and"]:
+            yield AskedForm(form="labels", labels=tuple(labels), said=found[0].strip(), start=found.start())
+
+
+def _is_question(text: str, form: AskedForm) -> bool:
+    """Return whether three or more words, and nothing else, are a question: `True, Neither, or False?`."""
+    begins = re.search(r"(?:^|[:.?!] | {2}|\n) ?\Z", text[: form.start]) is not None
+    after = text[form.start :].partition(form.said)[2]
+    return len(form.labels) > LISTED and form.is_closed and begins and after.lstrip(" ").startswith("?")
+
+
+def _known_pairs(listed: Sequence[AskedForm]) -> Iterator[AskedForm]:
+    """Yield known pairs that end lists; Chinese words follow each other without a space."""
+    for form in (one for one in listed if one.is_closed):
+        first, last = map(str.casefold, form.labels[-2:])
+        for one, other in data_table("contract")["pairs"]:
+            is_glued = _CJK.search(one) is not None and first.endswith(one) and last.startswith(other)
+            if is_glued or (first, last) == (one.casefold(), other.casefold()):
+                yield replace(form, labels=(one, other) if is_glued else form.labels[-2:])
 
 
 def joined_by_or(text: str) -> Iterator[AskedForm]:
     """Yield two words joined by `or`, in a sentence about the answer: they may be its labels, or anything else."""
-    for form in alternatives(text):
-        is_pair = len(form.labels) == LISTED and " o " not in form.said  # which is no `or` in Portuguese and Polish
+    for form in lists(text):
+        is_pair = form.is_closed and len(form.labels) == LISTED and " o " not in form.said  # in Portuguese and Polish
         if is_pair and words_for("asking").search(sentence_around(text, form.start)) is not None:
             yield form
 
 
-def enumerations(text: str, known: Collection[str]) -> Iterator[tuple[str, list[str], bool]]:
-    """Yield what a text joins by commas, slashes and `or`, if one is a known label: the text, all in small letters.
-
-    The last is whether nothing is missing: `or` or slashes join them, or they follow `one of`.
-    """
-    ors = f"{_ors()}|of" if re.search(r"\b(?:het|een|niet)\b|[Aa]ntwoord", text) else _ors()  # of Dutch
-    folded = {one.casefold() for one in known if one}
-    if not any(one in text.casefold() for one in folded):
-        return
-    label = "|".join(map(re.escape, sorted(filter(None, known), key=len, reverse=True)))
-    # a word is no label, because what can be read in two ways takes exponential time
-    word = rf"(?!(?:{label})(?![\w-]))[^\W_][\w-]*"
-    item = rf"[\"'“‘`*«„(\[]*(?<!\w)(?:{label}|{word})(?!\w)[\"'”’`*»“)\]]*"
-    joined = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{0,{_MOST_JOINED}}}(?:,? (?:{ors}) |、?(?:或|または|또는)){item}"
-    listed = rf"{item}(?:(?:, ?|、|، ?|; ){item}){{2,{_MOST_JOINED}}}|{item}(?: ?/ ?{item}){{1,{_MOST_JOINED}}}"
-    for found in re.finditer(f"(?P<joined>{joined})|{listed}", text, re.IGNORECASE):
-        parts = re.split(rf",? (?:{ors}) |、?(?:或|または|또는)| ?[,/、،;] ?", found[0], flags=re.IGNORECASE)
-        named = [part.strip("\"'“‘`*«„([”’»)] ").casefold() for part in parts]
-        if folded.intersection(named) and len(set(named)) == len(named):
-            is_closed = found["joined"] is not None or "/" in found[0]
-            yield found[0], named, is_closed or re.search(rf"{written('one_of')}\Z", text[: found.start()]) is not None
-
-
-def alternatives(text: str) -> Iterator[AskedForm]:
-    """Yield the words that commas and `or` join, in any language."""
-    for found in islice(_joined().finditer(text), _MOST_JOINED):
-        labels = (*re.findall(_LABEL, found["list"]), found["last"])
-        if len({label.casefold() for label in labels}) == len(labels):
-            yield AskedForm(form="labels", labels=labels, said=found[0].strip(), start=found.start(), is_certain=False)
+def lists(text: str, known: Collection[str] = ()) -> Iterator[AskedForm]:
+    """Yield the words that commas, slashes or `or` join, in any language; `known` are labels of several words."""
+    is_dutch = re.search(r"\b(?:het|een|niet)\b|[Aa]ntwoord", text) is not None
+    for found in islice(_listed(frozenset(known), is_dutch).finditer(text), _MOST_LISTS):
+        parts = re.split(rf"{_last(is_dutch)}|{_SLASH}|{_COMMA}", found[0], flags=re.IGNORECASE)
+        labels = tuple(one.strip(_OPENING + _CLOSING) for one in parts)
+        if len({label.casefold() for label in labels}) < len(labels):
+            continue
+        start, is_closed = found.start(), found["last"] is not None or "/" in found[0]
+        near = text, max(0, start - _NEAR), start
+        # after a colon, only `or` makes a list of labels, if the sentence ends there
+        is_end = is_closed and _END.match(text, found.end()) is not None
+        before = _before_labels().search(*near) or (_before_colon().search(*near) if is_end else None)
+        yield AskedForm(
+            form="labels",
+            labels=labels,
+            said=text[before.start() if before is not None else start : found.end()].strip(),
+            start=start,
+            is_certain=before is not None,
+            is_closed=is_closed or before is not None,
+        )
 
 
-@cache
-def _joined() -> re.Pattern[str]:
-    word, quote = r"[^\W_][\w-]*", r"[\"'“‘`*(«”’)»]?"
-    label = rf"{quote}{word}{quote}"
-    listed = rf"(?P<list>{label}(?:(?:, ?|، ?|、){label}){{0,{_MOST_JOINED}}})"
-    return re.compile(rf"(?<![\w-]){listed},? (?:{_ors()}) {quote}(?P<last>{word})", re.IGNORECASE)
+@lru_cache(maxsize=256)
+def _listed(known: Collection[str], is_dutch: bool) -> re.Pattern[str]:
+    several = "|".join(map(re.escape, sorted(filter(None, known), key=len, reverse=True)))
+    # a word is neither `or` nor a known label, because what can be read in two ways takes exponential time
+    label = rf"(?!(?:{_ors(is_dutch)}) )[^\W_][\w-]*"
+    label = rf"(?:(?:{several})(?!\w)|(?!(?:{several})(?![\w-])){label})" if several else label
+    item, last = rf"[{re.escape(_OPENING)}]*{label}[{re.escape(_CLOSING)}]*", _last(is_dutch)
+    joined = rf"(?:{_COMMA}{item}){{1,{_MOST_JOINED}}}|(?:{_SLASH}{item}){{1,{_MOST_JOINED}}}|(?={last})"
+    return re.compile(rf"(?<![\w-]){item}(?:{joined})(?P<last>(?:{last}{item})+)?", re.IGNORECASE)
 
 
-@cache
-def _pairs() -> list[re.Pattern[str]]:
-    """Return what finds each pair of labels; Chinese words follow each other without a space."""
-    found = []
-    for one, other in data_table("contract")["pairs"]:
-        before, after = ("", "") if _CJK.search(one) else (r"(?<!\w)", r"(?!\w)")
-        found.append(re.compile(f"{before}{_PAIR.format(one, _ors(), other)}{after}", re.IGNORECASE))
-    return found
+def _last(is_dutch: bool) -> str:
+    return rf"(?:,? (?:{_ors(is_dutch)}) |{_CJK_OR})"
 
 
 @cache
-def _enumeration() -> re.Pattern[str]:
-    label = r"[\"'“‘`*(]*[^\W_][\w-]*[\"'”’`*)]*"
+def _before_labels() -> re.Pattern[str]:
+    """Return what finds the words before labels that ask for one of them."""
     before = "|".join(map(written, ("asks", "chooses", "one_of", "headed")))
-    either = rf"(?<=\s)(?:{_ors()})\s"
-    last = rf"(?(colon){either}|(?:{either}|,\s))(?P<last>{label})(?(colon)(?=[.!?]|\s*$)|(?=[\s.,;:)\]!?]|$))"
-    listed = rf"(?P<list>{label}(?:, ?{label})*),? ?{last}"
-    return re.compile(rf"(?:{before}|(?P<colon>{written('colon')})){listed}", re.IGNORECASE | re.MULTILINE)
+    return re.compile(rf"(?:{before})\Z", re.IGNORECASE)
 
 
 @cache
-def _alternatives() -> re.Pattern[str]:
-    """Return what finds three or more labels, and nothing else, as a question: `True, Neither, or False?`."""
-    label = r"[^\W\d_][\w-]*"
-    listed = rf"(?P<list>{label}(?:, ?{label})+),? (?:{_ors()}) (?P<last>{label})"
-    return re.compile(rf"(?:^|(?<=[:.?!] )|(?<=\n)|(?<=  )) ?{listed} ?[?]", re.MULTILINE)
+def _before_colon() -> re.Pattern[str]:
+    return re.compile(rf"{written('colon')}\Z", re.IGNORECASE)
 
 
 @cache
-def _ors() -> str:
-    words = {word.strip() for word in data_table("contract")["or"].split("|")}
+def _ors(is_dutch: bool) -> str:
+    words = {word.strip() for word in data_table("contract")["or"].split("|")} | ({"of"} if is_dutch else set())
     return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
 
 

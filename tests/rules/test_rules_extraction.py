@@ -190,5 +190,5 @@ def test_labels_that_the_instruction_lacks_are_reported_once(tmp_path: Path) -> 
     assert file is not None
     found = Linter().check(study_of(file.tasks[0], tmp_path), SELECTION).findings
     assert [one.message for one in found if one.code == "PF714"] == [
-        "the labels in the instruction differ from the scored labels"
+        "the prompt names some of the scored answers, but not others"
     ]
